@@ -1,0 +1,57 @@
+# Every target sets up what it needs: a fresh clone with Python 3 and make is enough.
+# `make help` lists the targets. ARGS is passed on to the program: make bench ARGS="--json".
+
+PYTHON ?= python3
+VENV ?= .venv
+ARGS ?=
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet -c constraints.txt
+TORCH := $(shell grep '^torch==' constraints.txt)
+SOURCES := src tests examples
+
+.DEFAULT_GOAL := help
+.PHONY: demo test test-slow lint format bench clean help
+
+demo: $(VENV)/.core  ## train a BFNO-NODE and a convolutional NODE on digits (about two minutes)
+	$(BIN)/python examples/train_digits.py $(ARGS)
+
+test: lint  ## lint, types, unit tests, doctests and the code in README and CONTRIBUTING
+	$(BIN)/python -m pytest $(ARGS)
+
+test-slow: $(VENV)/.dev  ## every test, the slow ones too
+	$(BIN)/python -m pytest -m "slow or not slow" $(ARGS)
+
+lint: $(VENV)/.dev  ## ruff (rules and format) and pyright
+	$(BIN)/ruff check $(SOURCES)
+	$(BIN)/ruff format --check $(SOURCES)
+	$(BIN)/pyright --pythonpath $(BIN)/python
+
+format: $(VENV)/.dev  ## rewrite the sources in the house format
+	$(BIN)/ruff check --fix $(SOURCES)
+	$(BIN)/ruff format $(SOURCES)
+
+bench: $(VENV)/.dev $(VENV)/.peers  ## measure against the peers, side by side in one run
+	$(BIN)/python -m bfno.results.bench $(ARGS)
+
+clean:  ## remove caches and what the demo wrote; the environment stays
+	rm -rf demo build dist src/*.egg-info .pytest_cache .ruff_cache .hypothesis
+	find src tests examples -name __pycache__ -type d -prune -exec rm -rf {} +
+
+help:  ## show this list
+	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' $(MAKEFILE_LIST) | expand -t 20
+
+# Set-up. Each stamp is renewed when the declared dependencies change. torch goes in first, alone
+# and by its exact version: an open range can pull a CUDA build of several gigabytes.
+$(VENV)/.core: pyproject.toml constraints.txt
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(PIP) $(TORCH)
+	$(PIP) -e . matplotlib scikit-learn
+	@touch $@
+
+$(VENV)/.dev: $(VENV)/.core
+	$(PIP) -e '.[dev]'
+	@touch $@
+
+$(VENV)/.peers: $(VENV)/.core
+	$(PIP) -e '.[peers]'
+	@touch $@
