@@ -1,0 +1,259 @@
+"""The branched Fourier neural operator layer."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from bfno.layers.activation import activation as find_activation
+from bfno.layers.mixing import Weights, merge, mix
+from bfno.layers.pointwise import Pointwise, channels_first, channels_last
+from bfno.layers.spectral import analyse, frequencies, synthesise
+
+__all__ = ["BFNO"]
+
+Kernel = Literal["branch", "gate", "filter"]
+Skip = Literal["identity", "linear", "conv"]
+KERNELS, SKIPS, INITS = (
+    ("branch", "gate", "filter"),
+    ("identity", "linear", "conv"),
+    ("paper", "scaled"),
+)
+
+
+class BFNO(nn.Module):
+    r"""Mixes channels in frequency space through parallel branches.
+
+    The layer computes $F^{-1}(\rho(F(x))) + \mathrm{skip}(x)$. With $G = F(x)$, every branch $i$
+    makes a spectrum $O_i$ of its own, and $\rho$ merges them with one real linear map for the real
+    parts and one for the imaginary parts. What a branch does is the `kernel`:
+
+    - `"branch"`: $O_i = \sigma(G A_i + p_i)$, a complex affine map, the same at every frequency,
+      with $\sigma$ on real and imaginary parts apart. It is what the paper's authors released and
+      what the paper's parameter counts fit.
+    - `"gate"`: $O_i = \sigma(G A_i + p_i) \odot G$, a complex product.
+    - `"filter"`: $O_i = R_i \odot G$ with a learned complex filter on a given `grid`. On another
+      grid, frequencies that lie inside both keep their value and the others are filtered out.
+
+    Args:
+        channels: Width of input and output.
+        branches: Number of branches.
+        kernel: What a branch computes, see above.
+        skip: Path around the spectrum: `"identity"`, `"linear"` (the paper's W) or `"conv"` (a
+            convolution three points wide).
+        activation: The function inside the branches: relu, softplus or tanh.
+        init: `"paper"` draws the branches' weights and biases from U[0, 1)/channels, as the authors
+            do; `"scaled"` draws weights that keep the spectrum's variance and zero biases.
+        axes: Number of space axes; only `skip="conv"` needs to know.
+        grid: Points along each space axis; only `kernel="filter"` needs them.
+
+    Shape:
+        `(batch, channels, *space)` to the same, for one to three space axes of any size.
+
+    Note:
+        All weights are real: complex numbers are stored as pairs, so any gradient method works.
+        Weights of `"branch"` and `"gate"` do not depend on the grid, but the result does: the
+        activation makes the layer neither grid-size consistent nor equivariant to shifts.
+
+    References:
+        Cho et al., Operator-learning-inspired Modeling of Neural Ordinary Differential Equations,
+        AAAI 2024.
+
+    Example:
+        >>> layer = BFNO(channels=4, branches=2)
+        >>> layer(torch.zeros(1, 4, 9, 8)).shape
+        torch.Size([1, 4, 9, 8])
+    """
+
+    def __init__(
+        self,
+        channels: int,
+        branches: int = 2,
+        *,
+        kernel: Kernel = "branch",
+        skip: Skip = "identity",
+        activation: str = "relu",
+        init: Literal["paper", "scaled"] = "paper",
+        axes: int = 2,
+        grid: tuple[int, ...] | None = None,
+    ) -> None:
+        super().__init__()
+        _check_options(channels=channels, branches=branches, axes=axes)
+        _check_choice("kernel", kernel, KERNELS)
+        _check_choice("skip", skip, SKIPS)
+        _check_choice("init", init, INITS)
+        if (kernel == "filter") != (grid is not None):
+            raise ValueError(
+                f"grid belongs to kernel='filter' alone, got kernel={kernel!r} and grid={grid}"
+            )
+        self.channels, self.branches, self.kernel, self.grid = channels, branches, kernel, grid
+        self.activation, self.skip_kind = activation, skip
+        self._sigma = find_activation(activation)
+        if grid is None:
+            self.weight = nn.Parameter(torch.empty(branches, 2, channels, channels))
+            self.bias = nn.Parameter(torch.empty(branches, 2, channels))
+        else:
+            half = (*grid[:-1], frequencies(grid[-1]))
+            self.weight = nn.Parameter(torch.empty(branches, 2, channels, *half))
+            self.register_parameter("bias", None)
+        self.merge_real = nn.Linear(branches * channels, channels)
+        self.merge_imag = nn.Linear(branches * channels, channels)
+        self.skip = _make_skip(skip, channels, axes)
+        self.reset_parameters(init)
+
+    @torch.no_grad()
+    def reset_parameters(self, init: Literal["paper", "scaled"] = "paper") -> None:
+        """Draw the branches' weights anew; the other maps keep PyTorch's default."""
+        if init == "paper":
+            self.weight.uniform_(0, 1 / self.channels)
+            if self.bias is not None:
+                self.bias.uniform_(0, 1 / self.channels)
+            return
+        fan = self.channels if self.bias is not None else 1
+        # Two products add up in each part, and relu halves the second moment: variance 1/fan.
+        self.weight.normal_(0, fan**-0.5)
+        if self.bias is not None:
+            self.bias.zero_()
+
+    def forward(self, x: Tensor) -> Tensor:
+        _check_input(x, self.channels, self.weight.dtype)
+        if not torch.is_autocast_enabled(x.device.type):
+            return self._mixed(x)
+        with torch.autocast(x.device.type, enabled=False):
+            # Transforms in half precision lose the small frequencies, so autocast stops here.
+            return self._mixed(x.to(self.weight.dtype)).to(x.dtype)
+
+    def extra_repr(self) -> str:
+        return (
+            f"channels={self.channels}, branches={self.branches}, kernel={self.kernel!r}, "
+            f"skip={self.skip_kind!r}, activation={self.activation!r}"
+        )
+
+    def _mixed(self, x: Tensor) -> Tensor:
+        signal = channels_last(x).contiguous()
+        if self.kernel == "branch":
+            keep_signal = self.skip is None
+            result = channels_first(
+                mix(signal, self._weights(), self._sigma, keep_signal=keep_signal)
+            )
+            return result if self.skip is None else result + self.skip(x)
+        spectrum = analyse(signal)
+        weights = self._weights()
+        hidden = (
+            self._gated(spectrum, weights) if self.grid is None else self._filtered(spectrum, x)
+        )
+        result = channels_first(synthesise(merge(hidden, weights), signal.shape[1]))
+        return result + (x if self.skip is None else self.skip(x))
+
+    def _weights(self) -> Weights:
+        inner, inner_bias = self._inner()
+        real, imaginary = self.merge_real, self.merge_imag
+        return Weights(inner, inner_bias, real.weight, real.bias, imaginary.weight, imaginary.bias)
+
+    def _inner(self) -> tuple[Tensor, Tensor]:
+        """The branches' maps as one real matrix and bias; nothing for a filter."""
+        if self.bias is None:
+            return self.weight.new_empty(0), self.weight.new_empty(0)
+        real, imaginary = self.weight.permute(1, 2, 0, 3).flatten(2).unbind(0)
+        upper, lower = torch.cat((real, imaginary), 1), torch.cat((-imaginary, real), 1)
+        return torch.cat((upper, lower)), self.bias.transpose(0, 1).flatten()
+
+    def _gated(self, spectrum: Tensor, weights: Weights) -> Tensor:
+        gate = self._sigma.apply(F.linear(spectrum, weights.inner.T, weights.inner_bias))
+        real, imaginary = gate.unflatten(-1, (2, self.branches, -1)).unbind(-3)
+        return _complex_product(real, imaginary, spectrum)
+
+    def _filtered(self, spectrum: Tensor, x: Tensor) -> Tensor:
+        weight = _fit_filter(self.weight, self.grid or (), tuple(x.shape[2:]))
+        # (branches, parts, channels, *grid) to (parts, *reversed grid, branches, channels)
+        weight = weight.permute(1, *range(weight.dim() - 1, 2, -1), 0, 2)
+        return _complex_product(weight[0], weight[1], spectrum)
+
+
+def _complex_product(real: Tensor, imaginary: Tensor, spectrum: Tensor) -> Tensor:
+    """Multiply every branch, `(…, branches, channels)`, with a spectrum of two planes."""
+    a, b = spectrum.unsqueeze(-2).chunk(2, dim=-1)
+    parts = (real * a - imaginary * b, imaginary * a + real * b)
+    return torch.cat([part.flatten(-2) for part in parts], dim=-1)
+
+
+def _fit_filter(weight: Tensor, grid: tuple[int, ...], new_grid: tuple[int, ...]) -> Tensor:
+    """Carry a filter over to another grid, frequency by frequency.
+
+    The highest frequency of an even grid stands for both signs and belongs to no other grid.
+    """
+    if len(grid) != len(new_grid):
+        raise ValueError(
+            f"a filter on the grid {grid} needs input with {len(grid)} space axes, got {len(new_grid)}"
+        )
+    for axis, (old, new) in enumerate(zip(grid, new_grid, strict=True), start=3):
+        if old == new:
+            continue
+        inner = (min(old, new) - 1) // 2
+        is_half = axis == weight.dim() - 1
+        shape = list(weight.shape)
+        shape[axis] = frequencies(new) - inner - 1 if is_half else new - 2 * inner - 1
+        parts = [weight.narrow(axis, 0, inner + 1), weight.new_zeros(shape)]
+        if not is_half:
+            parts.append(weight.narrow(axis, old - inner, inner))
+        weight = torch.cat(parts, dim=axis)
+    return weight
+
+
+class _ConvSkip(nn.Module):
+    """Convolution three points wide, on tensors whose memory is channels-last."""
+
+    def __init__(self, channels: int, axes: int) -> None:
+        super().__init__()
+        kind = (nn.Conv1d, nn.Conv2d, nn.Conv3d)[axes - 1]
+        self.conv = kind(channels, channels, kernel_size=3, padding=1)
+        self._convolve = (F.conv1d, F.conv2d, F.conv3d)[axes - 1]
+
+    def forward(self, x: Tensor) -> Tensor:
+        weight = self.conv.weight
+        if x.dim() != weight.dim():
+            raise ValueError(
+                f"skip='conv' was built for {weight.dim() - 2} space axes, got input of shape "
+                f"{tuple(x.shape)}; pass axes={x.dim() - 2} to the layer"
+            )
+        # With space axes reversed the data is channels-last, which convolutions take as it is.
+        reverse = (0, 1, *range(x.dim() - 1, 1, -1))
+        result = self._convolve(
+            x.permute(reverse), weight.permute(reverse), self.conv.bias, padding=1
+        )
+        return result.permute(reverse)
+
+
+def _make_skip(kind: Skip, channels: int, axes: int) -> nn.Module | None:
+    if kind == "linear":
+        return Pointwise(channels, channels)
+    return _ConvSkip(channels, axes) if kind == "conv" else None
+
+
+def _check_options(**sizes: int) -> None:
+    for name, value in sizes.items():
+        if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+            raise ValueError(f"{name} must be a positive whole number, got {value!r}")
+    if sizes["axes"] > 3:
+        raise ValueError(f"axes must be 1, 2 or 3, got {sizes['axes']}")
+
+
+def _check_choice(name: str, value: str, allowed: tuple[str, ...]) -> None:
+    if value not in allowed:
+        raise ValueError(f"{name} must be one of {', '.join(allowed)}, got {value!r}")
+
+
+def _check_input(x: Tensor, channels: int, dtype: torch.dtype) -> None:
+    if not 3 <= x.dim() <= 5 or x.shape[1] != channels or 0 in x.shape[2:]:
+        raise ValueError(
+            f"input must have shape (batch, {channels}, *space) with one to three space axes, "
+            f"got {tuple(x.shape)}"
+        )
+    if x.dtype != dtype and not torch.is_autocast_enabled(x.device.type):
+        raise ValueError(
+            f"input must have the layer's dtype {dtype}, got {x.dtype}; "
+            f"convert one of them, for example layer.to({x.dtype})"
+        )
