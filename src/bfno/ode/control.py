@@ -1,0 +1,112 @@
+"""How large a step may be: error norms, the first step and the step-size rule."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+__all__ = ["Control", "Norm", "component_norm"]
+
+Norm = Callable[[Tensor], Tensor | float]
+
+
+@dataclass(frozen=True)
+class Control:
+    """Rule for the size of adaptive steps.
+
+    A step is accepted if the norm of its error estimate, divided elementwise by
+    `atol + rtol * max(|y0|, |y1|)`, is at most one.
+
+    Attributes:
+        rtol: Relative tolerance: a number, or a tensor that broadcasts to the state.
+        atol: Absolute tolerance, likewise.
+        first_step: Size of the first step, or None to estimate it from two evaluations.
+        min_step: Steps of this size are accepted whatever their error.
+        max_step: Steps are never larger.
+        norm: Norm of a scaled error; None is the root mean square.
+        safety: Share of the optimal step that is tried.
+        growth: Most that a step may grow by.
+        shrink: Least that a rejected step shrinks to.
+    """
+
+    rtol: Tensor | float
+    atol: Tensor | float
+    first_step: float | None = None
+    min_step: float = 0.0
+    max_step: float = math.inf
+    norm: Norm | None = None
+    safety: float = 0.9
+    growth: float = 10.0
+    shrink: float = 0.2
+
+    def error_ratio(self, error: Tensor, y0: Tensor, y1: Tensor) -> float:
+        """Norm of a step's error in units of the tolerance; `error` is overwritten."""
+        scale = torch.maximum(y0.abs(), y1.abs()).mul_(self.rtol).add_(self.atol)
+        return self._measure(error.div_(scale))
+
+    def next_size(self, size: float, ratio: float, order: int) -> float:
+        """Size of the step after one of `size` whose error ratio was `ratio`."""
+        if not math.isfinite(ratio):
+            factor = self.shrink
+        elif ratio == 0:
+            factor = self.growth
+        else:
+            least = 1.0 if ratio < 1 else self.shrink
+            factor = min(self.growth, max(self.safety / ratio ** (1 / order), least))
+        return self.clamp(size * factor)
+
+    def clamp(self, size: float) -> float:
+        """Keep a step size, whose sign is the direction of time, between its bounds."""
+        return math.copysign(min(max(abs(size), self.min_step), self.max_step), size)
+
+    def first_size(
+        self, evaluate: Callable[[float, Tensor], Tensor], y0: Tensor, slope: Tensor, order: int
+    ) -> float:
+        """Estimate a first step, as in Hairer, Nørsett and Wanner, Solving ODEs I, II.4.
+
+        Args:
+            evaluate: The field, its time counted from the start in the direction of the solve.
+            y0: State at the start.
+            slope: Value of the field there.
+            order: Order of the method.
+        """
+        scale = y0.abs().mul_(self.rtol).add_(self.atol)
+        size_y, size_f = self._measure(y0 / scale), self._measure(slope / scale)
+        trial = 1e-6 if size_y < 1e-5 or size_f < 1e-5 else 0.01 * size_y / size_f
+        change = evaluate(trial, torch.add(y0, slope, alpha=trial)) - slope
+        bend = self._measure(change / scale) / trial
+        if size_f <= 1e-15 and bend <= 1e-15:
+            size = max(1e-6, trial * 1e-3)
+        else:
+            size = (0.01 / max(size_f, bend)) ** (1 / order)
+        estimate = min(100 * trial, size)
+        return estimate if math.isfinite(estimate) and estimate > 0 else trial
+
+    def _measure(self, scaled: Tensor) -> float:
+        if self.norm is not None:
+            return abs(float(self.norm(scaled)))
+        return float(torch.linalg.vector_norm(scaled)) / math.sqrt(max(scaled.numel(), 1))
+
+
+def component_norm(parts: Sequence[slice], ignore: Sequence[int] = ()) -> Norm:
+    """Largest root mean square of the components of a concatenated state.
+
+    Args:
+        parts: Where each component lies along the last axis.
+        ignore: Components that do not count.
+    """
+    counted = [part for index, part in enumerate(parts) if index not in ignore]
+
+    def norm(scaled: Tensor) -> float:
+        sizes = [_root_mean_square(scaled[..., part]) for part in counted]
+        return max(sizes, default=0.0)
+
+    return norm
+
+
+def _root_mean_square(values: Tensor) -> float:
+    return float(torch.linalg.vector_norm(values)) / math.sqrt(max(values.numel(), 1))

@@ -1,0 +1,96 @@
+"""Checks of what users pass in: one sentence with name, rule, value and remedy."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor
+
+__all__ = ["check_inputs", "check_slope", "check_state", "check_tolerance"]
+
+
+def check_inputs(y0: Any, ts: Any, rtol: Any, atol: Any) -> None:
+    """Refuse states, times and tolerances that cannot be solved for."""
+    check_state(y0)
+    check_tolerance("rtol", rtol)
+    check_tolerance("atol", atol)
+    if not isinstance(ts, Tensor) or not ts.is_floating_point():
+        kind = ts.dtype if isinstance(ts, Tensor) else type(ts).__name__
+        raise ValueError(f"ts must be a tensor of real numbers, got {kind}; use torch.linspace")
+    if ts.dim() not in (1, 2) or ts.shape[-1] < 2:
+        raise ValueError(
+            "ts must hold at least two times, with shape (time,) or (batch, time), "
+            f"got shape {tuple(ts.shape)}"
+        )
+    if not bool(torch.isfinite(ts).all()):
+        raise ValueError(f"ts must be finite, got {ts.detach().flatten().tolist()[:8]}")
+    if ts.dim() == 1:
+        _check_monotonic(ts)
+    else:
+        _check_rows(y0, ts)
+
+
+def check_state(y0: Any) -> None:
+    """Refuse states that are not real tensors."""
+    parts = (y0,) if isinstance(y0, Tensor) else y0
+    if not isinstance(parts, tuple) or not parts or not all(isinstance(p, Tensor) for p in parts):
+        raise ValueError(f"y0 must be a tensor or a tuple of tensors, got {type(y0).__name__}")
+    for part in parts:
+        if not part.is_floating_point():
+            raise ValueError(
+                f"y0 must hold real floating-point numbers, got {part.dtype}; convert it, or "
+                "split complex numbers with torch.view_as_real"
+            )
+
+
+def check_tolerance(name: str, value: Any) -> None:
+    """Refuse tolerances that are not finite and non-negative."""
+    if isinstance(value, Tensor):
+        valid = bool((torch.isfinite(value) & (value >= 0)).all())
+    else:
+        valid = isinstance(value, (int, float)) and math.isfinite(value) and value >= 0
+    if not valid:
+        raise ValueError(f"{name} must be a finite number, zero or more, got {value!r}")
+
+
+def check_slope(slope: Any, y: Tensor) -> Tensor:
+    """Refuse a derivative that does not look like the state."""
+    if not isinstance(slope, Tensor):
+        raise ValueError(f"the field must return a tensor, got {type(slope).__name__}")
+    if slope.shape != y.shape:
+        raise ValueError(
+            f"the field must return the state's shape {tuple(y.shape)}, got {tuple(slope.shape)}"
+        )
+    if slope.dtype != y.dtype:
+        raise ValueError(
+            f"the field must return the state's dtype {y.dtype}, got {slope.dtype}; convert the "
+            "field's weights or y0"
+        )
+    return slope
+
+
+def _check_monotonic(ts: Tensor) -> None:
+    values = ts.tolist()
+    sign = 1 if values[1] > values[0] else -1
+    for index in range(1, len(values)):
+        if (values[index] - values[index - 1]) * sign <= 0:
+            raise ValueError(
+                f"ts must be strictly increasing or decreasing, got ts[{index}]={values[index]:g} "
+                f"after ts[{index - 1}]={values[index - 1]:g}"
+            )
+
+
+def _check_rows(y0: Any, ts: Tensor) -> None:
+    parts = (y0,) if isinstance(y0, Tensor) else y0
+    if any(part.dim() == 0 or len(part) != len(ts) for part in parts):
+        raise ValueError(
+            f"ts with one row a sample needs {len(ts)} samples along the state's first axis, got "
+            f"shapes {[tuple(part.shape) for part in parts]}"
+        )
+    steps = ts.detach().diff(dim=1)
+    turned = ((steps > 0).any(1) & (steps < 0).any(1)).nonzero()
+    if len(turned):
+        row = int(turned[0])
+        raise ValueError(f"every row of ts must be monotonic, got ts[{row}]={ts[row].tolist()[:8]}")

@@ -1,0 +1,211 @@
+"""The exact gradient of Runge–Kutta steps, one evaluation at a time.
+
+With stage inputs `Y_i`, slopes `k_i = f(t_i, Y_i)` and a gradient λ at the end of a step of size h,
+
+    κ_i = h (b_i λ + Σ_{m>i} a_mi η_m + Σ_j p_i(θ_j) g_j),    η_i = (∂f/∂y)ᵀ κ_i,
+
+where `g_j` are gradients of dense output inside the step; the gradient at the start is
+`λ + Σ_j g_j + Σ_i η_i`. Only one evaluation's graph exists at any time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from bfno.ode.march import TakenStep
+from bfno.ode.solution import Stats
+from bfno.ode.step import Field, clock_dtype, dense_matrix, stage_times
+from bfno.ode.tableaus import Tableau
+
+__all__ = ["Reverser"]
+
+
+class _Pulled(NamedTuple):
+    """One stage of the backward pass: its slope and gradients with respect to slope and time."""
+
+    stage: int
+    slope: Tensor
+    cotangent: Tensor
+    time: Tensor | float
+
+
+class _Dense(NamedTuple):
+    """Gradients of dense output inside a step.
+
+    Attributes:
+        thetas: Share of the step at which each output lies.
+        gradients: Gradient of each output, `(outputs, features)`.
+        samples: Sample of each output, or None if an output is a whole state.
+    """
+
+    thetas: Tensor
+    gradients: Tensor
+    samples: Tensor | None
+
+
+class Reverser:
+    """Pulls gradients back through accepted steps, the last one first.
+
+    Args:
+        field: The field.
+        tableau: The method that took the steps.
+        parameters: Tensors whose gradients are summed up.
+        times: Requested times, or a clock for every sample.
+        stats: Where evaluations are counted.
+        wants_times: Whether gradients with respect to the times are needed.
+    """
+
+    def __init__(
+        self,
+        field: Field,
+        tableau: Tableau,
+        parameters: Sequence[Tensor],
+        times: Tensor,
+        stats: Stats,
+        *,
+        wants_times: bool,
+    ) -> None:
+        self._field, self._tableau, self._stats = field, tableau, stats
+        self._parameters = list(parameters)
+        self._times, self._wants_times = times, wants_times
+        self._sums = [torch.zeros_like(parameter) for parameter in self._parameters]
+        self._used = [False] * len(self._sums)
+        self.time_gradient = torch.zeros_like(times, dtype=clock_dtype(times.device))
+
+    def parameter_gradients(self) -> list[Tensor | None]:
+        """Gradients so far, None for parameters that the field did not use."""
+        return [total if used else None for total, used in zip(self._sums, self._used, strict=True)]
+
+    def pull_back(self, step: TakenStep, gradient: Tensor, outputs: Tensor) -> Tensor:
+        """Turn the gradient at the end of a step into the one at its start.
+
+        Args:
+            step: The step.
+            gradient: Gradient of everything after the step with respect to its end.
+            outputs: Gradients of all requested states.
+        """
+        for index in step.served.at_end:
+            gradient = gradient + outputs[index]
+        dense = self._dense(step, outputs)
+        pulled, total = self._pull_stages(step, gradient, dense)
+        if dense is not None and dense.samples is None:
+            total = total + dense.gradients.sum(0).view(total.shape)
+        elif dense is not None:
+            total = total.flatten(1).index_add(0, dense.samples, dense.gradients).view(total.shape)
+        if self._wants_times:
+            self._add_time_gradients(step, pulled, dense)
+        return total
+
+    def _pull_stages(
+        self, step: TakenStep, gradient: Tensor, dense: _Dense | None
+    ) -> tuple[list[_Pulled], Tensor]:
+        size, shape = step.end.value - step.start.value, gradient.shape
+        nodes = torch.tensor(self._tableau.nodes, dtype=clock_dtype(gradient.device))
+        times = stage_times(nodes.to(gradient.device), step.start.value, size, gradient.dtype)
+        extra = None if dense is None else self._spread(dense, gradient)
+        # Row 0 is λ; the others are η of the stages, in the order in which they are found.
+        rows = gradient.new_zeros(len(step.inputs) + 1, gradient.numel())
+        rows[0] = gradient.reshape(-1)
+        pulled = []
+        for found, (stage, weights) in enumerate(self._recipes(gradient), start=1):
+            if weights is None and extra is None:
+                continue
+            cotangent = torch.zeros_like(rows[0]) if extra is None else extra[stage]
+            if weights is not None:
+                cotangent = torch.addmv(cotangent, rows[:found].T, weights)
+            cotangent = cotangent * size
+            slope, state, time = self._pull_evaluation(
+                times[stage], step.inputs[stage], cotangent.view(shape)
+            )
+            if state is not None:
+                rows[found] = state.reshape(-1)
+            pulled.append(_Pulled(stage, slope.reshape(-1), cotangent, time))
+        return pulled, rows.sum(0).view(shape)
+
+    def _recipes(self, like: Tensor) -> list[tuple[int, Tensor | None]]:
+        """Stages from last to first, each with its weights of the rows found before it."""
+        stages, recipes = self._tableau.stages, []
+        for stage in reversed(range(len(stages))):
+            later = [stages[m][stage] for m in reversed(range(stage + 1, len(stages)))]
+            weights = [self._tableau.weights[stage], *later]
+            recipes.append((stage, like.new_tensor(weights) if any(weights) else None))
+        return recipes
+
+    def _pull_evaluation(
+        self, time: Tensor, point: Tensor, cotangent: Tensor
+    ) -> tuple[Tensor, Tensor | None, Tensor | float]:
+        """Evaluate the field again and pull a gradient back through it."""
+        self._stats.backward_evaluations += 1
+        with torch.enable_grad():
+            point = point.detach().requires_grad_()
+            if self._wants_times:
+                time = time.detach().requires_grad_()
+            slope = self._field(time, point)
+        if not slope.requires_grad:
+            return slope, None, 0.0
+        wanted = (point, *self._parameters, *((time,) if self._wants_times else ()))
+        state, *others = torch.autograd.grad(slope, wanted, cotangent, allow_unused=True)
+        last = others.pop() if self._wants_times else None
+        for index, gradient in enumerate(others):
+            if gradient is not None:
+                self._sums[index].add_(gradient)
+                self._used[index] = True
+        return slope.detach(), state, 0.0 if last is None else last
+
+    def _dense(self, step: TakenStep, outputs: Tensor) -> _Dense | None:
+        size = step.end.value - step.start.value
+        if step.served.rows is not None:
+            samples, columns = step.served.rows
+            if not len(samples):
+                return None
+            thetas = (self._times[samples, columns] - step.start.value) / size
+            return _Dense(thetas, outputs[samples, columns].flatten(1), samples)
+        if not step.served.inside:
+            return None
+        inside = list(step.served.inside)
+        thetas = (self._times[inside].to(clock_dtype(outputs.device)) - step.start.value) / size
+        return _Dense(thetas, outputs[inside].flatten(1), None)
+
+    def _spread(self, dense: _Dense, like: Tensor) -> Tensor:
+        """`Σ_j p_i(θ_j) g_j` for every stage i, flattened."""
+        weights = dense_matrix(self._tableau, dense.thetas).to(like.dtype)
+        if dense.samples is None:
+            return weights.T @ dense.gradients
+        spread = like.new_zeros(weights.shape[1], len(like), dense.gradients.shape[1])
+        spread.index_add_(1, dense.samples, weights.T.unsqueeze(-1) * dense.gradients)
+        return spread.flatten(1)
+
+    def _add_time_gradients(
+        self, step: TakenStep, pulled: list[_Pulled], dense: _Dense | None
+    ) -> None:
+        size = step.end.value - step.start.value
+        thetas = None if dense is None else self._theta_gradients(dense, pulled) * size
+        if step.served.rows is not None:
+            if thetas is not None:  # step boundaries are fixed on the clock
+                self.time_gradient[step.served.rows] += thetas / size
+            return
+        start = sum(one.time for one in pulled)
+        moved = sum(self._tableau.nodes[one.stage] * one.time for one in pulled)
+        moved = moved + sum(one.cotangent @ one.slope for one in pulled) / size
+        if dense is not None and thetas is not None:
+            self.time_gradient[list(step.served.inside)] += thetas / size
+            start = start - thetas.sum() / size
+            moved = moved - (dense.thetas * thetas).sum() / size
+        self.time_gradient[step.start.anchor] += start - moved
+        self.time_gradient[step.end.anchor] += moved
+
+    def _theta_gradients(self, dense: _Dense, pulled: list[_Pulled]) -> Tensor:
+        """Gradient with respect to each θ, per unit of step size."""
+        slopes = {one.stage: one.slope for one in pulled}
+        weights = dense_matrix(self._tableau, dense.thetas, slope=True)
+        total = torch.zeros_like(dense.thetas)
+        for stage, slope in slopes.items():
+            values = slope
+            if dense.samples is not None:
+                values = slope.view(-1, dense.gradients.shape[1])[dense.samples]
+            total = total + weights[:, stage] * (dense.gradients * values).sum(-1)
+        return total

@@ -1,0 +1,237 @@
+"""One Runge–Kutta step, with and without an autograd graph.
+
+`BufferedStepper` runs without autograd on buffers that it reuses; `GraphStepper` has the same
+interface and builds a graph.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from bfno.ode.inputs import check_slope
+from bfno.ode.solution import Stats
+from bfno.ode.tableaus import Tableau
+
+__all__ = [
+    "BufferedStepper",
+    "Field",
+    "GraphStepper",
+    "Moment",
+    "Stepper",
+    "clock_dtype",
+    "dense_matrix",
+    "stage_times",
+]
+
+Field = Callable[[Any, Tensor], Tensor]
+
+
+class Moment(NamedTuple):
+    """A point in time, and the requested time that it moves with.
+
+    Step boundaries that the solver chose freely move with the first requested time; boundaries at a
+    requested time move with that one. Gradients with respect to times follow from this.
+    """
+
+    value: float
+    anchor: int = 0
+
+
+def clock_dtype(device: torch.device) -> torch.dtype:
+    """The dtype of time: double precision where the device has it."""
+    return torch.float32 if device.type == "mps" else torch.float64
+
+
+def stage_times(nodes: Tensor, start: float, size: float, dtype: torch.dtype) -> Sequence[Tensor]:
+    """The stages' times as tensors without axes, of the state's dtype."""
+    return (nodes * size).add_(start).to(dtype).unbind(0)
+
+
+class BufferedStepper:
+    """Takes steps without recording a graph.
+
+    The stages are rows of one matrix, so every stage input, the step, its error estimate and its
+    dense output are one matrix-vector product each.
+    """
+
+    def __init__(self, field: Field, tableau: Tableau, y0: Tensor, stats: Stats) -> None:
+        self.field, self.tableau, self.stats = field, tableau, stats
+        self.inputs: list[Tensor] = []
+        self._stages = [y0.new_tensor(row) for row in tableau.stages]
+        self._weights = y0.new_tensor(tableau.weights)
+        self._error = None if tableau.error is None else y0.new_tensor(tableau.error)
+        self._nodes = torch.tensor(
+            tableau.nodes, dtype=clock_dtype(y0.device), device=y0.device
+        )
+        self._slopes = y0.new_empty(len(tableau.stages), y0.numel())
+        self._rows = [row.view(y0.shape) for row in self._slopes]
+        self._columns = [self._slopes[:known].T for known in range(len(self._rows) + 1)]
+
+    def evaluate(self, moment: Moment, y: Tensor) -> Tensor:
+        """The field at one moment."""
+        self.stats.forward_evaluations += 1
+        return self.field(y.new_tensor(moment.value), y)
+
+    def start(self, moment: Moment, y: Tensor) -> Tensor:
+        """Evaluate the first stage of the next step and return it."""
+        slope = check_slope(self.evaluate(moment, y), y)
+        self._rows[0].copy_(slope)
+        return slope
+
+    def attempt(self, start: Moment, end: Moment, y: Tensor, *, end_inside: bool = False) -> Tensor:
+        """Try a step whose first stage is known, and return the state at its end.
+
+        Args:
+            start: Where the step begins.
+            end: Where it ends.
+            y: State at the start.
+            end_inside: Evaluate stages at the end just before it, where the field may jump.
+        """
+        size, shape, flat = end.value - start.value, y.shape, y.reshape(-1)
+        field, rows, columns, stages = self.field, self._rows, self._columns, self._stages
+        times = stage_times(self._nodes, start.value, size, y.dtype)
+        if end_inside:
+            times = _keep_inside(times, self.tableau, start, end)
+        inputs = [y]
+        for stage in range(1, len(rows)):
+            point = torch.addmv(flat, columns[stage], stages[stage], alpha=size).view(shape)
+            rows[stage].copy_(field(times[stage], point))
+            inputs.append(point)
+        self.stats.forward_evaluations += len(rows) - 1
+        self.inputs = inputs
+        if self.tableau.reuses_last_stage:
+            return inputs[-1]
+        return torch.addmv(flat, columns[-1], self._weights, alpha=size).view(shape)
+
+    def error(self, size: float) -> Tensor:
+        """Error estimate of the last attempt, to be overwritten by the caller."""
+        return torch.mv(self._columns[-1], self._error).mul_(size).view(self._rows[0].shape)
+
+    def accept(self) -> None:
+        """Make the last stage of the last attempt the first one of the next."""
+        self._rows[0].copy_(self._rows[-1])
+
+    def interpolate(self, start: Moment, end: Moment, y: Tensor, requested: Moment) -> Tensor:
+        """Dense output of the last attempt at a moment between its ends."""
+        size = end.value - start.value
+        weights = self.tableau.dense_weights((requested.value - start.value) / size)
+        change = torch.mv(self._columns[-1], y.new_tensor(weights))
+        return torch.add(y, change.view(y.shape), alpha=size)
+
+    def interpolate_rows(self, size: float, y: Tensor, thetas: Tensor, samples: Tensor) -> Tensor:
+        """Dense output of single samples, each at its own share θ of the last attempt."""
+        slopes = self._slopes.view(len(self._rows), len(y), -1)[:, samples]
+        return _interpolated_rows(self.tableau, size, y, thetas, (slopes, samples))
+
+
+class GraphStepper:
+    """Takes steps that autograd records, with the interface of `BufferedStepper`.
+
+    Args:
+        field: The field.
+        tableau: The method.
+        ts: Requested times; gradients reach them if they require any.
+        stats: Where evaluations are counted.
+    """
+
+    def __init__(self, field: Field, tableau: Tableau, ts: Tensor, stats: Stats) -> None:
+        self.field, self.tableau, self.stats = field, tableau, stats
+        self.inputs: list[Tensor] = []
+        self._ts = ts
+        self._requested = ts.tolist() if ts.requires_grad else None
+        self._first = ts
+        self._slopes: list[Tensor] = []
+
+    def evaluate(self, moment: Moment, y: Tensor) -> Tensor:
+        self.stats.forward_evaluations += 1
+        return self.field(torch.as_tensor(self._time(moment), dtype=y.dtype, device=y.device), y)
+
+    def start(self, moment: Moment, y: Tensor) -> Tensor:
+        self._first = check_slope(self.evaluate(moment, y), y)
+        return self._first.detach()
+
+    def attempt(self, start: Moment, end: Moment, y: Tensor, *, end_inside: bool = False) -> Tensor:
+        time, size = self._time(start), self._size(start, end)
+        times = [torch.as_tensor(time + node * size, dtype=y.dtype, device=y.device)
+                 for node in self.tableau.nodes]  # fmt: skip
+        if end_inside:
+            times = _keep_inside(times, self.tableau, start, end)
+        slopes, point = [self._first], y
+        for stage in range(1, len(times)):
+            point = _combine(y, slopes, self.tableau.stages[stage], size)
+            slopes.append(self.field(times[stage], point))
+        self.stats.forward_evaluations += len(times) - 1
+        self._slopes = slopes
+        if self.tableau.reuses_last_stage:
+            return point
+        return _combine(y, slopes, self.tableau.weights, size)
+
+    def error(self, size: float) -> Tensor:
+        with torch.no_grad():
+            zero = torch.zeros_like(self._first)
+            return _combine(zero, self._slopes, self.tableau.error or (), size)
+
+    def accept(self) -> None:
+        self._first = self._slopes[-1]
+
+    def interpolate(self, start: Moment, end: Moment, y: Tensor, requested: Moment) -> Tensor:
+        size = self._size(start, end)
+        theta = self._size(start, requested) / size
+        return _combine(y, self._slopes, self.tableau.dense_weights(theta), size)
+
+    def interpolate_rows(self, size: float, y: Tensor, thetas: Tensor, samples: Tensor) -> Tensor:
+        slopes = torch.stack([slope[samples].flatten(1) for slope in self._slopes])
+        return _interpolated_rows(self.tableau, size, y, thetas, (slopes, samples))
+
+    def _time(self, moment: Moment) -> Any:
+        if self._requested is None:
+            return moment.value
+        return self._ts[moment.anchor] + (moment.value - self._requested[moment.anchor])
+
+    def _size(self, start: Moment, end: Moment) -> Any:
+        if start.anchor == end.anchor:  # both move together
+            return end.value - start.value
+        return self._time(end) - self._time(start)
+
+
+Stepper = BufferedStepper | GraphStepper
+
+
+def dense_matrix(tableau: Tableau, thetas: Tensor, *, slope: bool = False) -> Tensor:
+    """`p_i(θ)`, or the derivatives, for many θ: one row a θ, one column a stage."""
+    coefficients = thetas.new_tensor(tableau.dense)
+    degrees = torch.arange(1, coefficients.shape[1] + 1, device=thetas.device)
+    powers = thetas[:, None] ** (degrees - 1 if slope else degrees)
+    return (powers * degrees if slope else powers) @ coefficients.T
+
+
+def _interpolated_rows(
+    tableau: Tableau, size: float, y: Tensor, thetas: Tensor, rows: tuple[Tensor, Tensor]
+) -> Tensor:
+    slopes, samples = rows  # (stages, outputs, features), (outputs,)
+    weights = dense_matrix(tableau, thetas).to(y.dtype)
+    change = torch.einsum("os,sof->of", weights, slopes).view(-1, *y.shape[1:])
+    return torch.add(y[samples], change, alpha=size)
+
+
+def _combine(y: Tensor, slopes: Sequence[Tensor], weights: Sequence[Any], size: Any) -> Tensor:
+    """`y + size * Σ weights * slopes`, with numbers or tensors without axes as factors."""
+    for slope, weight in zip(slopes, weights, strict=False):
+        factor = weight * size
+        if isinstance(factor, Tensor):
+            y = y + factor.to(y.dtype) * slope
+        elif factor != 0:
+            y = torch.add(y, slope, alpha=factor)
+    return y
+
+
+def _keep_inside(
+    times: Sequence[Tensor], tableau: Tableau, start: Moment, end: Moment
+) -> Sequence[Tensor]:
+    """Move the times of stages at the end of a step to the last moment before it."""
+    before = torch.nextafter(times[0].new_tensor(end.value), times[0].new_tensor(start.value))
+    return [before if node == 1 else time for time, node in zip(times, tableau.nodes, strict=True)]
