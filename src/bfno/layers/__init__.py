@@ -1,6 +1,8 @@
 """Tensor to tensor; knows no time."""
 
+from bfno.layers.afno import AFNO
 from bfno.layers.bfno import BFNO
+from bfno.layers.fno import FNO
 from bfno.layers.pointwise import Pointwise
 
-__all__ = ["BFNO", "Pointwise"]
+__all__ = ["AFNO", "BFNO", "FNO", "Pointwise"]

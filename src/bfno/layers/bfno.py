@@ -187,7 +187,8 @@ def _fit_filter(weight: Tensor, grid: tuple[int, ...], new_grid: tuple[int, ...]
     """
     if len(grid) != len(new_grid):
         raise ValueError(
-            f"a filter on the grid {grid} needs input with {len(grid)} space axes, got {len(new_grid)}"
+            f"a filter on the grid {grid} needs input with {len(grid)} space axes, "
+            f"got {len(new_grid)}"
         )
     for axis, (old, new) in enumerate(zip(grid, new_grid, strict=True), start=3):
         if old == new:

@@ -2,7 +2,7 @@
 
 All branches share one product: with `a` and `b` the real and imaginary parts of the spectrum,
 
-    [u_1 … u_L | v_1 … v_L] = σ( [a | b] · [[A_1 … A_L, B_1 … B_L], [-B_1 … -B_L, A_1 … A_L]] + bias )
+    [u_1 … u_L | v_1 … v_L] = σ([a | b] · [[A_1 … A_L, B_1 … B_L], [-B_1 … -B_L, A_1 … A_L]] + p)
 
 is the real form of the complex affine maps of all branches, and two more products merge the real
 and the imaginary parts. The fused version walks through the batch in pieces whose intermediate
@@ -116,7 +116,8 @@ class _Mix(torch.autograd.Function):
         return result
 
     @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        (gradient,) = gradients
         signal, *weights = ctx.saved_tensors
         named = Weights(*weights)
         if torch.is_grad_enabled():  # somebody will differentiate this gradient once more

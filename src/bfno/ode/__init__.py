@@ -1,0 +1,23 @@
+"""Any callable `(t, y)` to a trajectory; knows no network."""
+
+from bfno.ode.block import NeuralODE
+from bfno.ode.odeint import odeint, odeint_adjoint, odeint_event
+from bfno.ode.solution import Solution, SolverError, Stats, Status
+from bfno.ode.solve import GRADIENTS, Options, solve
+from bfno.ode.tableaus import METHODS, Tableau
+
+__all__ = [
+    "GRADIENTS",
+    "METHODS",
+    "NeuralODE",
+    "Options",
+    "Solution",
+    "SolverError",
+    "Stats",
+    "Status",
+    "Tableau",
+    "odeint",
+    "odeint_adjoint",
+    "odeint_event",
+    "solve",
+]

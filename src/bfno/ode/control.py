@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-__all__ = ["Control", "Norm", "component_norm"]
+__all__ = ["Control", "Norm", "component_norm", "largest", "root_mean_square"]
 
 Norm = Callable[[Tensor], Tensor | float]
 
@@ -87,9 +87,13 @@ class Control:
         return estimate if math.isfinite(estimate) and estimate > 0 else trial
 
     def _measure(self, scaled: Tensor) -> float:
-        if self.norm is not None:
-            return abs(float(self.norm(scaled)))
-        return float(torch.linalg.vector_norm(scaled)) / math.sqrt(max(scaled.numel(), 1))
+        norm = self.norm or root_mean_square
+        return abs(float(norm(scaled)))
+
+
+def root_mean_square(values: Tensor) -> Tensor:
+    """Euclidean norm divided by the root of the number of values; zero of nothing."""
+    return torch.linalg.vector_norm(values) / math.sqrt(max(values.numel(), 1))
 
 
 def component_norm(parts: Sequence[slice], ignore: Sequence[int] = ()) -> Norm:
@@ -101,12 +105,12 @@ def component_norm(parts: Sequence[slice], ignore: Sequence[int] = ()) -> Norm:
     """
     counted = [part for index, part in enumerate(parts) if index not in ignore]
 
-    def norm(scaled: Tensor) -> float:
-        sizes = [_root_mean_square(scaled[..., part]) for part in counted]
-        return max(sizes, default=0.0)
+    def norm(scaled: Tensor) -> Tensor:
+        return largest([root_mean_square(scaled[..., part]) for part in counted], scaled)
 
     return norm
 
 
-def _root_mean_square(values: Tensor) -> float:
-    return float(torch.linalg.vector_norm(values)) / math.sqrt(max(values.numel(), 1))
+def largest(sizes: Sequence[Tensor], like: Tensor) -> Tensor:
+    """The largest of some sizes, zero if there are none; not-a-number counts as largest."""
+    return torch.stack(list(sizes)).max() if sizes else like.new_zeros(())

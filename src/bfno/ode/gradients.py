@@ -7,22 +7,32 @@ recomputes one evaluation after another in the backward pass: the same gradient,
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from bfno.ode.march import March, Path, Plan, RowOutputs, SharedOutputs
+from bfno.ode.adams import AdamsMethod, AdamsStepper
+from bfno.ode.control import Norm, largest, root_mean_square
+from bfno.ode.march import March, Outputs, Path, Plan, RowOutputs, SharedOutputs, TakenStep
 from bfno.ode.reverse import Reverser
 from bfno.ode.solution import SolverError, Stats, Status
 from bfno.ode.state import Packing
 from bfno.ode.step import BufferedStepper, Field, GraphStepper
 from bfno.ode.tableaus import Tableau
 
-__all__ = ["AdjointSettings", "Problem", "solve_adjoint", "solve_checkpoint", "solve_direct"]
+__all__ = [
+    "AdjointSettings",
+    "Problem",
+    "adjoint_norm",
+    "solve_adjoint",
+    "solve_checkpoint",
+    "solve_direct",
+]
 
 PlanMaker = Callable[[list[float]], Plan]
 
@@ -33,7 +43,7 @@ class Problem:
 
     Attributes:
         field: The field.
-        tableau: The method.
+        method: The method.
         plan: Makes a plan for requested times.
         by_sample: Whether times are a clock for every sample.
         stats: Where costs are counted.
@@ -41,10 +51,10 @@ class Problem:
     """
 
     field: Field
-    tableau: Tableau
+    method: Tableau | AdamsMethod
     plan: PlanMaker
     by_sample: bool = False
-    stats: Stats = field(default_factory=Stats)
+    stats: Stats = dataclasses.field(default_factory=Stats)
     path: Path | None = None
 
     def outputs(self, times: Tensor, y0: Tensor) -> SharedOutputs | RowOutputs:
@@ -58,12 +68,29 @@ class Problem:
     def integrate(self, y0: Tensor, times: Tensor, *, keep: bool) -> Tensor:
         """Solve without a graph."""
         with torch.no_grad():
-            y0 = y0.detach()
-            outputs = self.outputs(times.detach(), y0)
-            stepper = BufferedStepper(self.field, self.tableau, y0, self.stats)
-            plan = self.plan(self.requested(times))
-            self.path = March(stepper, plan, outputs, self.stats, keep=keep).run(y0)
+            y0, times = y0.detach(), times.detach()
+            outputs = self.outputs(times, y0)
+            self.march(y0, times, outputs, keep=keep)
             return outputs.stacked()
+
+    def take_steps(self) -> list[TakenStep]:
+        """Hand over the steps of the last solve, so that nobody else keeps them."""
+        if self.path is None:
+            return []
+        steps, self.path.steps = self.path.steps, []
+        return steps
+
+    def march(self, y0: Tensor, times: Tensor, outputs: Outputs, *, keep: bool) -> None:
+        """Take steps until the outputs are complete, with a graph where autograd is on."""
+        if isinstance(self.method, AdamsMethod):
+            stepper = AdamsStepper(self.field, self.method, times, self.stats)
+        elif torch.is_grad_enabled():
+            clock = times.detach().flatten() if self.by_sample else times
+            stepper = GraphStepper(self.field, self.method, clock, self.stats)
+        else:
+            stepper = BufferedStepper(self.field, self.method, y0, self.stats)
+        plan = self.plan(self.requested(times))
+        self.path = March(stepper, plan, outputs, self.stats, keep=keep).run(y0)
 
 
 def solve_direct(problem: Problem, y0: Tensor, times: Tensor) -> Tensor:
@@ -71,17 +98,14 @@ def solve_direct(problem: Problem, y0: Tensor, times: Tensor) -> Tensor:
     if not torch.is_grad_enabled():
         return problem.integrate(y0, times, keep=False)
     outputs = problem.outputs(times, y0)
-    clock = times.detach()[0] if problem.by_sample else times
-    stepper = GraphStepper(problem.field, problem.tableau, clock, problem.stats)
-    plan = problem.plan(problem.requested(times))
-    problem.path = March(stepper, plan, outputs, problem.stats, keep=False).run(y0)
+    problem.march(y0, times, outputs, keep=False)
     return outputs.stacked()
 
 
 def solve_checkpoint(
     problem: Problem, y0: Tensor, times: Tensor, parameters: tuple[Tensor, ...]
 ) -> Tensor:
-    """Solve; the backward pass recomputes one evaluation after another."""
+    """Solve a problem with a Runge–Kutta method; see the module for the backward pass."""
     inputs = (y0, times, *parameters)
     if not torch.is_grad_enabled() or not any(value.requires_grad for value in inputs):
         return problem.integrate(y0, times, keep=False)
@@ -90,22 +114,24 @@ def solve_checkpoint(
 
 class _Checkpoint(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, problem: Problem, y0: Tensor, times: Tensor, *parameters: Tensor) -> Tensor:
+    def forward(
+        ctx: Any, problem: Problem, y0: Tensor, times: Tensor, *parameters: Tensor
+    ) -> Tensor:
         ys = problem.integrate(y0, times, keep=True)
-        ctx.problem, ctx.path = problem, problem.path
+        ctx.problem, ctx.steps = problem, problem.take_steps()
         ctx.wants_times = times.requires_grad
         ctx.save_for_backward(times, *parameters)
-        problem.path = Path(ctx.path.status, ctx.path.moment)  # so that only the graph keeps steps
         return ys
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        (gradient,) = gradients
         problem: Problem = ctx.problem
         times, *parameters = ctx.saved_tensors
         reverser = Reverser(
             problem.field,
-            problem.tableau,
+            problem.method,  # pyright: ignore[reportArgumentType]: never an Adams method
             parameters,
             times.detach(),
             problem.stats,
@@ -113,7 +139,7 @@ class _Checkpoint(torch.autograd.Function):
         )
         first = gradient[:, 0] if problem.by_sample else gradient[0]
         total = torch.zeros_like(first)
-        for step in reversed(ctx.path.steps):
+        for step in reversed(ctx.steps):
             total = reverser.pull_back(step, total, gradient)
         if problem.by_sample:
             at_start = (times <= 0).view(*times.shape, *[1] * (gradient.dim() - 2))
@@ -129,14 +155,32 @@ class AdjointSettings:
     """How the adjoint equation is solved.
 
     Attributes:
-        tableau: The method.
+        method: The method.
         plan: Makes a plan for an interval, given the norm of the adjoint's state.
         norm: Norm of a tuple: time's adjoint, state, its adjoint, the parameters' adjoints.
     """
 
-    tableau: Tableau
+    method: Tableau | AdamsMethod
     plan: Callable[[list[float], Callable[[Tensor], Any]], Plan]
     norm: Callable[[tuple[Tensor, ...]], Any]
+
+
+def adjoint_norm(state_norm: Norm, *, seminorm: bool) -> Callable[[tuple[Tensor, ...]], Tensor]:
+    """Norm of the adjoint equation's state: the largest of its components'.
+
+    Args:
+        state_norm: Norm of the state and of its adjoint.
+        seminorm: Leave the parameters' adjoints out, which do not feed back.
+    """
+
+    def norm(state: tuple[Tensor, ...]) -> Tensor:
+        time, y, adjoint, *parameters = state
+        sizes = [time.abs(), *(torch.as_tensor(state_norm(part)) for part in (y, adjoint))]
+        if not seminorm:
+            sizes += [root_mean_square(parameter) for parameter in parameters]
+        return largest([size.to(y.dtype) for size in sizes], y)
+
+    return norm
 
 
 def solve_adjoint(
@@ -170,7 +214,8 @@ class _Adjoint(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        (gradient,) = gradients
         times, ys, *parameters = ctx.saved_tensors
         system = _AdjointSystem(ctx.problem, ys[0], parameters, wants_times=ctx.wants_times)
         moved = torch.zeros_like(times)
@@ -219,7 +264,7 @@ class _AdjointSystem:
         packing = self._packing
         backward = Problem(
             packing.wrap(self._slopes),
-            settings.tableau,
+            settings.method,
             lambda times: settings.plan(times, lambda scaled: norm(packing.unpack(scaled))),
         )
         ys = backward.integrate(packing.pack(state), interval, keep=False)

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-__all__ = ["check_inputs", "check_slope", "check_state", "check_tolerance"]
+__all__ = ["check_inputs", "check_slope", "check_state", "check_times", "check_tolerance"]
 
 
 def check_inputs(y0: Any, ts: Any, rtol: Any, atol: Any) -> None:
@@ -16,9 +16,7 @@ def check_inputs(y0: Any, ts: Any, rtol: Any, atol: Any) -> None:
     check_state(y0)
     check_tolerance("rtol", rtol)
     check_tolerance("atol", atol)
-    if not isinstance(ts, Tensor) or not ts.is_floating_point():
-        kind = ts.dtype if isinstance(ts, Tensor) else type(ts).__name__
-        raise ValueError(f"ts must be a tensor of real numbers, got {kind}; use torch.linspace")
+    _check_real("ts", ts)
     if ts.dim() not in (1, 2) or ts.shape[-1] < 2:
         raise ValueError(
             "ts must hold at least two times, with shape (time,) or (batch, time), "
@@ -27,9 +25,17 @@ def check_inputs(y0: Any, ts: Any, rtol: Any, atol: Any) -> None:
     if not bool(torch.isfinite(ts).all()):
         raise ValueError(f"ts must be finite, got {ts.detach().flatten().tolist()[:8]}")
     if ts.dim() == 1:
-        _check_monotonic(ts)
+        _check_monotonic("ts", ts)
     else:
         _check_rows(y0, ts)
+
+
+def check_times(t: Any) -> None:
+    """Refuse times that are not one increasing or decreasing row."""
+    _check_real("t", t)
+    if t.dim() != 1 or len(t) == 0 or not bool(torch.isfinite(t).all()):
+        raise ValueError(f"t must be one row of finite times, got shape {tuple(t.shape)}")
+    _check_monotonic("t", t)
 
 
 def check_state(y0: Any) -> None:
@@ -71,14 +77,20 @@ def check_slope(slope: Any, y: Tensor) -> Tensor:
     return slope
 
 
-def _check_monotonic(ts: Tensor) -> None:
+def _check_real(name: str, value: Any) -> None:
+    if not isinstance(value, Tensor) or not value.is_floating_point():
+        kind = value.dtype if isinstance(value, Tensor) else type(value).__name__
+        raise ValueError(f"{name} must be a tensor of real numbers, got {kind}")
+
+
+def _check_monotonic(name: str, ts: Tensor) -> None:
     values = ts.tolist()
-    sign = 1 if values[1] > values[0] else -1
+    sign = 1 if values[-1] > values[0] else -1
     for index in range(1, len(values)):
         if (values[index] - values[index - 1]) * sign <= 0:
             raise ValueError(
-                f"ts must be strictly increasing or decreasing, got ts[{index}]={values[index]:g} "
-                f"after ts[{index - 1}]={values[index - 1]:g}"
+                f"{name} must be strictly increasing or decreasing, got {name}[{index}]="
+                f"{values[index]:g} after {name}[{index - 1}]={values[index - 1]:g}"
             )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
@@ -43,7 +43,8 @@ class TakenStep(NamedTuple):
 
     start: Moment
     end: Moment
-    inputs: tuple[Tensor, ...]
+    times: Sequence[Tensor]
+    inputs: Sequence[Tensor]
     served: Served
 
 
@@ -133,20 +134,22 @@ class Plan:
 
     Attributes:
         start: The first moment.
-        stops: Moments on which steps end, in order. The last one ends the solve, unless steps may
-            run past the last requested time.
+        stops: Moments on which steps end, in order. Fixed steps end on nothing else; adaptive steps
+            may go past the last one.
         control: Rule for the step size, or None to step from stop to stop.
         direction: 1.0 forward in time, -1.0 backward.
         order: Order of the method.
         max_steps: Most steps between two requested times.
+        jump_at_start: Whether the field may jump at the first moment.
     """
 
     start: Moment
-    stops: Sequence[Stop]
+    stops: Iterable[Stop]
     control: Control | None
     direction: float
     order: int
     max_steps: int
+    jump_at_start: bool = False
 
 
 @dataclass
@@ -192,15 +195,18 @@ class March:
 
     def _run_fixed(self, y: Tensor) -> Path:
         stepper, reuse, fresh = self._stepper, self._stepper.tableau.reuses_last_stage, True
+        jumped = self._plan.jump_at_start
         for moment, jump in self._plan.stops:
             start = self._path.moment
             if fresh or not reuse:
-                stepper.start(start, y)
+                stepper.start(self._just_after(start, y) if jumped else start, y)
             y1 = stepper.attempt(start, moment, y, end_inside=jump)
             self._advance(moment, y, y1)
             if reuse:
                 stepper.accept()
-            y, fresh = y1, jump
+            y, fresh, jumped = y1, jump, jump
+            if self._outputs.complete():
+                break
         if not bool(torch.isfinite(y).all()):
             return self._fail(Status.NON_FINITE)
         return self._path
@@ -239,7 +245,7 @@ class March:
                 # The stop cut the step short; that says nothing about the next one.
                 size = max(size, wanted, key=abs)
                 if stop.jump:
-                    stepper.start(_just_after(end, plan.direction, y), y)
+                    stepper.start(self._just_after(end, y), y)
         return self._path
 
     def _first_size(self, control: Control, y: Tensor, slope: Tensor) -> float:
@@ -260,10 +266,16 @@ class March:
         self._stats.accepted += 1
         served = self._outputs.collect(self._stepper, start, end, (y, y1))
         if self._keep:
-            inputs = tuple(self._stepper.inputs)
-            self._path.steps.append(TakenStep(start, end, inputs, served))
+            stepper = self._stepper
+            self._path.steps.append(TakenStep(start, end, stepper.times, stepper.inputs, served))
         self._path.moment = end
         return bool(served.at_end or served.inside)
+
+    def _just_after(self, moment: Moment, like: Tensor) -> Moment:
+        """The next moment that the state's dtype can tell from this one."""
+        value = like.new_tensor(moment.value)
+        after = torch.nextafter(value, value + self._plan.direction)
+        return Moment(float(after), moment.anchor)
 
     def _fail(self, status: Status) -> Path:
         self._path.status = status
@@ -273,8 +285,8 @@ class March:
 class _StopList:
     """The stops ahead, the next one first."""
 
-    def __init__(self, stops: Sequence[Stop]) -> None:
-        self._stops = list(reversed(stops))
+    def __init__(self, stops: Iterable[Stop]) -> None:
+        self._stops = list(stops)[::-1]
 
     def end_of_step(self, start: Moment, size: float) -> tuple[Stop | None, Moment]:
         """Where a step of `size` ends, and the stop it ends on if there is one."""
@@ -288,9 +300,3 @@ class _StopList:
 
     def drop_first(self) -> None:
         self._stops.pop()
-
-
-def _just_after(moment: Moment, direction: float, like: Tensor) -> Moment:
-    """The next moment that the state's dtype can tell from this one."""
-    value = like.new_tensor(moment.value)
-    return Moment(float(torch.nextafter(value, value + direction)), moment.anchor)

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from bfno.ode.march import TakenStep
 from bfno.ode.solution import Stats
-from bfno.ode.step import Field, clock_dtype, dense_matrix, stage_times
+from bfno.ode.step import Field, clock_dtype, dense_matrix
 from bfno.ode.tableaus import Tableau
 
 __all__ = ["Reverser"]
@@ -45,6 +45,13 @@ class _Dense(NamedTuple):
     thetas: Tensor
     gradients: Tensor
     samples: Tensor | None
+
+    def add_to(self, state: Tensor) -> Tensor:
+        """Add the gradients to the one of the state at the start of the step."""
+        if self.samples is None:
+            return state + self.gradients.sum(0).view(state.shape)
+        rows = state.flatten(1) if state.dim() > 1 else state.unsqueeze(1)
+        return rows.index_add(0, self.samples, self.gradients).view(state.shape)
 
 
 class Reverser:
@@ -92,10 +99,8 @@ class Reverser:
             gradient = gradient + outputs[index]
         dense = self._dense(step, outputs)
         pulled, total = self._pull_stages(step, gradient, dense)
-        if dense is not None and dense.samples is None:
-            total = total + dense.gradients.sum(0).view(total.shape)
-        elif dense is not None:
-            total = total.flatten(1).index_add(0, dense.samples, dense.gradients).view(total.shape)
+        if dense is not None:
+            total = dense.add_to(total)
         if self._wants_times:
             self._add_time_gradients(step, pulled, dense)
         return total
@@ -104,8 +109,6 @@ class Reverser:
         self, step: TakenStep, gradient: Tensor, dense: _Dense | None
     ) -> tuple[list[_Pulled], Tensor]:
         size, shape = step.end.value - step.start.value, gradient.shape
-        nodes = torch.tensor(self._tableau.nodes, dtype=clock_dtype(gradient.device))
-        times = stage_times(nodes.to(gradient.device), step.start.value, size, gradient.dtype)
         extra = None if dense is None else self._spread(dense, gradient)
         # Row 0 is λ; the others are η of the stages, in the order in which they are found.
         rows = gradient.new_zeros(len(step.inputs) + 1, gradient.numel())
@@ -119,7 +122,7 @@ class Reverser:
                 cotangent = torch.addmv(cotangent, rows[:found].T, weights)
             cotangent = cotangent * size
             slope, state, time = self._pull_evaluation(
-                times[stage], step.inputs[stage], cotangent.view(shape)
+                step.times[stage], step.inputs[stage], cotangent.view(shape)
             )
             if state is not None:
                 rows[found] = state.reshape(-1)

@@ -24,9 +24,9 @@ class Status(enum.Enum):
         "steep or growing without bound: loosen rtol and atol, or check the field near this time"
     )
     NON_FINITE = (
-        "the field or the state became infinite or not a number; the solution may blow up in finite "
-        "time, or the weights may have diverged: check the field's inputs and weights, or lower "
-        "the learning rate"
+        "the field or the state became infinite or not a number; the solution may blow up in "
+        "finite time, or the weights may have diverged: check the field's inputs and weights, or "
+        "lower the learning rate"
     )
 
 

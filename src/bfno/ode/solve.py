@@ -11,10 +11,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from bfno.ode.control import Control, Norm, component_norm
+from bfno.ode.control import Control, Norm, component_norm, root_mean_square
 from bfno.ode.gradients import (
     AdjointSettings,
     Problem,
+    adjoint_norm,
     solve_adjoint,
     solve_checkpoint,
     solve_direct,
@@ -27,7 +28,15 @@ from bfno.ode.state import Packing, scale_rows
 from bfno.ode.step import Field, Moment, clock_dtype
 from bfno.ode.tableaus import Tableau, find_method
 
-__all__ = ["GRADIENTS", "Options", "make_plan", "solve"]
+__all__ = [
+    "GRADIENTS",
+    "Options",
+    "make_control",
+    "make_plan",
+    "read_options",
+    "refuse_unknown",
+    "solve",
+]
 
 GRADIENTS = ("checkpoint", "direct", "adjoint")
 
@@ -46,6 +55,8 @@ class Options:
         norm: Norm of a state that measures errors; None is the root mean square, of the largest
             component where the state is a tuple.
         ignore: Components of a tuple state that do not count as errors.
+        jumps: Times at which the field may jump: steps end there and start afresh.
+        stops: Other times at which steps have to end.
         land: Whether the last step ends on the last requested time. If not, steps run past it and
             the state there is dense output, as in torchdiffeq.
         throw: Whether a failed solve raises; if not, the solution says so in its status.
@@ -61,6 +72,8 @@ class Options:
     max_steps: int = 10_000
     norm: Callable[[Any], Any] | None = None
     ignore: tuple[int, ...] = ()
+    jumps: tuple[float, ...] = ()
+    stops: tuple[float, ...] = ()
     land: bool = True
     throw: bool = True
     adjoint: Mapping[str, Any] | None = None
@@ -187,19 +200,12 @@ class Task:
 
     def _adjoint_settings(self) -> AdjointSettings:
         wanted = {"seminorm": False, **(self.options.adjoint or {})}
-        _refuse_unknown("adjoint option", wanted, ("method", "rtol", "atol", "step", "seminorm"))
+        refuse_unknown("adjoint option", wanted, ("method", "rtol", "atol", "step", "seminorm"))
         tableau = find_method(wanted["method"]) if "method" in wanted else self.tableau
         options = replace(self.options, step=wanted.get("step", self.options.step), first_step=None)
         control = self.control or Control(1e-4, 1e-6)
         tolerances = {name: wanted.get(name, getattr(control, name)) for name in ("rtol", "atol")}
-        counted = control.norm or _root_mean_square
-
-        def norm(state: tuple[Tensor, ...]) -> float:
-            time, y, adjoint, *parameters = state
-            sizes = [float(time.abs()), float(counted(y)), float(counted(adjoint))]
-            if not wanted["seminorm"]:
-                sizes += [_root_mean_square(parameter) for parameter in parameters]
-            return max(sizes)
+        norm = adjoint_norm(control.norm or root_mean_square, seminorm=wanted["seminorm"])
 
         def plan(times: list[float], packed_norm: Norm) -> Plan:
             steered = Control(**tolerances, norm=packed_norm, max_step=options.max_step)
@@ -216,7 +222,7 @@ def make_control(
     if packing.is_tuple and norm is None:
         norm = component_norm(packing.slices, options.ignore)
     elif packing.is_tuple:
-        user = options.norm or _root_mean_square
+        user = options.norm or root_mean_square
         norm = lambda scaled: user(packing.unpack(scaled))  # noqa: E731
     return Control(
         rtol,
@@ -237,13 +243,26 @@ def make_plan(
     if not tableau.adaptive or options.step is not None:
         stops = list(_fixed_stops(times, options.step, direction))
         return Plan(start, stops, None, direction, tableau.order, options.max_steps)
-    stops = []
+    stops = _adaptive_stops(tableau, options, times, direction)
+    return Plan(start, stops, control, direction, tableau.order, options.max_steps)
+
+
+def _adaptive_stops(
+    tableau: Tableau, options: Options, times: Sequence[float], direction: float
+) -> list[Stop]:
+    """Jumps, other stops and, where steps land on them, requested times, in order."""
+    stops = {time: Stop(Moment(time)) for time in options.stops}
     if options.land:
         # Dense output of much lower order than the steps would spoil what they achieve.
         coarse = tableau.dense_order < tableau.order - 1
         first = 1 if coarse else len(times) - 1
-        stops = [Stop(Moment(times[index], index)) for index in range(first, len(times))]
-    return Plan(start, stops, control, direction, tableau.order, options.max_steps)
+        stops |= {
+            times[index]: Stop(Moment(times[index], index)) for index in range(first, len(times))
+        }
+    for time in options.jumps:
+        stops[time] = Stop(stops[time].moment if time in stops else Moment(time), jump=True)
+    ahead = [stop for time, stop in stops.items() if (time - times[0]) * direction > 0]
+    return sorted(ahead, key=lambda stop: stop.moment.value * direction)
 
 
 def _fixed_stops(times: Sequence[float], step: float | None, direction: float) -> Iterator[Stop]:
@@ -300,17 +319,14 @@ def _differentiable(*tensors: Tensor) -> tuple[Tensor, ...]:
     return tuple(tensor for tensor in tensors if tensor.requires_grad)
 
 
-def _root_mean_square(values: Tensor) -> float:
-    return float(torch.linalg.vector_norm(values)) / math.sqrt(max(values.numel(), 1))
-
-
 def read_options(options: Mapping[str, Any]) -> Options:
     """Options from keywords; an unknown one is refused by name."""
-    _refuse_unknown("option", options, [field.name for field in fields(Options)])
+    refuse_unknown("option", options, [field.name for field in fields(Options)])
     return Options(**options)
 
 
-def _refuse_unknown(kind: str, given: Mapping[str, Any], known: Sequence[str]) -> None:
+def refuse_unknown(kind: str, given: Mapping[str, Any], known: Sequence[str]) -> None:
+    """Refuse names that do not exist, with the nearest one that does."""
     for name in given:
         if name not in known:
             near = difflib.get_close_matches(name, known, n=1)

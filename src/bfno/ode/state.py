@@ -49,7 +49,7 @@ class Packing:
         parts = packed.split(self._sizes, dim=-1)
         lead = packed.shape[:-1]
         return tuple(
-            part.reshape(*lead, *shape) for part, shape in zip(parts, self._shapes, strict=True)
+            part.reshape((*lead, *shape)) for part, shape in zip(parts, self._shapes, strict=True)
         )
 
     def wrap(self, field: Callable[[Any, Any], Any]) -> Callable[[Any, Tensor], Tensor]:

@@ -60,13 +60,15 @@ class BufferedStepper:
 
     def __init__(self, field: Field, tableau: Tableau, y0: Tensor, stats: Stats) -> None:
         self.field, self.tableau, self.stats = field, tableau, stats
-        self.inputs: list[Tensor] = []
+        self.inputs: Sequence[Tensor] = ()
+        self.times: Sequence[Tensor] = ()
+        self._start = self._end = Moment(0.0)
         self._stages = [y0.new_tensor(row) for row in tableau.stages]
-        self._weights = y0.new_tensor(tableau.weights)
-        self._error = None if tableau.error is None else y0.new_tensor(tableau.error)
-        self._nodes = torch.tensor(
-            tableau.nodes, dtype=clock_dtype(y0.device), device=y0.device
-        )
+        # Stages before the one at the end of the step, which has no part in it.
+        self._inner = len(tableau.stages) - tableau.reuses_last_stage
+        self._weights = y0.new_tensor(tableau.weights[: self._inner])
+        self._error = y0.new_tensor(tableau.error or ())
+        self._nodes = torch.tensor(tableau.nodes, dtype=clock_dtype(y0.device), device=y0.device)
         self._slopes = y0.new_empty(len(tableau.stages), y0.numel())
         self._rows = [row.view(y0.shape) for row in self._slopes]
         self._columns = [self._slopes[:known].T for known in range(len(self._rows) + 1)]
@@ -78,6 +80,7 @@ class BufferedStepper:
 
     def start(self, moment: Moment, y: Tensor) -> Tensor:
         """Evaluate the first stage of the next step and return it."""
+        self._start = moment
         slope = check_slope(self.evaluate(moment, y), y)
         self._rows[0].copy_(slope)
         return slope
@@ -96,16 +99,22 @@ class BufferedStepper:
         times = stage_times(self._nodes, start.value, size, y.dtype)
         if end_inside:
             times = _keep_inside(times, self.tableau, start, end)
+        if self._start.value != start.value:  # the first stage lies just after a jump
+            times = [y.new_tensor(self._start.value), *times[1:]]
         inputs = [y]
-        for stage in range(1, len(rows)):
+        for stage in range(1, self._inner):
             point = torch.addmv(flat, columns[stage], stages[stage], alpha=size).view(shape)
             rows[stage].copy_(field(times[stage], point))
             inputs.append(point)
-        self.stats.forward_evaluations += len(rows) - 1
-        self.inputs = inputs
+        # Summed up before it is added, the change is rounded once instead of once a stage.
+        change = torch.mv(columns[self._inner], self._weights)
+        y1 = torch.add(flat, change, alpha=size).view(shape)
         if self.tableau.reuses_last_stage:
-            return inputs[-1]
-        return torch.addmv(flat, columns[-1], self._weights, alpha=size).view(shape)
+            rows[-1].copy_(field(times[-1], y1))
+            inputs.append(y1)
+        self.stats.forward_evaluations += len(inputs) - 1
+        self.inputs, self.times, self._end = inputs, times, end
+        return y1
 
     def error(self, size: float) -> Tensor:
         """Error estimate of the last attempt, to be overwritten by the caller."""
@@ -114,6 +123,7 @@ class BufferedStepper:
     def accept(self) -> None:
         """Make the last stage of the last attempt the first one of the next."""
         self._rows[0].copy_(self._rows[-1])
+        self._start = self._end
 
     def interpolate(self, start: Moment, end: Moment, y: Tensor, requested: Moment) -> Tensor:
         """Dense output of the last attempt at a moment between its ends."""
@@ -140,7 +150,8 @@ class GraphStepper:
 
     def __init__(self, field: Field, tableau: Tableau, ts: Tensor, stats: Stats) -> None:
         self.field, self.tableau, self.stats = field, tableau, stats
-        self.inputs: list[Tensor] = []
+        self.inputs: Sequence[Tensor] = ()
+        self.times: Sequence[Tensor] = ()
         self._ts = ts
         self._requested = ts.tolist() if ts.requires_grad else None
         self._first = ts
@@ -220,13 +231,18 @@ def _interpolated_rows(
 
 def _combine(y: Tensor, slopes: Sequence[Tensor], weights: Sequence[Any], size: Any) -> Tensor:
     """`y + size * Σ weights * slopes`, with numbers or tensors without axes as factors."""
+    change = None
     for slope, weight in zip(slopes, weights, strict=False):
-        factor = weight * size
-        if isinstance(factor, Tensor):
-            y = y + factor.to(y.dtype) * slope
-        elif factor != 0:
-            y = torch.add(y, slope, alpha=factor)
-    return y
+        if isinstance(weight, Tensor):
+            part = weight.to(y.dtype) * slope
+            change = part if change is None else change + part
+        elif weight != 0:
+            change = slope * weight if change is None else torch.add(change, slope, alpha=weight)
+    if change is None:
+        return y
+    if isinstance(size, Tensor):
+        return y + size.to(y.dtype) * change
+    return torch.add(y, change, alpha=size)
 
 
 def _keep_inside(

@@ -58,7 +58,9 @@ class Tableau:
     @property
     def reuses_last_stage(self) -> bool:
         """Whether the last stage is the first one of the next step."""
-        return len(self.stages) > 1 and self.stages[-1] == self.weights[:-1] and not self.weights[-1]
+        return (
+            len(self.stages) > 1 and self.stages[-1] == self.weights[:-1] and not self.weights[-1]
+        )
 
     def dense_weights(self, theta: float) -> Row:
         """`p_i(θ)` for all stages."""
@@ -250,8 +252,12 @@ _TSIT5 = Tableau(
         ),
         _product(0.1017, (0, 0, 1), (1.2949852507374631, -2.1966568338249754, 1)),
         _product(2.490627285651252793, (0, 0, 1), (1.57803468208092486, -2.38535645472061657, 1)),
-        _product(-16.54810288924490272, (0, 0, 1), (-1.21712927295533244, 1), (-0.61620406037800089, 1)),
-        _product(47.37952196281928122, (0, 0, 1), (-1.203071208372362603, 1), (-0.658047292653547382, 1)),
+        _product(
+            -16.54810288924490272, (0, 0, 1), (-1.21712927295533244, 1), (-0.61620406037800089, 1)
+        ),
+        _product(
+            47.37952196281928122, (0, 0, 1), (-1.203071208372362603, 1), (-0.658047292653547382, 1)
+        ),
         _product(-34.87065786149660974, (0, 0, 1), (-1.2, 1), (-2 / 3, 1)),
         _product(2.5, (0, 0, 1), (-1.0, 1), (-0.6, 1)),
     ),

@@ -1,0 +1,68 @@
+"""The fully connected vector field."""
+
+from __future__ import annotations
+
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from bfno.fields.activations import activate, known_activation
+from bfno.fields.interface import Time
+from bfno.layers.pointwise import time_column
+
+__all__ = ["MLPField"]
+
+
+class MLPField(nn.Module):
+    """Fully connected network of the last axis of the state and, optionally, the time.
+
+    Args:
+        features: Size of the state's last axis.
+        hidden: Size of every hidden layer.
+        depth: Number of hidden layers.
+        out_features: Size of the result's last axis; that of the state if not given.
+        activation: What follows every hidden layer: relu, softplus or tanh.
+        time: Whether the first layer sees the time, as its last input.
+
+    Shape:
+        `t` a scalar or `(batch,)`, `y` `(batch, ..., features)` to `(batch, ..., out_features)`.
+
+    Example:
+        >>> import torch
+        >>> field = MLPField(features=2, hidden=16)
+        >>> field(0.5, torch.zeros(4, 2)).shape
+        torch.Size([4, 2])
+    """
+
+    def __init__(
+        self,
+        features: int,
+        hidden: int,
+        depth: int = 2,
+        out_features: int | None = None,
+        activation: str = "tanh",
+        time: bool = True,
+    ) -> None:
+        super().__init__()
+        if depth < 1:
+            raise ValueError(f"depth must be at least 1, got {depth}; pass 1 for one hidden layer")
+        self.time = time
+        self.activation = known_activation(activation)
+        self.enter = nn.Linear(features + time, hidden)
+        self.inner = nn.ModuleList(nn.Linear(hidden, hidden) for _ in range(depth - 1))
+        self.leave = nn.Linear(hidden, features if out_features is None else out_features)
+
+    def forward(self, t: Time, y: Tensor) -> Tensor:
+        hidden = activate(self.activation, self._enter(t, y))
+        for layer in self.inner:
+            hidden = activate(self.activation, layer(hidden))
+        return self.leave(hidden)
+
+    def _enter(self, t: Time, y: Tensor) -> Tensor:
+        if not self.time:
+            return self.enter(y)
+        # The time's product with its weights is the same along the state: part of the bias.
+        weight = self.enter.weight
+        bias = self.enter.bias + time_column(t, y) * weight[:, -1]
+        if bias.dim() == 1:
+            return F.linear(y, weight[:, :-1], bias)
+        return F.linear(y, weight[:, :-1]) + bias.view(len(y), *[1] * (y.dim() - 2), -1)

@@ -1,0 +1,103 @@
+"""A vector field made of neural-operator layers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from bfno.fields.activations import activate, known_activation
+from bfno.fields.interface import Time
+from bfno.layers.afno import AFNO
+from bfno.layers.bfno import BFNO
+from bfno.layers.fno import FNO
+from bfno.layers.mixing import samples_at_once
+from bfno.layers.pointwise import Pointwise
+
+__all__ = ["LAYERS", "OperatorField"]
+
+LAYERS: dict[str, Callable[..., nn.Module]] = {"bfno": BFNO, "fno": FNO, "afno": AFNO}
+"""Operator layers by name; each takes the width first."""
+
+
+class OperatorField(nn.Module):
+    """Encoder, operator layers and decoder: `dy/dt = decode(layers(encode(y, t)))`.
+
+    Encoder and decoder act on channels, the same at every grid point; time is one more channel of
+    the encoder.
+
+    Args:
+        layer: `"bfno"`, `"fno"`, `"afno"`, or a callable that makes a layer of a given width.
+        channels: Channels of the state.
+        width: Channels of the layers.
+        depth: Number of layers.
+        out_channels: Channels of the result; those of the state if None.
+        activation: What follows a layer: relu, softplus or tanh.
+        last_activation: Whether it also follows the last layer.
+        time: Whether the field depends on time.
+        **layer_options: Further arguments of the layer.
+
+    Shape:
+        `t` a scalar or `(batch,)`, `y` `(batch, channels, *space)` to
+        `(batch, out_channels, *space)`.
+
+    Example:
+        >>> field = OperatorField("bfno", channels=3, width=8, depth=2, branches=2)
+        >>> field(0.5, torch.zeros(2, 3, 6, 6)).shape
+        torch.Size([2, 3, 6, 6])
+    """
+
+    def __init__(
+        self,
+        layer: str | Callable[..., nn.Module],
+        channels: int,
+        width: int,
+        depth: int,
+        *,
+        out_channels: int | None = None,
+        activation: str = "relu",
+        last_activation: bool = False,
+        time: bool = True,
+        **layer_options: Any,
+    ) -> None:
+        super().__init__()
+        if isinstance(layer, str) and layer not in LAYERS:
+            raise ValueError(
+                f"layer must be one of {', '.join(LAYERS)} or a callable, got {layer!r}"
+            )
+        make = LAYERS[layer] if isinstance(layer, str) else layer
+        self.channels, self.time = channels, time
+        self.encoder = Pointwise(channels, width, time=time)
+        self.layers = nn.ModuleList(make(width, **layer_options) for _ in range(depth))
+        self.decoder = Pointwise(width, channels if out_channels is None else out_channels)
+        self.activation, self.last_activation = known_activation(activation), last_activation
+
+    def forward(self, t: Time, y: Tensor) -> Tensor:
+        if y.dim() < 3 or y.shape[1] != self.channels:
+            raise ValueError(
+                f"the state must have shape (batch, {self.channels}, *space), got {tuple(y.shape)}"
+            )
+        count = self._samples_at_once(y)
+        if torch.compiler.is_compiling() or count >= len(y):
+            return self._derivative(t, y)
+        # Samples do not see each other, so a few at a time keep everything in the cache.
+        parts = y.split(count)
+        times = t.split(count) if isinstance(t, Tensor) and t.dim() else [t] * len(parts)
+        return torch.cat([self._derivative(*part) for part in zip(times, parts, strict=True)])
+
+    def _derivative(self, t: Time, y: Tensor) -> Tensor:
+        hidden = self.encoder(y, t) if self.time else self.encoder(y)
+        last = len(self.layers) - 1
+        for index, layer in enumerate(self.layers):
+            hidden = layer(hidden)
+            if index < last or self.last_activation:
+                hidden = activate(self.activation, hidden)
+        return self.decoder(hidden)
+
+    def _samples_at_once(self, y: Tensor) -> int:
+        first = self.layers[0]
+        if not isinstance(first, BFNO):
+            return len(y)
+        return samples_at_once(tuple(y.shape[:1:-1]), 2 * first.branches * first.channels, y)

@@ -1,0 +1,122 @@
+"""The Fourier neural operator layer."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from bfno.layers.fourier import inverse_last_axis, other_axes
+from bfno.layers.pointwise import Pointwise
+
+__all__ = ["FNO"]
+
+
+class FNO(nn.Module):
+    """Multiplies every low frequency by its own complex matrix and discards the others.
+
+    With `G` the Fourier transform of the input, the output's spectrum is `G[k] R[k]` for each kept
+    frequency `k`. Along every axis but the last, positive and negative frequencies are kept; along
+    the last, the input being real, the positive ones say everything.
+
+    Args:
+        channels: Width of input and output.
+        modes: Number of kept frequencies of one sign: one number for all axes or one an axis.
+        skip: What is added to the result: the input (`identity`), a pointwise affine map of it
+            (`linear`) or nothing (`none`).
+        axes: Number of space axes if `modes` is one number.
+
+    Shape:
+        `(batch, channels, *space)` to the same, for one to three space axes.
+
+    Note:
+        The weights do not depend on the grid, and the transforms are normalised backwards, so a
+        band-limited signal gives the same function on every grid that holds its frequencies.
+        `weight` is stored as pairs of reals `(real, imaginary)`; `count_parameters` of
+        `bfno.models` counts a pair once.
+
+    References:
+        Li et al., Fourier Neural Operator for Parametric Partial Differential Equations, 2021.
+
+    Example:
+        >>> layer = FNO(channels=4, modes=3)
+        >>> layer(torch.zeros(1, 4, 8, 8)).shape
+        torch.Size([1, 4, 8, 8])
+    """
+
+    def __init__(
+        self,
+        channels: int,
+        modes: int | tuple[int, ...],
+        skip: str = "identity",
+        *,
+        axes: int = 2,
+    ) -> None:
+        super().__init__()
+        self.modes = (modes,) * axes if isinstance(modes, int) else tuple(modes)
+        _check_modes(self.modes)
+        if skip not in ("identity", "linear", "none"):
+            raise ValueError(
+                f"skip must be identity, linear or none, got {skip!r}; pass one of these"
+            )
+        self.skip = skip
+        # The corner blocks of the spectrum lie side by side in one tensor, in the order in which
+        # the kept frequencies appear: 0, 1, ..., and then the negative ones up to -1.
+        kept = (*(2 * m for m in self.modes[:-1]), self.modes[-1])
+        self.weight = nn.Parameter(torch.rand(channels, channels, *kept, 2) / channels**2)
+        self.linear = Pointwise(channels, channels) if skip == "linear" else None
+
+    def forward(self, x: Tensor) -> Tensor:
+        self._check_grid(x)
+        # Contiguous because moving a model to another memory format also permutes its weights.
+        weight = torch.view_as_complex(self.weight.contiguous())
+        y = self._synthesise(_multiply(self._analyse(x), weight), x)
+        if self.linear is not None:
+            return y + self.linear(x)
+        return y + x if self.skip == "identity" else y
+
+    def _analyse(self, x: Tensor) -> Tensor:
+        """Low frequencies of a signal; each axis is cut before the next one is transformed."""
+        *others, last = self.modes
+        spectrum = torch.fft.rfft(x)[..., :last]
+        for axis, modes in zip(other_axes(x), others, strict=True):
+            spectrum = torch.fft.fft(spectrum, dim=axis)
+            size = spectrum.shape[axis]
+            low, high = spectrum.narrow(axis, 0, modes), spectrum.narrow(axis, size - modes, modes)
+            spectrum = torch.cat((low, high), dim=axis)
+        return spectrum
+
+    def _synthesise(self, spectrum: Tensor, like: Tensor) -> Tensor:
+        """Signal on the grid of `like` whose frequencies other than the low ones are zero."""
+        for axis in reversed(other_axes(like)):
+            low, high = spectrum.chunk(2, dim=axis)
+            gap = list(spectrum.shape)
+            gap[axis] = like.shape[axis] - gap[axis]
+            spectrum = torch.cat((low, spectrum.new_zeros(gap), high), dim=axis)
+            spectrum = torch.fft.ifft(spectrum, dim=axis)
+        return inverse_last_axis(spectrum, like.shape[-1], norm="backward")
+
+    def _check_grid(self, x: Tensor) -> None:
+        space = tuple(x.shape[2:])
+        if len(space) != len(self.modes):
+            raise ValueError(
+                f"input must have {len(self.modes)} space axes as modes={self.modes} says, got "
+                f"shape {tuple(x.shape)}; pass one number of modes for each space axis"
+            )
+        smallest = (*(2 * m for m in self.modes[:-1]), 2 * self.modes[-1] - 2)
+        if any(size < least for size, least in zip(space, smallest, strict=True)):
+            raise ValueError(
+                f"grid must have at least {smallest} points for modes={self.modes}, got {space}; "
+                f"use a finer grid or fewer modes"
+            )
+
+
+def _check_modes(modes: tuple[int, ...]) -> None:
+    if not 1 <= len(modes) <= 3 or min(modes) < 1:
+        raise ValueError(
+            f"modes must hold one positive number for each of 1 to 3 space axes, got {modes}; "
+            f"pass for example modes=(8, 8)"
+        )
+
+
+def _multiply(spectrum: Tensor, weight: Tensor) -> Tensor:
+    return torch.einsum("bi...,io...->bo...", spectrum, weight)

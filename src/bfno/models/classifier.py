@@ -1,0 +1,59 @@
+"""Image classification by a neural ODE."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor, nn
+
+from bfno.ode import NeuralODE
+
+__all__ = ["ImageClassifier"]
+
+
+class ImageClassifier(nn.Module):
+    """Moves an image through a neural ODE and classifies what is read out by one linear layer.
+
+    Args:
+        block: The neural ODE; its `stats` tell what the last solution cost.
+        in_shape: Shape of one image, `(channels, *space)`.
+        classes: Number of classes.
+        idle_scalars: Number of scalars that nothing uses. Public code of several methods creates
+            such scalars, and the published sizes count them; they are frozen.
+
+    Shape:
+        `(batch, *in_shape)` to scores `(batch, classes)`.
+    """
+
+    def __init__(
+        self,
+        block: NeuralODE,
+        in_shape: tuple[int, ...],
+        classes: int,
+        *,
+        idle_scalars: int = 0,
+    ) -> None:
+        super().__init__()
+        self.block = block
+        self.in_shape = tuple(in_shape)
+        self.head = nn.Linear(_features(block, self.in_shape), classes)
+        self.idle = None
+        if idle_scalars:
+            self.idle = nn.Parameter(torch.zeros(idle_scalars), requires_grad=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        if x.shape[1:] != self.in_shape:
+            raise ValueError(
+                f"images must have shape (batch, {', '.join(map(str, self.in_shape))}), got "
+                f"{tuple(x.shape)}; resize them or build the classifier for their shape"
+            )
+        return self.head(self.block(x).flatten(1))
+
+
+def _features(block: NeuralODE, in_shape: tuple[int, ...]) -> int:
+    """Size of the read-out of one image, which depends on how the dynamics augment it."""
+    like = next(block.parameters(), torch.empty(0))
+    with torch.no_grad():
+        y0 = block.dynamics.initial(like.new_zeros(1, *in_shape))
+        return math.prod(block.dynamics.read_out(y0).shape)

@@ -1,0 +1,93 @@
+"""A neural ODE as a module."""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor, nn
+
+from bfno.ode.solution import Solution, Stats
+from bfno.ode.solve import GRADIENTS, read_options, solve
+from bfno.ode.tableaus import find_method
+
+__all__ = ["Dynamics", "NeuralODE"]
+
+
+class Dynamics(Protocol):
+    """How a state moves, where it starts and what is read out of it."""
+
+    interval: tuple[float, float]
+
+    def __call__(self, t: Tensor, y: Tensor) -> Tensor:
+        """The state's derivative."""
+        ...
+
+    def initial(self, x: Tensor) -> Tensor:
+        """The state at the start of the interval."""
+        ...
+
+    def read_out(self, y: Tensor) -> Tensor:
+        """What the state at the end of the interval says."""
+        ...
+
+
+class NeuralODE(nn.Module):
+    """Carries an input along the flow of its dynamics.
+
+    Args:
+        dynamics: A dynamics module, such as `FirstOrder(field)`.
+        method: Name of a Runge–Kutta method.
+        rtol: Relative tolerance.
+        atol: Absolute tolerance.
+        gradient: `"checkpoint"`, `"direct"` or `"adjoint"`.
+        **options: Options of `solve`.
+
+    Attributes:
+        stats: What the last call cost; backward evaluations appear after its backward pass.
+
+    Shape:
+        Whatever the dynamics takes to what it reads out.
+
+    Note:
+        For distributed training wrap the model that holds this module, never the field: ranks
+        evaluate their fields unequally often.
+    """
+
+    def __init__(
+        self,
+        dynamics: Dynamics,
+        *,
+        method: str = "dopri5",
+        rtol: float = 1e-3,
+        atol: float = 1e-3,
+        gradient: str = "checkpoint",
+        **options: Any,
+    ) -> None:
+        super().__init__()
+        find_method(method)
+        read_options(options)
+        if gradient not in GRADIENTS:
+            raise ValueError(f"gradient must be one of {', '.join(GRADIENTS)}, got {gradient!r}")
+        self.dynamics: Any = dynamics
+        self.settings: dict[str, Any] = {
+            "method": method,
+            "rtol": rtol,
+            "atol": atol,
+            "gradient": gradient,
+            **options,
+        }
+        self.stats = Stats()
+
+    def forward(self, x: Tensor) -> Tensor:
+        solution = self.trajectory(x, torch.tensor(self.dynamics.interval, dtype=torch.float64))
+        return self.dynamics.read_out(solution.ys[-1])
+
+    def trajectory(self, x: Tensor, ts: Tensor) -> Solution[Tensor]:
+        """The states at given times, from the state that the input starts in."""
+        solution = solve(self.dynamics, self.dynamics.initial(x), ts, **self.settings)
+        self.stats = solution.stats
+        return solution
+
+    def extra_repr(self) -> str:
+        return ", ".join(f"{name}={value!r}" for name, value in self.settings.items())

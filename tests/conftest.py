@@ -1,0 +1,34 @@
+"""Fixtures of the whole suite: double precision, a fixed seed, the optional shared folder."""
+
+from pathlib import Path
+
+import pytest
+import torch
+
+REPOSITORY = Path(__file__).resolve().parents[1]
+
+
+@pytest.fixture(autouse=True)
+def double_precision():
+    """Mathematics is tested in float64, where rounding does not hide a wrong formula."""
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(torch.float64)
+    yield
+    torch.set_default_dtype(before)
+
+
+@pytest.fixture(autouse=True)
+def fixed_seed():
+    """Each test draws the same numbers whether it runs alone or among the others."""
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        yield
+
+
+@pytest.fixture(scope="session")
+def shared_folder() -> Path:
+    """The folder with the authors' weights and real data, which a plain clone does not have."""
+    folder = REPOSITORY.parent / "shared"
+    if not folder.is_dir():
+        pytest.skip("needs ../shared beside the repository, which is not there")
+    return folder
