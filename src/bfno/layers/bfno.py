@@ -91,7 +91,7 @@ class BFNO(nn.Module):
             )
         self.channels, self.branches, self.kernel, self.grid = channels, branches, kernel, grid
         self.activation, self.skip_kind = activation, skip
-        self._sigma = find_activation(activation)
+        find_activation(activation)
         if grid is None:
             self.weight = nn.Parameter(torch.empty(branches, 2, channels, channels))
             self.bias = nn.Parameter(torch.empty(branches, 2, channels))
@@ -137,7 +137,12 @@ class BFNO(nn.Module):
         if self.kernel == "branch":
             keep_signal = self.skip is None
             result = channels_first(
-                mix(signal, self._weights(), self._sigma, keep_signal=keep_signal)
+                mix(
+                    signal,
+                    self._weights(),
+                    find_activation(self.activation),
+                    keep_signal=keep_signal,
+                )
             )
             return result if self.skip is None else result + self.skip(x)
         spectrum = analyse(signal)
@@ -162,7 +167,9 @@ class BFNO(nn.Module):
         return torch.cat((upper, lower)), self.bias.transpose(0, 1).flatten()
 
     def _gated(self, spectrum: Tensor, weights: Weights) -> Tensor:
-        gate = self._sigma.apply(F.linear(spectrum, weights.inner.T, weights.inner_bias))
+        gate = find_activation(self.activation).apply(
+            F.linear(spectrum, weights.inner.T, weights.inner_bias)
+        )
         real, imaginary = gate.unflatten(-1, (2, self.branches, -1)).unbind(-3)
         return _complex_product(real, imaginary, spectrum)
 

@@ -14,7 +14,6 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from bfno.ode.adams import AdamsMethod, AdamsStepper
 from bfno.ode.control import Norm, largest, root_mean_square
@@ -112,6 +111,15 @@ def solve_checkpoint(
     return _Checkpoint.apply(problem, *inputs)
 
 
+def _refuse_second_derivatives(gradient: str) -> None:
+    """Autograd is on in a backward pass only if its result is to be differentiated again."""
+    if torch.is_grad_enabled():
+        raise RuntimeError(
+            f"a solve with gradient={gradient!r} can be differentiated once, not twice; use "
+            "gradient='direct' (odeint instead of odeint_adjoint) for higher derivatives"
+        )
+
+
 class _Checkpoint(torch.autograd.Function):
     @staticmethod
     def forward(
@@ -124,9 +132,9 @@ class _Checkpoint(torch.autograd.Function):
         return ys
 
     @staticmethod
-    @once_differentiable
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         (gradient,) = gradients
+        _refuse_second_derivatives("checkpoint")
         problem: Problem = ctx.problem
         times, *parameters = ctx.saved_tensors
         reverser = Reverser(
@@ -213,9 +221,9 @@ class _Adjoint(torch.autograd.Function):
         return ys
 
     @staticmethod
-    @once_differentiable
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         (gradient,) = gradients
+        _refuse_second_derivatives("adjoint")
         times, ys, *parameters = ctx.saved_tensors
         system = _AdjointSystem(ctx.problem, ys[0], parameters, wants_times=ctx.wants_times)
         moved = torch.zeros_like(times)

@@ -232,7 +232,9 @@ class March:
             with torch.no_grad():
                 ratio = control.error_ratio(stepper.error(taken), y, y1)
             finite = math.isfinite(ratio)
-            wanted, size = size, control.next_size(taken, ratio, plan.order)
+            # Near the resolution of time a step is rounded up; its nominal size still shrinks.
+            tried = size if stop is None else taken
+            wanted, size = size, control.next_size(tried, ratio, plan.order)
             if not (ratio <= 1 or (finite and abs(taken) <= control.min_step)):
                 self._stats.rejected += 1
                 continue

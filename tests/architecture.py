@@ -1,0 +1,231 @@
+"""Checks of the source tree by its syntax alone; each returns the violations it found as text.
+
+They take the package folder as an argument, so that the tests can show on a bad sample that
+every check is able to fail.
+"""
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+# What each part may import from the package, besides itself. The direction is that of the data:
+# layers -> fields -> dynamics -> models -> train -> results. Dynamics know no field, only what a
+# field looks like. The benchmark is a program that measures every part; nothing imports it.
+_LIBRARY = {"layers", "fields", "dynamics", "ode", "models"}
+ALLOWED: dict[str, set[str]] = {
+    "layers": set(),
+    "ode": set(),
+    "data": set(),
+    "fields": {"layers"},
+    "dynamics": {"fields.interface"},
+    "models": {"layers", "fields", "dynamics", "ode"},
+    "presets": _LIBRARY,
+    "train": _LIBRARY | {"data", "presets"},
+    "results": {"train", "ode"},
+    "results.bench": _LIBRARY | {"presets", "train"},
+    "cli": {"train", "results", "data"},
+}
+FORBIDDEN_NAMES = {"utils", "misc", "common", "helpers", "core"}
+MAX_FUNCTION_LINES = 40
+MAX_FILE_LINES = 400
+MAX_PARAMETERS = 8
+
+Function = ast.FunctionDef | ast.AsyncFunctionDef
+
+
+def modules(package: Path) -> dict[str, Path]:
+    """Dotted name of each module, the package's own name first, and its file."""
+    found = {}
+    for file in sorted(package.rglob("*.py")):
+        parts = [package.name, *file.relative_to(package).with_suffix("").parts]
+        if parts[-1] == "__init__":
+            parts.pop()
+        found[".".join(parts)] = file
+    return found
+
+
+def imports(name: str, file: Path, known: dict[str, Path]) -> Iterator[tuple[str, int]]:
+    """Modules of the package that a module imports anywhere, even inside a function."""
+    root = name.split(".")[0]
+    home = name if file.name == "__init__.py" else name.rpartition(".")[0]
+    for node in ast.walk(_tree(file)):
+        if isinstance(node, ast.Import):
+            targets = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            targets = list(_from_targets(node, home, known))
+        elif isinstance(node, ast.Call) and _is_import_call(node):
+            targets = [str(arg.value) for arg in node.args[:1] if isinstance(arg, ast.Constant)]
+        else:
+            continue
+        for target in targets:
+            if target == root or target.startswith(root + "."):
+                yield target, node.lineno
+
+
+def wrong_directions(package: Path) -> list[str]:
+    """Imports that go against the direction of the design."""
+    known = modules(package)
+    found = []
+    for name, file in known.items():
+        inner = name.partition(".")[2]
+        if not inner:
+            continue  # the package itself re-exports every part
+        part = inner.split(".")[0]
+        if part not in ALLOWED:
+            found.append(f"{name}: the design has no part named {part!r}")
+            continue
+        rule = "results.bench" if inner.startswith("results.bench") else part
+        allowed = ALLOWED[rule] | {part}
+        for target, line in imports(name, file, known):
+            inside = target.partition(".")[2] + "."
+            if not any(inside.startswith(f"{other}.") for other in allowed):
+                found.append(f"{name}:{line} imports {target}; {rule} may import {sorted(allowed)}")
+    return found
+
+
+def cycles(package: Path) -> list[str]:
+    """Modules that import themselves through others, one line for each group."""
+    known = modules(package)
+    graph = {
+        name: {_module_of(target, known) for target, _ in imports(name, file, known)} - {name}
+        for name, file in known.items()
+    }
+    reach = {name: _reachable(name, graph) for name in graph}
+    groups = {
+        frozenset(other for other in reach[name] if name in reach[other])
+        for name in graph
+        if name in reach[name]
+    }
+    return ["import cycle: " + ", ".join(sorted(group)) for group in groups]
+
+
+def forbidden_names(package: Path) -> list[str]:
+    """Modules and folders whose name says nothing about their content."""
+    return [
+        f"{name}: name a module after what it holds"
+        for name in modules(package)
+        if FORBIDDEN_NAMES & {part.strip("_") for part in name.split(".")}
+    ]
+
+
+def oversized(package: Path) -> dict[str, str]:
+    """What is longer or wider than the limits, by `module` or `module.function`."""
+    found = {}
+    for name, file in modules(package).items():
+        lines = len(file.read_text().splitlines())
+        if lines > MAX_FILE_LINES:
+            found[name] = f"{lines} lines, at most {MAX_FILE_LINES}"
+        for path, function in _functions(_tree(file)):
+            lines, parameters = _code_lines(function), _parameter_count(function, path)
+            if lines > MAX_FUNCTION_LINES:
+                found[f"{name}.{path}"] = f"{lines} lines, at most {MAX_FUNCTION_LINES}"
+            if parameters > MAX_PARAMETERS:
+                found[f"{name}.{path}"] = f"{parameters} parameters, at most {MAX_PARAMETERS}"
+    return found
+
+
+def undocumented(package: Path) -> list[str]:
+    """Classes and functions that a module offers in `__all__` without a docstring."""
+    known = modules(package)
+    found = []
+    for name, file in known.items():
+        for public in _exports(_tree(file)):
+            definition = _definition(public, name, known)
+            if definition is not None and ast.get_docstring(definition) is None:
+                found.append(f"{name}.{public} has no docstring")
+    return found
+
+
+def _tree(file: Path) -> ast.Module:
+    return ast.parse(file.read_text(), filename=str(file))
+
+
+def _from_targets(node: ast.ImportFrom, home: str, known: dict[str, Path]) -> Iterator[str]:
+    base = node.module or ""
+    if node.level:
+        parts = home.split(".")
+        parents = parts[: len(parts) - node.level + 1]
+        base = ".".join([*parents, base] if base else parents)
+    for alias in node.names:
+        submodule = f"{base}.{alias.name}"
+        yield submodule if submodule in known else base
+
+
+def _is_import_call(node: ast.Call) -> bool:
+    name = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
+    return name in {"import_module", "__import__"}
+
+
+def _module_of(target: str, known: dict[str, Path]) -> str:
+    while target not in known and "." in target:
+        target = target.rpartition(".")[0]
+    return target
+
+
+def _reachable(start: str, graph: dict[str, set[str]]) -> set[str]:
+    seen: set[str] = set()
+    waiting = list(graph[start])
+    while waiting:
+        name = waiting.pop()
+        if name not in seen:
+            seen.add(name)
+            waiting.extend(graph.get(name, ()))
+    return seen
+
+
+def _functions(tree: ast.AST, path: str = "") -> Iterator[tuple[str, Function]]:
+    for node in ast.iter_child_nodes(tree):
+        if isinstance(node, Function | ast.ClassDef):
+            inner = f"{path}.{node.name}" if path else node.name
+            if isinstance(node, Function):
+                yield inner, node
+            yield from _functions(node, inner)
+        else:
+            yield from _functions(node, path)
+
+
+def _code_lines(function: Function) -> int:
+    lines = (function.end_lineno or function.lineno) - function.lineno + 1
+    if ast.get_docstring(function) is not None:
+        docstring = function.body[0]
+        lines -= (docstring.end_lineno or docstring.lineno) - docstring.lineno + 1
+    return lines
+
+
+def _parameter_count(function: Function, path: str) -> int:
+    arguments = function.args
+    named = [*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs]
+    if "." in path and named and named[0].arg in {"self", "cls", "ctx"}:
+        named.pop(0)
+    # Like ruff's PLR0913: `*args` and `**kwargs` hand something on, they do not name a choice.
+    return len(named)
+
+
+def _exports(tree: ast.Module) -> list[str]:
+    for node in tree.body:
+        if isinstance(node, ast.Assign) and any(
+            isinstance(target, ast.Name) and target.id == "__all__" for target in node.targets
+        ):
+            return list(ast.literal_eval(node.value))
+    return []
+
+
+def _definition(
+    public: str, name: str, known: dict[str, Path]
+) -> Function | ast.ClassDef | ast.Module | None:
+    """The syntax that defines a public name; `None` for data, which has no docstring."""
+    file = known[name]
+    home = name if file.name == "__init__.py" else name.rpartition(".")[0]
+    for node in ast.walk(_tree(file)):
+        if isinstance(node, Function | ast.ClassDef) and node.name == public:
+            return node
+        if isinstance(node, ast.ImportFrom):
+            for alias in node.names:
+                if (alias.asname or alias.name) == public:
+                    single = ast.ImportFrom(node.module, [alias], node.level)
+                    target = next(_from_targets(single, home, known))
+                    if target == f"{name}.{public}":
+                        return _tree(known[target])
+                    if target in known:
+                        return _definition(alias.name, target, known)
+    return None

@@ -1,0 +1,70 @@
+import pytest
+import torch
+from torch.nn import functional as F
+
+from bfno import OperatorField
+from bfno.layers import mixing
+from tests.layers.oracle import plain_bfno
+
+
+def plain_field(field, t, y):
+    """Encoder with a concatenated time channel, layers, decoder, as loops over plain operations."""
+    t = torch.as_tensor(t, dtype=y.dtype).reshape(-1, *[1] * (y.dim() - 1))
+    channel = t * torch.ones_like(y[:, :1])
+    points = torch.cat((y, channel), dim=1).movedim(1, -1)
+    hidden = F.linear(points, field.encoder.weight, field.encoder.bias).movedim(-1, 1)
+    for index, layer in enumerate(field.layers):
+        hidden = plain_bfno(layer, hidden)
+        if index < len(field.layers) - 1 or field.last_activation:
+            hidden = {"relu": F.relu, "softplus": F.softplus, "tanh": torch.tanh}[field.activation](
+                hidden
+            )
+    return F.linear(hidden.movedim(1, -1), field.decoder.weight, field.decoder.bias).movedim(-1, 1)
+
+
+@pytest.mark.parametrize("time", [0.3, torch.tensor(0.3), torch.tensor([0.1, 0.5, 0.2, 0.9, 0.4])])
+@pytest.mark.parametrize(
+    ("activation", "last_activation"), [("relu", False), ("softplus", True), ("tanh", True)]
+)
+def test_field_equals_its_plain_form_with_gradients(time, activation, last_activation, monkeypatch):
+    field = OperatorField(
+        "bfno", 2, 4, 2, activation=activation, last_activation=last_activation, branches=3
+    )
+    y = torch.randn(5, 2, 5, 4, requires_grad=True)
+    wanted = (y, *field.parameters())
+    expected = plain_field(field, time, y)
+    weight = torch.randn_like(expected)
+    expected_gradients = torch.autograd.grad((expected * weight).sum(), wanted)
+    for piece in (mixing.PIECE_BYTES, 1):  # the whole batch at once, and sample by sample
+        monkeypatch.setattr(mixing, "PIECE_BYTES", piece)
+        result = field(time, y)
+        torch.testing.assert_close(result, expected, rtol=0, atol=1e-10)
+        found = torch.autograd.grad((result * weight).sum(), wanted)
+        for one, other in zip(found, expected_gradients, strict=True):
+            torch.testing.assert_close(one, other, rtol=0, atol=1e-10)
+
+
+@pytest.mark.parametrize("layer", ["bfno", "fno", "afno"])
+def test_every_kind_of_layer_depends_on_time_only_if_asked(layer):
+    options = {"bfno": {}, "fno": {"modes": 2}, "afno": {"blocks": 2}}[layer]
+    y = torch.randn(2, 3, 6, 6)
+    timed = OperatorField(layer, 3, 4, 2, **options)
+    assert not torch.allclose(timed(0.0, y), timed(1.0, y))
+    autonomous = OperatorField(layer, 3, 4, 2, time=False, **options)
+    assert torch.equal(autonomous(0.0, y), autonomous(1.0, y))
+
+
+def test_a_callable_makes_the_layers():
+    field = OperatorField(lambda width: torch.nn.Conv2d(width, width, 1), 2, 5, 3)
+    assert len(field.layers) == 3
+    assert field(0.0, torch.zeros(1, 2, 3, 3)).shape == (1, 2, 3, 3)
+
+
+def test_bad_input_is_refused_in_one_sentence():
+    with pytest.raises(ValueError, match="layer must be one of bfno, fno, afno or a callable"):
+        OperatorField("cno", 3, 4, 1)
+    field = OperatorField("bfno", 3, 4, 1)
+    with pytest.raises(ValueError, match=r"the state must have shape \(batch, 3, \*space\)"):
+        field(0.0, torch.zeros(2, 4, 5, 5))
+    with pytest.raises(ValueError, match="one value a sample"):
+        field(torch.zeros(3), torch.zeros(2, 3, 5, 5))

@@ -1,0 +1,180 @@
+import copy
+import pickle
+
+import pytest
+import torch
+from torch.autograd import gradcheck, gradgradcheck
+
+from bfno.layers import BFNO, mixing, spectral
+from tests.layers.oracle import plain_bfno
+
+GRIDS = {1: (7,), 2: (5, 6), 3: (3, 4, 5)}
+CLOSE = {"rtol": 0, "atol": 1e-10}  # float64, values of order one, sums of at most 1,000 terms
+
+
+def make(kernel="branch", skip="identity", axes=2, branches=2, activation="relu", channels=3):
+    grid = GRIDS[axes] if kernel == "filter" else None
+    layer = BFNO(
+        channels, branches, kernel=kernel, skip=skip, axes=axes, activation=activation, grid=grid
+    )
+    for parameter in layer.parameters():  # all signs, so that every relu has two sides
+        torch.nn.init.normal_(parameter, std=0.5)
+    return layer
+
+
+def gradients(function, layer, x):
+    x = x.clone().requires_grad_()
+    y = function(x)
+    weight = torch.sin(torch.arange(y.numel(), dtype=y.dtype)).view(y.shape)
+    return y, torch.autograd.grad((y * weight).sum(), (x, *layer.parameters()))
+
+
+@pytest.mark.parametrize("branches", [1, 2, 3, 4])
+@pytest.mark.parametrize("axes", [1, 2, 3])
+@pytest.mark.parametrize("skip", ["identity", "linear", "conv"])
+@pytest.mark.parametrize("kernel", ["branch", "gate", "filter"])
+def test_output_and_all_gradients_equal_the_plain_formulation(kernel, skip, axes, branches):
+    layer = make(kernel, skip, axes, branches)
+    x = torch.randn(4, 3, *GRIDS[axes])
+    ours, our_gradients = gradients(layer, layer, x)
+    plain, plain_gradients = gradients(lambda value: plain_bfno(layer, value), layer, x)
+    torch.testing.assert_close(ours, plain, **CLOSE)
+    for ours, plain in zip(our_gradients, plain_gradients, strict=True):
+        torch.testing.assert_close(ours, plain, **CLOSE)
+
+
+@pytest.mark.parametrize("activation", ["relu", "softplus", "tanh"])
+@pytest.mark.parametrize("grid", [(1, 1), (1, 2), (2, 1), (4, 4), (5, 3), (8, 7), (3, 70)])
+def test_every_activation_and_grid_equals_the_plain_formulation(activation, grid):
+    layer = make(activation=activation)
+    x = torch.randn(3, 3, *grid)
+    ours, our_gradients = gradients(layer, layer, x)
+    plain, plain_gradients = gradients(lambda value: plain_bfno(layer, value), layer, x)
+    torch.testing.assert_close(ours, plain, **CLOSE)
+    for ours, plain in zip(our_gradients, plain_gradients, strict=True):
+        torch.testing.assert_close(ours, plain, **CLOSE)
+
+
+def test_a_batch_cut_into_pieces_gives_the_same_result(monkeypatch):
+    layer, x = make(), torch.randn(5, 3, 6, 6)
+    whole, whole_gradients = gradients(layer, layer, x)
+    monkeypatch.setattr(mixing, "PIECE_BYTES", 6 * 4 * 12 * 8 * 2)  # two samples a piece
+    assert mixing.samples_at_once((6, 6), 12, x) == 2
+    cut, cut_gradients = gradients(layer, layer, x)
+    torch.testing.assert_close(cut, whole, **CLOSE)
+    for one, other in zip(cut_gradients, whole_gradients, strict=True):
+        torch.testing.assert_close(one, other, **CLOSE)
+
+
+def test_fast_transforms_give_the_same_layer_as_matrices(monkeypatch):
+    layer, x = make(), torch.randn(2, 3, 6, 5)
+    by_matrices = gradients(layer, layer, x)
+    monkeypatch.setattr(spectral, "DFT_LIMIT", 0)
+    by_fft = gradients(layer, layer, x)
+    torch.testing.assert_close(by_fft[0], by_matrices[0], **CLOSE)
+    for one, other in zip(by_fft[1], by_matrices[1], strict=True):
+        torch.testing.assert_close(one, other, **CLOSE)
+
+
+@pytest.mark.parametrize("activation", ["softplus", "tanh"])
+def test_first_and_second_derivatives_pass_gradcheck(activation):
+    layer = make(activation=activation, channels=2)
+    x = torch.randn(2, 2, 3, 4, requires_grad=True)
+    assert gradcheck(layer, (x,))
+    assert gradgradcheck(layer, (x,))
+
+
+def test_one_channel_on_one_point_by_hand():
+    layer = BFNO(1, 1)
+    with torch.no_grad():
+        layer.weight.copy_(torch.tensor([[[[2.0]], [[5.0]]]]))
+        layer.bias.copy_(torch.tensor([[[1.0], [7.0]]]))
+        layer.merge_real.weight.fill_(3.0)
+        layer.merge_real.bias.fill_(0.5)
+    # The spectrum of one point is the point, and its imaginary output is dropped.
+    x = torch.tensor([[[[1.5]]]])
+    assert layer(x).item() == pytest.approx(1.5 + 3 * (2 * 1.5 + 1) + 0.5)
+    assert layer(-x).item() == pytest.approx(-1.5 + 3 * 0.0 + 0.5)
+
+
+def test_a_filter_on_another_grid_acts_on_the_frequencies_both_have():
+    layer = BFNO(1, 1, kernel="filter", grid=(5, 5))
+    with torch.no_grad():
+        layer.merge_real.weight.fill_(1.0)
+        layer.merge_imag.weight.fill_(1.0)
+        layer.merge_real.bias.zero_()
+        layer.merge_imag.bias.zero_()
+
+    def wave(size, frequency):
+        angle = 2 * torch.pi * frequency * torch.arange(size) / size
+        return torch.cos(angle).expand(1, 1, size, size).contiguous()
+
+    # A band-limited wave is multiplied by the same number on the trained and on the finer grid.
+    trained, finer = layer(wave(5, 1)) - wave(5, 1), layer(wave(9, 1)) - wave(9, 1)
+    torch.testing.assert_close(trained[0, 0, 0, 0], finer[0, 0, 0, 0])
+    # A frequency that the trained grid does not have is filtered out.
+    torch.testing.assert_close(layer(wave(9, 4)), wave(9, 4))
+
+
+def test_memory_layout_of_the_input_does_not_matter():
+    layer, x = make(), torch.randn(2, 3, 5, 6)
+    torch.testing.assert_close(layer(x.to(memory_format=torch.channels_last)), layer(x), **CLOSE)
+    torch.testing.assert_close(layer(x.permute(0, 1, 3, 2).contiguous().mT), layer(x), **CLOSE)
+
+
+def test_autocast_keeps_the_spectrum_in_full_precision():
+    layer, x = make().float(), torch.randn(2, 3, 6, 6, dtype=torch.float32)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        result = layer(x)
+    assert result.dtype == torch.float32
+    torch.testing.assert_close(result, layer(x), rtol=0, atol=0)
+
+
+# PyTorch's own forward-mode rules are scripted when first used.
+@pytest.mark.filterwarnings("ignore:.*torch.jit.script.*:DeprecationWarning")
+def test_forward_and_reverse_mode_agree():
+    layer, x = make(), torch.randn(2, 3, 4, 4)
+    tangent = torch.randn_like(x)
+    _, by_forward_mode = torch.func.jvp(layer, (x,), (tangent,))
+    cotangent = torch.randn_like(x)
+    _, pull = torch.func.vjp(layer, x)
+    torch.testing.assert_close(
+        (by_forward_mode * cotangent).sum(), (tangent * pull(cotangent)[0]).sum()
+    )
+
+
+def test_a_layer_survives_copying_and_pickling():
+    layer, x = make(activation="softplus"), torch.randn(1, 3, 4, 4)
+    for clone in (copy.deepcopy(layer), pickle.loads(pickle.dumps(layer))):
+        assert torch.equal(clone(x), layer(x))
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"channels": 0}, "channels must be a positive whole number, got 0"),
+        ({"channels": 2, "branches": -1}, "branches must be a positive"),
+        ({"channels": 2, "kernel": "dynamic"}, "kernel must be one of branch, gate, filter"),
+        ({"channels": 2, "skip": "none"}, "skip must be one of identity, linear, conv"),
+        ({"channels": 2, "activation": "gelu"}, "activation must be one of relu"),
+        ({"channels": 2, "axes": 4}, "axes must be 1, 2 or 3"),
+        ({"channels": 2, "kernel": "filter"}, "grid belongs to kernel='filter' alone"),
+        ({"channels": 2, "grid": (4, 4)}, "grid belongs to kernel='filter' alone"),
+    ],
+)
+def test_bad_options_are_refused_in_one_sentence(options, message):
+    with pytest.raises(ValueError, match=message):
+        BFNO(**options)
+
+
+@pytest.mark.parametrize("shape", [(2, 3), (2, 4, 5, 5), (2, 3, 0, 5), (1, 3, 2, 2, 2, 2)])
+def test_bad_shapes_are_refused_in_one_sentence(shape):
+    with pytest.raises(ValueError, match=r"input must have shape \(batch, 3, \*space\)"):
+        make()(torch.zeros(shape))
+
+
+def test_a_wrong_dtype_is_refused_with_the_remedy():
+    with pytest.raises(ValueError, match=r"layer's dtype torch.float64, got torch.float32"):
+        make()(torch.zeros(1, 3, 4, 4, dtype=torch.float32))
+    with pytest.raises(ValueError, match="was built for 2 space axes"):
+        make(skip="conv")(torch.zeros(1, 3, 4))

@@ -1,0 +1,221 @@
+"""Gradients with respect to state, times and parameters, in three ways."""
+
+import gc
+import weakref
+
+import pytest
+import torch
+from torch.autograd import gradcheck
+
+import bfno
+from bfno import METHODS, solve
+from tests.ode.problems import Network
+
+ADAPTIVE = [name for name in sorted(METHODS) if METHODS[name].adaptive]
+SHARED = [[0.0, 0.4, 1.0], [1.0, 0.3, 0.2]]
+
+
+def all_gradients(field, y0, ts, **settings):
+    y0, ts = y0.clone().requires_grad_(), ts.clone().requires_grad_()
+    ys = solve(field, y0, ts, **settings).ys
+    weight = torch.sin(torch.arange(ys.numel(), dtype=ys.dtype)).view(ys.shape)
+    return torch.autograd.grad((ys * weight).sum(), (y0, ts, *field.parameters()))
+
+
+@pytest.mark.parametrize("times", [*SHARED, "rows"])
+@pytest.mark.parametrize("land", [True, False])
+@pytest.mark.parametrize("name", sorted(METHODS))
+def test_checkpoint_gradients_equal_direct_ones(name, land, times):
+    field, y0 = Network(), torch.randn(4, 3)
+    ts = torch.rand(4, 5).sort(dim=1).values if times == "rows" else torch.tensor(times)
+    settings = {"method": name, "rtol": 1e-4, "atol": 1e-4, "land": land}
+    direct = all_gradients(field, y0, ts, gradient="direct", **settings)
+    checkpoint = all_gradients(field, y0, ts, gradient="checkpoint", **settings)
+    for one, other in zip(direct, checkpoint, strict=True):
+        torch.testing.assert_close(one, other, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("gradient", ["direct", "checkpoint"])
+@pytest.mark.parametrize("name", sorted(METHODS))
+def test_discrete_gradients_pass_gradcheck_on_fixed_steps(name, gradient):
+    field = Network(features=2, hidden=3)
+    parameters = tuple(field.parameters())
+    y0 = torch.randn(2, 2, requires_grad=True)
+    ts = torch.tensor([0.0, 0.3, 0.75], requires_grad=True)
+
+    def solved(y0, ts, *_):
+        return solve(field, y0, ts, method=name, step=0.2, gradient=gradient).ys
+
+    assert gradcheck(solved, (y0, ts, *parameters))
+
+
+@pytest.mark.parametrize("gradient", ["direct", "checkpoint", "adjoint"])
+@pytest.mark.parametrize("name", ["bosh3", "dopri5", "tsit5", "dopri8"])
+def test_gradients_of_adaptive_solves_pass_gradcheck(name, gradient):
+    field = Network(features=2, hidden=3)
+    parameters = tuple(field.parameters())
+    y0 = torch.randn(2, 2, requires_grad=True)
+    ts = torch.tensor([0.0, 0.35, 0.8], requires_grad=True)
+
+    def solved(y0, ts, *_):
+        return solve(field, y0, ts, method=name, rtol=1e-9, atol=1e-9, gradient=gradient).ys
+
+    assert gradcheck(solved, (y0, ts, *parameters))
+
+
+@pytest.mark.parametrize("gradient", ["direct", "checkpoint"])
+def test_gradients_with_one_row_of_times_a_sample_pass_gradcheck(gradient):
+    field = Network(features=2, hidden=3)
+    y0 = torch.randn(3, 2, requires_grad=True)
+    ts = torch.tensor([[0.0, 0.2, 0.9], [0.5, 0.6, 0.7], [1.0, 0.5, 0.1]], requires_grad=True)
+
+    def solved(y0, ts, *_):
+        return solve(field, y0, ts, rtol=1e-9, atol=1e-9, gradient=gradient).ys
+
+    assert gradcheck(solved, (y0, ts, *field.parameters()))
+
+
+def test_the_adjoint_approaches_the_exact_gradient_with_its_tolerance():
+    field, y0, ts = Network(), torch.randn(4, 3), torch.tensor([0.0, 0.5, 2.0])
+    exact = all_gradients(field, y0, ts, rtol=1e-11, atol=1e-11)
+    distances = []
+    for tolerance in (1e-3, 1e-5, 1e-7):
+        found = all_gradients(
+            field, y0, ts, rtol=1e-11, atol=1e-11, gradient="adjoint",
+            adjoint={"rtol": tolerance, "atol": tolerance},
+        )  # fmt: skip
+        pairs = zip(found, exact, strict=True)
+        distances.append(max(float((one - other).abs().max()) for one, other in pairs))
+        assert distances[-1] < 20 * tolerance
+    assert distances[2] < distances[0]
+
+
+def test_the_seminorm_saves_backward_evaluations():
+    field, y0, ts = Network(hidden=64), torch.randn(4, 3), torch.tensor([0.0, 3.0])
+    counts = []
+    for seminorm in (False, True):
+        solution = solve(
+            field, y0, ts, rtol=1e-6, atol=1e-6, gradient="adjoint", adjoint={"seminorm": seminorm}
+        )
+        solution.ys[-1].sum().backward()
+        counts.append(solution.stats.backward_evaluations)
+    assert counts[1] <= counts[0]
+
+
+@pytest.mark.parametrize("gradient", ["checkpoint", "adjoint"])
+def test_gradients_reach_parameters_that_a_plain_function_captures(gradient):
+    network, scale = Network(), torch.tensor(0.5, requires_grad=True)
+    y0, ts = torch.randn(2, 3), torch.tensor([0.0, 1.0])
+    expected = torch.autograd.grad(
+        solve(lambda t, y: scale * network(t, y), y0, ts, gradient="direct", rtol=1e-9).ys.sum(),
+        (scale, *network.parameters()),
+    )
+    found = torch.autograd.grad(
+        solve(lambda t, y: scale * network(t, y), y0, ts, gradient=gradient, rtol=1e-9).ys.sum(),
+        (scale, *network.parameters()),
+    )
+    for one, other in zip(found, expected, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-6, atol=1e-8)
+
+
+def test_gradients_flow_into_a_captured_result_of_another_network():
+    encoder, x = torch.nn.Linear(2, 3), torch.randn(4, 2)
+    y0, ts = torch.randn(4, 3), torch.tensor([0.0, 1.0])
+
+    def loss(gradient):
+        context = encoder(x)
+        return solve(lambda t, y: torch.tanh(context) - y, y0, ts, gradient=gradient).ys.sum()
+
+    direct = torch.autograd.grad(loss("direct"), tuple(encoder.parameters()))
+    checkpoint = torch.autograd.grad(loss("checkpoint"), tuple(encoder.parameters()))
+    for one, other in zip(direct, checkpoint, strict=True):
+        torch.testing.assert_close(one, other, rtol=0, atol=1e-12)
+
+
+def test_an_unused_parameter_gets_no_gradient_and_a_constant_field_works():
+    class Constant(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.speed = torch.nn.Parameter(torch.tensor(2.0))
+            self.unused = torch.nn.Parameter(torch.tensor(1.0))
+
+        def forward(self, t, y):
+            return self.speed.expand(y.shape)
+
+    field = Constant()
+    solve(field, torch.zeros(3), torch.tensor([0.0, 1.5])).ys[-1].sum().backward()
+    assert field.speed.grad == pytest.approx(4.5)
+    assert field.unused.grad is None
+    y0 = torch.zeros(3, requires_grad=True)
+    solve(lambda t, y: torch.ones(3), y0, torch.tensor([0.0, 1.0])).ys[-1].sum().backward()
+    assert torch.equal(y0.grad, torch.ones(3))
+
+
+def test_a_field_may_call_autograd_inside():
+    potential = torch.nn.Sequential(torch.nn.Linear(2, 4), torch.nn.Tanh(), torch.nn.Linear(4, 1))
+
+    def downhill(t, y):
+        with torch.enable_grad():
+            y = y if y.requires_grad else y.detach().requires_grad_()
+            return -torch.autograd.grad(potential(y).sum(), y, create_graph=True)[0]
+
+    results = []
+    for gradient in ("direct", "checkpoint", "adjoint"):
+        y0 = torch.ones(3, 2, requires_grad=True)
+        ys = solve(
+            downhill, y0, torch.tensor([0.0, 1.0]), rtol=1e-9, atol=1e-9, gradient=gradient
+        ).ys
+        results.append(torch.autograd.grad(ys[-1].sum(), (y0, *list(potential.parameters())[:3])))
+    for other in results[1:]:
+        for one, two in zip(results[0], other, strict=True):
+            torch.testing.assert_close(one, two, rtol=1e-6, atol=1e-7)
+
+
+def test_a_second_derivative_needs_direct_and_the_others_say_so():
+    y0, ts = torch.tensor([0.7], requires_grad=True), torch.tensor([0.0, 1.0])
+
+    def second(gradient):
+        ys = solve(lambda t, y: y**2, y0, ts, gradient=gradient, method="rk4", step=0.1).ys
+        (first,) = torch.autograd.grad(ys[-1].sum(), y0, create_graph=True)
+        return torch.autograd.grad(first.sum(), y0)[0]
+
+    step = 1e-4
+    shifted = [
+        solve(lambda t, y: y**2, y0.detach() + d, ts, method="rk4", step=0.1).ys[-1]
+        for d in (-step, 0.0, step)
+    ]
+    expected = (shifted[0] - 2 * shifted[1] + shifted[2]) / step**2
+    torch.testing.assert_close(second("direct"), expected, rtol=1e-4, atol=1e-4)
+    with pytest.raises(RuntimeError, match="once, not twice; use gradient='direct'"):
+        second("checkpoint")
+
+
+def test_the_graph_keeps_the_steps_and_nothing_else_does():
+    field, y0 = Network(), torch.randn(4, 3)
+    solution = solve(field, y0, torch.tensor([0.0, 1.0]))
+    watched = weakref.ref(solution.ys.grad_fn)
+    assert watched() is not None
+    del solution
+    gc.collect()
+    assert watched() is None
+
+
+def test_backward_may_run_twice_with_a_retained_graph():
+    field, y0 = Network(), torch.randn(4, 3, requires_grad=True)
+    ys = solve(field, y0, torch.tensor([0.0, 1.0])).ys
+    first = torch.autograd.grad(ys.sum(), y0, retain_graph=True)[0]
+    second = torch.autograd.grad(ys.sum(), y0)[0]
+    assert torch.equal(first, second)
+
+
+@pytest.mark.parametrize("gradient", ["direct", "checkpoint", "adjoint"])
+def test_the_same_seed_gives_the_same_bits(gradient):
+    def run():
+        torch.manual_seed(3)
+        field = bfno.OperatorField("bfno", 2, 6, 2).float()
+        y0 = torch.randn(8, 2, 9, 8, dtype=torch.float32, requires_grad=True)
+        ys = solve(field, y0, torch.tensor([0.0, 1.0]), gradient=gradient, rtol=1e-3, atol=1e-3).ys
+        return ys, *torch.autograd.grad(ys.square().sum(), (y0, *field.parameters()))
+
+    for one, other in zip(run(), run(), strict=True):
+        assert torch.equal(one, other)

@@ -1,0 +1,200 @@
+"""The design of the package holds, and every check that says so is able to fail."""
+
+import importlib
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests import architecture
+from tests.conftest import REPOSITORY
+
+PACKAGE = REPOSITORY / "src" / "bfno"
+HEAVY = ["scipy", "sklearn", "matplotlib", "accelerate", "torchdiffeq"]
+
+# Beyond the limits for a stated reason. An entry that is no longer needed fails the test.
+EXEMPT: dict[str, str] = {
+    "bfno.ode.odeint.odeint_adjoint": "takes the arguments of torchdiffeq's function",
+}
+
+
+def test_imports_follow_the_direction_of_the_design():
+    assert architecture.wrong_directions(PACKAGE) == []
+
+
+def test_no_module_imports_itself_through_others():
+    assert architecture.cycles(PACKAGE) == []
+
+
+def test_modules_are_named_after_their_content():
+    assert architecture.forbidden_names(PACKAGE) == []
+
+
+def test_files_functions_and_signatures_stay_small():
+    found = architecture.oversized(PACKAGE)
+    assert {name: why for name, why in found.items() if name not in EXEMPT} == {}
+    assert [name for name in EXEMPT if name not in found] == []
+
+
+def test_every_public_name_is_documented():
+    assert architecture.undocumented(PACKAGE) == []
+
+
+def test_every_public_name_exists():
+    for name in architecture.modules(PACKAGE):
+        if name.endswith(("__main__", ".bench")):
+            continue
+        module = importlib.import_module(name)
+        missing = [
+            public for public in getattr(module, "__all__", []) if not hasattr(module, public)
+        ]
+        assert missing == [], name
+
+
+def test_importing_the_package_loads_no_heavy_dependency():
+    assert _heavy_modules_after("import bfno") == []
+
+
+def test_version_is_the_same_everywhere():
+    import bfno
+
+    changelog = (REPOSITORY / "CHANGELOG.md").read_text()
+    assert bfno.__version__ == _declared_version() == _newest_version(changelog)
+
+
+def test_pyright_includes_only_folders_that_exist():
+    declared = re.search(r"\[tool\.pyright\]\ninclude = \[(.+)\]", _pyproject())
+    assert declared is not None
+    folders = re.findall(r'"(.+?)"', declared[1])
+    assert folders and all((REPOSITORY / folder).is_dir() for folder in folders)
+
+
+BAD_IMPORTS = [
+    ("layers/a.py", "from bfno.ode import solve"),
+    ("layers/a.py", "from ..ode import solve"),
+    ("layers/a.py", "def f():\n    import bfno.ode.solve"),
+    ("layers/a.py", "from bfno import ode"),
+    ("layers/a.py", "from bfno import BFNO"),
+    ("ode/a.py", "import importlib\nimportlib.import_module('bfno.layers')"),
+    ("fields/a.py", "from bfno.dynamics import FirstOrder"),
+    ("dynamics/a.py", "from bfno.layers import BFNO"),
+    ("dynamics/a.py", "from bfno.fields import ConvField"),
+    ("dynamics/a.py", "from bfno.fields.interface_of_others import x"),
+    ("results/report.py", "from bfno.models import ImageClassifier"),
+    ("presets/a.py", "from bfno.train import fit"),
+    ("surprise/a.py", ""),
+]
+
+
+@pytest.mark.parametrize(("file", "source"), BAD_IMPORTS)
+def test_import_check_finds(tmp_path, file, source):
+    package = _sample(tmp_path, {file: source, "ode/solve.py": "", "ode/__init__.py": ""})
+    assert len(architecture.wrong_directions(package)) == 1
+
+
+@pytest.mark.parametrize(
+    ("file", "source"),
+    [
+        ("layers/a.py", "from .spectral import x"),
+        ("layers/a.py", "import torch, numpy"),
+        ("fields/a.py", "from bfno.layers import BFNO"),
+        ("dynamics/a.py", "from bfno.fields.interface import Field"),
+        ("results/bench.py", "from bfno.layers import BFNO"),
+        ("__init__.py", "from bfno.cli import main"),
+    ],
+)
+def test_import_check_accepts(tmp_path, file, source):
+    assert architecture.wrong_directions(_sample(tmp_path, {file: source})) == []
+
+
+def test_cycle_check_finds_one_hidden_in_a_function(tmp_path):
+    files = {
+        "ode/a.py": "from bfno.ode.b import g",
+        "ode/b.py": "def g():\n    from .c import h",
+        "ode/c.py": "from bfno.ode import a",
+        "ode/d.py": "from bfno.ode import a",
+    }
+    found = architecture.cycles(_sample(tmp_path, files))
+    assert found == ["import cycle: bfno.ode.a, bfno.ode.b, bfno.ode.c"]
+
+
+def test_cycle_check_finds_a_module_that_imports_its_own_package(tmp_path):
+    files = {"ode/__init__.py": "from .a import f", "ode/a.py": "from bfno.ode import g"}
+    assert architecture.cycles(_sample(tmp_path, files)) == ["import cycle: bfno.ode, bfno.ode.a"]
+
+
+@pytest.mark.parametrize("file", ["ode/utils.py", "layers/_helpers.py", "core/solve.py"])
+def test_name_check_finds(tmp_path, file):
+    assert len(architecture.forbidden_names(_sample(tmp_path, {file: ""}))) == 1
+
+
+def test_size_check_counts_code_but_not_the_docstring(tmp_path):
+    body = "\n".join("    x = 1" for _ in range(39))
+    method = "\n".join("        x = 1" for _ in range(40))
+    docstring = '    """Sum.\n\n    Long.\n    """\n'
+    files = {
+        "ode/fits.py": f"def f():\n{docstring}{body}\n",
+        "ode/long.py": f"class A:\n    def f():\n{method}\n",
+        "ode/file.py": "\n" * 401,
+        "ode/eight.py": "class A:\n    def f(self, a, b, c, d, *, e, g, h, i): ...",
+        "ode/nine.py": "def f(a, b, c, d, e, /, g, h, *args, i, j, **kwargs): ...",
+    }
+    found = architecture.oversized(_sample(tmp_path, files))
+    assert found == {
+        "bfno.ode.long.A.f": "41 lines, at most 40",
+        "bfno.ode.file": "401 lines, at most 400",
+        "bfno.ode.nine.f": "9 parameters, at most 8",
+    }
+
+
+def test_docstring_check_follows_re_exports(tmp_path):
+    files = {
+        "__init__.py": "from .ode import f, g, LIMIT\n__all__ = ['f', 'g', 'LIMIT']",
+        "ode/__init__.py": "from .a import f, g, LIMIT",
+        "ode/a.py": "LIMIT = 1\ndef f(): ...\ndef g():\n    'Documented.'",
+    }
+    assert architecture.undocumented(_sample(tmp_path, files)) == ["bfno.f has no docstring"]
+
+
+def test_heavy_import_check_finds():
+    assert _heavy_modules_after("import scipy") == ["scipy"]
+
+
+def test_version_check_reads_the_newest_entry():
+    changelog = "# Changelog\n\n## [0.2.0] - unreleased\n\n## [0.1.0] - 2020-01-01\n"
+    assert _newest_version(changelog) == "0.2.0"
+
+
+def _sample(folder: Path, files: dict[str, str]) -> Path:
+    package = folder / "bfno"
+    for name, source in files.items():
+        (package / name).parent.mkdir(parents=True, exist_ok=True)
+        (package / name).write_text(source)
+    return package
+
+
+def _heavy_modules_after(statement: str) -> list[str]:
+    program = f"{statement}\nimport sys\nprint(*[name for name in {HEAVY} if name in sys.modules])"
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=120
+    )
+    return done.stdout.split()
+
+
+def _pyproject() -> str:
+    return (REPOSITORY / "pyproject.toml").read_text()
+
+
+def _declared_version() -> str:
+    # A regular expression, because Python 3.10 has no TOML reader.
+    declared = re.search(r'^version = "(.+)"$', _pyproject(), re.MULTILINE)
+    assert declared is not None
+    return declared[1]
+
+
+def _newest_version(changelog: str) -> str:
+    newest = re.search(r"^## \[(.+?)\]", changelog, re.MULTILINE)
+    assert newest is not None
+    return newest[1]
