@@ -12,7 +12,7 @@ SOURCES := src tests examples
 .DEFAULT_GOAL := help
 .PHONY: demo test test-slow lint format bench clean help
 
-demo: $(VENV)/.core  ## train a BFNO-NODE and a convolutional NODE on digits (about two minutes)
+demo: $(VENV)/.core  ## train a BFNO-NODE and a convolutional NODE on digits (about a minute)
 	$(BIN)/python examples/train_digits.py $(ARGS)
 
 test: lint  ## lint, types, unit tests, doctests and the code in README and CONTRIBUTING
