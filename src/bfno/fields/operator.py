@@ -91,9 +91,11 @@ class OperatorField(nn.Module):
         hidden = self.encoder(y, t) if self.time else self.encoder(y)
         last = len(self.layers) - 1
         for index, layer in enumerate(self.layers):
-            hidden = layer(hidden)
-            if index < last or self.last_activation:
-                hidden = activate(self.activation, hidden)
+            outer = self.activation if index < last or self.last_activation else None
+            if isinstance(layer, BFNO):
+                hidden = layer(hidden, outer)
+            else:
+                hidden = layer(hidden) if outer is None else activate(outer, layer(hidden))
         return self.decoder(hidden)
 
     def _samples_at_once(self, y: Tensor) -> int:

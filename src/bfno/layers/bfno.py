@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from bfno.layers.activation import activation as find_activation
-from bfno.layers.mixing import Weights, merge, mix
+from bfno.layers.mixing import Recipe, Weights, merge, mix
 from bfno.layers.pointwise import Pointwise, channels_first, channels_last
 from bfno.layers.spectral import analyse, frequencies, synthesise
 
@@ -118,13 +118,19 @@ class BFNO(nn.Module):
         if self.bias is not None:
             self.bias.zero_()
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor, outer: str | None = None) -> Tensor:
+        """Apply the layer.
+
+        Args:
+            x: The input.
+            outer: Activation of the result, done in the same pass over memory.
+        """
         _check_input(x, self.channels, self.weight.dtype)
         if not torch.is_autocast_enabled(x.device.type):
-            return self._mixed(x)
+            return self._mixed(x, outer)
         with torch.autocast(x.device.type, enabled=False):
             # Transforms in half precision lose the small frequencies, so autocast stops here.
-            return self._mixed(x.to(self.weight.dtype)).to(x.dtype)
+            return self._mixed(x.to(self.weight.dtype), outer).to(x.dtype)
 
     def extra_repr(self) -> str:
         return (
@@ -132,26 +138,25 @@ class BFNO(nn.Module):
             f"skip={self.skip_kind!r}, activation={self.activation!r}"
         )
 
-    def _mixed(self, x: Tensor) -> Tensor:
-        signal = channels_last(x).contiguous()
+    def _mixed(self, x: Tensor, outer: str | None) -> Tensor:
+        signal, sigma = channels_last(x).contiguous(), find_activation(self.activation)
+        after = None if outer is None else find_activation(outer)
+        if self.kernel == "branch" and self.skip is None:
+            return channels_first(mix(signal, self._weights(), Recipe(sigma, True, after)))
         if self.kernel == "branch":
-            keep_signal = self.skip is None
-            result = channels_first(
-                mix(
-                    signal,
-                    self._weights(),
-                    find_activation(self.activation),
-                    keep_signal=keep_signal,
-                )
-            )
-            return result if self.skip is None else result + self.skip(x)
-        spectrum = analyse(signal)
-        weights = self._weights()
-        hidden = (
-            self._gated(spectrum, weights) if self.grid is None else self._filtered(spectrum, x)
-        )
-        result = channels_first(synthesise(merge(hidden, weights), signal.shape[1]))
-        return result + (x if self.skip is None else self.skip(x))
+            mixed = mix(signal, self._weights(), Recipe(sigma, False))
+        else:
+            mixed = self._mixed_plainly(signal, tuple(x.shape[2:]))
+        result = channels_first(mixed) + (x if self.skip is None else self.skip(x))
+        return result if after is None else after.apply(result)
+
+    def _mixed_plainly(self, signal: Tensor, grid: tuple[int, ...]) -> Tensor:
+        spectrum, weights = analyse(signal), self._weights()
+        if self.grid is None:
+            hidden = self._gated(spectrum, weights)
+        else:
+            hidden = self._filtered(spectrum, grid)
+        return synthesise(merge(hidden, weights), signal.shape[1])
 
     def _weights(self) -> Weights:
         inner, inner_bias = self._inner()
@@ -173,8 +178,8 @@ class BFNO(nn.Module):
         real, imaginary = gate.unflatten(-1, (2, self.branches, -1)).unbind(-3)
         return _complex_product(real, imaginary, spectrum)
 
-    def _filtered(self, spectrum: Tensor, x: Tensor) -> Tensor:
-        weight = _fit_filter(self.weight, self.grid or (), tuple(x.shape[2:]))
+    def _filtered(self, spectrum: Tensor, grid: tuple[int, ...]) -> Tensor:
+        weight = _fit_filter(self.weight, self.grid or (), grid)
         # (branches, parts, channels, *grid) to (parts, *reversed grid, branches, channels)
         weight = weight.permute(1, *range(weight.dim() - 1, 2, -1), 0, 2)
         return _complex_product(weight[0], weight[1], spectrum)

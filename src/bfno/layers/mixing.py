@@ -16,15 +16,16 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
-from torch.autograd import forward_ad
 from torch.nn import functional as F
 
 from bfno.layers.activation import Activation
+from bfno.layers.memory import recycled
+from bfno.layers.pointwise import is_transformed
 from bfno.layers.spectral import analyse, frequencies, synthesise
 
-__all__ = ["Weights", "merge", "mix", "mix_plainly", "samples_at_once"]
+__all__ = ["Recipe", "Weights", "merge", "mix", "mix_plainly", "samples_at_once"]
 
-PIECE_BYTES = 6 << 20
+PIECE_BYTES = 10 << 20
 """Size of a piece's largest intermediate result: a few of them fit into a shared cache."""
 
 
@@ -39,19 +40,36 @@ class Weights(NamedTuple):
     imaginary_bias: Tensor
 
 
-def mix(signal: Tensor, weights: Weights, sigma: Activation, *, keep_signal: bool) -> Tensor:
+class Recipe(NamedTuple):
+    """What a layer does besides its products.
+
+    Attributes:
+        sigma: Activation inside the branches.
+        keep_signal: Whether the signal is added to the result.
+        outer: Activation of the result, or None.
+    """
+
+    sigma: Activation
+    keep_signal: bool
+    outer: Activation | None = None
+
+    def finish(self, mixed: Tensor, signal: Tensor) -> Tensor:
+        """What follows the transform back, in differentiable operations."""
+        result = signal + mixed if self.keep_signal else mixed
+        return result if self.outer is None else self.outer.apply(result)
+
+
+def mix(signal: Tensor, weights: Weights, recipe: Recipe) -> Tensor:
     """Transform, mix and transform back, by the fused route where it applies.
 
     Args:
         signal: `(batch, *reversed grid, channels)`, contiguous.
         weights: The layer's weights.
-        sigma: Activation inside the branches.
-        keep_signal: Whether to add the signal to the result.
+        recipe: What happens besides.
     """
-    if _is_transformed(signal):
-        mixed = mix_plainly(signal, weights, sigma)
-        return signal + mixed if keep_signal else mixed
-    return _Mix.apply(signal, sigma, keep_signal, *weights)
+    if is_transformed(signal):
+        return recipe.finish(mix_plainly(signal, weights, recipe.sigma), signal)
+    return _Mix.apply(signal, recipe, *weights)
 
 
 def mix_plainly(signal: Tensor, weights: Weights, sigma: Activation) -> Tensor:
@@ -83,58 +101,53 @@ def samples_at_once(grid: tuple[int, ...], width: int, like: Tensor) -> int:
     return max(1, PIECE_BYTES // (points * width * like.element_size()))
 
 
-def _is_transformed(signal: Tensor) -> bool:
-    """Whether a compiler, a function transform or forward-mode differentiation is at work."""
-    return (
-        torch.compiler.is_compiling()
-        or torch._C._are_functorch_transforms_active()
-        or forward_ad._current_level >= 0
-        or signal.is_meta
-    )
-
-
 class _Mix(torch.autograd.Function):
-    """`mix`, with a backward pass that allocates little."""
+    """`mix`, with a backward pass that keeps two tensors and needs little fresh memory."""
 
     @staticmethod
-    def forward(
-        ctx: Any, signal: Tensor, sigma: Activation, keep_signal: bool, *weights: Tensor
-    ) -> Tensor:
-        named = Weights(*weights)
-        result = torch.empty_like(signal)
-        kept: list[tuple[Tensor, Tensor]] | None = [] if any(ctx.needs_input_grad) else None
+    def forward(ctx: Any, signal: Tensor, recipe: Recipe, *weights: Tensor) -> Tensor:
+        named, result = Weights(*weights), recycled(signal.shape, like=signal)
+        wanted, kept = any(ctx.needs_input_grad), []
         for piece, target in _pieces(named, signal, result):
-            spectrum = analyse(piece)
+            spectrum = analyse(piece, recycle=True)
             rows = spectrum.flatten(0, -2)
-            hidden = sigma.apply_(torch.addmm(named.inner_bias, rows, named.inner))
-            mixed = synthesise(_merge_rows(hidden, named).view_as(spectrum), signal.shape[1])
-            torch.add(mixed, piece, out=target) if keep_signal else target.copy_(mixed)
-            if kept is not None:
+            hidden = recycled((len(rows), named.inner.shape[1]), like=rows)
+            recipe.sigma.apply_(torch.addmm(named.inner_bias, rows, named.inner, out=hidden))
+            merged = _merge_rows(hidden, named).view_as(spectrum)
+            mixed = synthesise(merged, signal.shape[1], recycle=True)
+            torch.add(mixed, piece, out=target) if recipe.keep_signal else target.copy_(mixed)
+            if recipe.outer is not None:
+                recipe.outer.apply_(target)
+            if wanted:
                 kept.append((rows, hidden))
-        ctx.sigma, ctx.keep_signal, ctx.kept = sigma, keep_signal, kept
-        ctx.save_for_backward(signal, *weights)
+        ctx.recipe, ctx.kept = recipe, kept
+        ctx.save_for_backward(signal, result, *weights)
         return result
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
-        (gradient,) = gradients
-        signal, *weights = ctx.saved_tensors
-        named = Weights(*weights)
+        signal, result, *weights = ctx.saved_tensors
+        recipe, named, gradient = ctx.recipe, Weights(*weights), gradients[0]
         if torch.is_grad_enabled():  # somebody will differentiate this gradient once more
-            with torch.enable_grad():
-                mixed = mix_plainly(signal, named, ctx.sigma)
-                result = signal + mixed if ctx.keep_signal else mixed
-            first, *rest = torch.autograd.grad(
-                result, (signal, *weights), gradient, create_graph=True, allow_unused=True
-            )
-            return first, None, None, *rest
+            again = recipe.finish(mix_plainly(signal, named, recipe.sigma), signal)
+            inputs = (signal, *weights)
+            first, *rest = torch.autograd.grad(again, inputs, gradient, create_graph=True)
+            return first, None, *rest
         sums = Weights(*(torch.zeros_like(weight) for weight in weights))
-        result = torch.empty_like(signal)
-        pieces = _pieces(named, gradient.contiguous(), result)
-        for (piece, target), (rows, hidden) in zip(pieces, ctx.kept, strict=True):
-            pulled = _pull_back(piece, rows, hidden, named, sums, ctx.sigma)
-            torch.add(pulled, piece, out=target) if ctx.keep_signal else target.copy_(pulled)
-        return result, None, None, *sums
+        pulled = recycled(signal.shape, like=signal)
+        gradient = _pull_outer(gradient.contiguous(), result, recipe.outer)
+        pieces = _pieces(named, gradient, pulled)
+        for (piece, target), kept in zip(pieces, ctx.kept, strict=True):
+            spectrum = _pull_back(piece, kept, named, sums, recipe.sigma)
+            back = synthesise(spectrum, signal.shape[1], adjoint=True, recycle=True)
+            torch.add(back, piece, out=target) if recipe.keep_signal else target.copy_(back)
+        return pulled, None, *sums
+
+
+def _pull_outer(gradient: Tensor, result: Tensor, outer: Activation | None) -> Tensor:
+    if outer is None:
+        return gradient
+    return outer.pull_back_(recycled(gradient.shape, like=gradient).copy_(gradient), result)
 
 
 def _pieces(weights: Weights, source: Tensor, target: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
@@ -146,7 +159,7 @@ def _pieces(weights: Weights, source: Tensor, target: Tensor) -> Iterator[tuple[
 def _merge_rows(hidden: Tensor, weights: Weights) -> Tensor:
     """`merge` of a matrix, each half written in place."""
     branches, channels = hidden.shape[1] // 2, len(weights.real)
-    merged = hidden.new_empty(len(hidden), 2 * channels)
+    merged = recycled((len(hidden), 2 * channels), like=hidden)
     real, imaginary = hidden[:, :branches], hidden[:, branches:]
     torch.addmm(weights.real_bias, real, weights.real.T, out=merged[:, :channels])
     torch.addmm(weights.imaginary_bias, imaginary, weights.imaginary.T, out=merged[:, channels:])
@@ -155,15 +168,15 @@ def _merge_rows(hidden: Tensor, weights: Weights) -> Tensor:
 
 def _pull_back(
     gradient: Tensor,
-    rows: Tensor,
-    hidden: Tensor,
+    kept: tuple[Tensor, Tensor],
     weights: Weights,
     sums: Weights,
     sigma: Activation,
 ) -> Tensor:
-    """Gradient of one piece's input; the weights' gradients are added to `sums`."""
+    """Add the weights' gradients to `sums` and return the spectrum's."""
+    rows, hidden = kept
     branches, channels = hidden.shape[1] // 2, len(weights.real)
-    spectrum = analyse(gradient, adjoint=True)
+    spectrum = analyse(gradient, adjoint=True, recycle=True)
     merged = spectrum.flatten(0, -2)
     real, imaginary = merged[:, :channels], merged[:, channels:]
     sums.real.addmm_(real.T, hidden[:, :branches])
@@ -171,11 +184,11 @@ def _pull_back(
     bias = merged.sum(0)
     sums.real_bias.add_(bias[:channels])
     sums.imaginary_bias.add_(bias[channels:])
-    inner = torch.empty_like(hidden)
+    inner = recycled(hidden.shape, like=hidden)
     torch.mm(real, weights.real, out=inner[:, :branches])
     torch.mm(imaginary, weights.imaginary, out=inner[:, branches:])
     sigma.pull_back_(inner, hidden)
     sums.inner.addmm_(rows.T, inner)
     sums.inner_bias.add_(inner.sum(0))
-    pulled = torch.mm(inner, weights.inner.T, out=merged)
-    return synthesise(pulled.view_as(spectrum), gradient.shape[1], adjoint=True)
+    torch.mm(inner, weights.inner.T, out=merged)
+    return spectrum

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.autograd import forward_ad
 from torch.nn import functional as F
 
-__all__ = ["Pointwise", "channels_first", "channels_last", "time_column"]
+from bfno.layers.memory import recycled
+
+__all__ = ["Pointwise", "channels_first", "channels_last", "is_transformed", "time_column"]
 
 
 def channels_last(x: Tensor) -> Tensor:
@@ -21,6 +25,19 @@ def channels_last(x: Tensor) -> Tensor:
 
 channels_first = channels_last
 """The way back: reversing the axes twice restores them."""
+
+
+def is_transformed(x: Tensor) -> bool:
+    """Whether a compiler, a function transform or forward-mode differentiation is at work.
+
+    They see through ordinary operations only, not into hand-written backward passes.
+    """
+    return (
+        torch.compiler.is_compiling()
+        or torch._C._are_functorch_transforms_active()
+        or forward_ad._current_level >= 0
+        or x.is_meta
+    )
 
 
 class Pointwise(nn.Module):
@@ -55,13 +72,42 @@ class Pointwise(nn.Module):
     def forward(self, x: Tensor, t: Tensor | float | None = None) -> Tensor:
         points = channels_last(x)
         if t is None:
-            return channels_first(F.linear(points, self.weight, self.bias))
+            return channels_first(_linear(points, self.weight, self.bias))
         bias = self.bias + time_column(t, x) * self.weight[:, -1]
         weight = self.weight[:, :-1]
         if bias.dim() == 1:
-            return channels_first(F.linear(points, weight, bias))
+            return channels_first(_linear(points, weight, bias))
         bias = bias.view(len(x), *[1] * (x.dim() - 2), -1)
-        return channels_first(F.linear(points, weight).add_(bias))
+        return channels_first(F.linear(points, weight) + bias)
+
+
+def _linear(points: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    """`F.linear`, in recycled memory where nothing but reverse-mode autograd watches."""
+    if is_transformed(points) or torch.is_autocast_enabled(points.device.type):
+        return F.linear(points, weight, bias)
+    return _Linear.apply(points, weight, bias)
+
+
+class _Linear(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, points: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+        rows = points.reshape(-1, points.shape[-1])
+        result = recycled((len(rows), len(weight)), like=points)
+        torch.addmm(bias, rows, weight.T, out=result)
+        ctx.save_for_backward(points, weight)
+        return result.view(*points.shape[:-1], -1)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        points, weight = ctx.saved_tensors
+        gradient = gradients[0].reshape(-1, len(weight))
+        rows = points.reshape(-1, points.shape[-1])
+        if torch.is_grad_enabled():
+            pulled = (gradient @ weight).view(points.shape)
+        else:
+            pulled = recycled(points.shape, like=points)
+            torch.mm(gradient, weight, out=pulled.view_as(rows))
+        return pulled, gradient.T @ rows, gradient.sum(0)
 
 
 def time_column(t: Tensor | float, like: Tensor) -> Tensor | float:

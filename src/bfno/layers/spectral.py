@@ -19,6 +19,8 @@ import math
 import torch
 from torch import Tensor
 
+from bfno.layers.memory import recycled
+
 __all__ = ["DFT_LIMIT", "analyse", "frequencies", "synthesise"]
 
 DFT_LIMIT = 64
@@ -34,12 +36,13 @@ def frequencies(size: int) -> int:
     return size // 2 + 1
 
 
-def analyse(signal: Tensor, *, adjoint: bool = False) -> Tensor:
+def analyse(signal: Tensor, *, adjoint: bool = False, recycle: bool = False) -> Tensor:
     """Transform a signal to its half spectrum, orthonormally.
 
     Args:
         signal: Real values on a grid.
         adjoint: Apply the adjoint of `synthesise` instead, which counts inner frequencies twice.
+        recycle: Use recycled memory, which autograd cannot record.
 
     Shape:
         `(batch, *reversed grid, channels)` to `(batch, frequencies, *other axes, 2 * channels)`.
@@ -55,17 +58,20 @@ def analyse(signal: Tensor, *, adjoint: bool = False) -> Tensor:
         last = last * _multiplicity(grid[0], signal).repeat_interleave(2)[:, None]
     x = signal
     for matrix, lead in zip((last, *others), _leads(batch, grid), strict=True):
-        x = _contract(matrix, x, lead)
+        x = _contract(matrix, x, lead, recycle=recycle)
     return x.view(batch, frequencies(grid[0]), *grid[1:], 2 * channels)
 
 
-def synthesise(spectrum: Tensor, size: int, *, adjoint: bool = False) -> Tensor:
+def synthesise(
+    spectrum: Tensor, size: int, *, adjoint: bool = False, recycle: bool = False
+) -> Tensor:
     """Transform a half spectrum, symmetric or not, back to a signal, orthonormally.
 
     Args:
         spectrum: Real and imaginary planes side by side.
         size: Number of grid points along the axis of the half spectrum.
         adjoint: Apply the adjoint of `analyse` instead, which counts every frequency once.
+        recycle: Use recycled memory, which autograd cannot record.
 
     Shape:
         `(batch, frequencies, *other axes, 2 * channels)` to `(batch, *reversed grid, channels)`.
@@ -81,7 +87,7 @@ def synthesise(spectrum: Tensor, size: int, *, adjoint: bool = False) -> Tensor:
         last = last * _multiplicity(size, spectrum).repeat_interleave(2)[:, None]
     x = spectrum
     for matrix, lead in zip(reversed((last, *rest)), reversed(_leads(batch, grid)), strict=True):
-        x = _contract(matrix.T, x, lead)
+        x = _contract(matrix.T, x, lead, recycle=recycle)
     return x.view(batch, *grid, channels // 2)
 
 
@@ -93,8 +99,13 @@ def _leads(batch: int, grid: list[int]) -> list[int]:
     return leads
 
 
-def _contract(matrix: Tensor, x: Tensor, lead: int) -> Tensor:
-    return torch.bmm(matrix.expand(lead, -1, -1), x.reshape(lead, matrix.shape[1], -1))
+def _contract(matrix: Tensor, x: Tensor, lead: int, *, recycle: bool) -> Tensor:
+    rows, columns = matrix.shape
+    values = x.reshape(lead, columns, -1)
+    if not recycle:
+        return torch.bmm(matrix.expand(lead, -1, -1), values)
+    result = recycled((lead, rows, values.shape[2]), like=x)
+    return torch.bmm(matrix.expand(lead, -1, -1), values, out=result)
 
 
 @functools.lru_cache(maxsize=64)

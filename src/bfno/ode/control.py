@@ -45,8 +45,10 @@ class Control:
 
     def error_ratio(self, error: Tensor, y0: Tensor, y1: Tensor) -> float:
         """Norm of a step's error in units of the tolerance; `error` is overwritten."""
-        scale = torch.maximum(y0.abs(), y1.abs()).mul_(self.rtol).add_(self.atol)
-        return self._measure(error.div_(scale))
+        scale = torch.maximum(y0.abs(), y1.abs())
+        if isinstance(self.rtol, Tensor) or isinstance(self.atol, Tensor):
+            return self._measure(error.div_(scale.mul_(self.rtol).add_(self.atol)))
+        return self._measure(error.div_(torch.add(self.atol, scale, alpha=self.rtol)))
 
     def next_size(self, size: float, ratio: float, order: int) -> float:
         """Size of the step after one of `size` whose error ratio was `ratio`."""
@@ -87,8 +89,9 @@ class Control:
         return estimate if math.isfinite(estimate) and estimate > 0 else trial
 
     def _measure(self, scaled: Tensor) -> float:
-        norm = self.norm or root_mean_square
-        return abs(float(norm(scaled)))
+        if self.norm is not None:
+            return abs(float(self.norm(scaled)))
+        return torch.linalg.vector_norm(scaled).item() / math.sqrt(max(scaled.numel(), 1))
 
 
 def root_mean_square(values: Tensor) -> Tensor:

@@ -80,12 +80,13 @@ class Reverser:
         self._parameters = list(parameters)
         self._times, self._wants_times = times, wants_times
         self._sums = [torch.zeros_like(parameter) for parameter in self._parameters]
-        self._used = [False] * len(self._sums)
+        self._used: set[int] = set()
+        self._recipes: list[tuple[int, Tensor | None]] = []
         self.time_gradient = torch.zeros_like(times, dtype=clock_dtype(times.device))
 
     def parameter_gradients(self) -> list[Tensor | None]:
         """Gradients so far, None for parameters that the field did not use."""
-        return [total if used else None for total, used in zip(self._sums, self._used, strict=True)]
+        return [total if i in self._used else None for i, total in enumerate(self._sums)]
 
     def pull_back(self, step: TakenStep, gradient: Tensor, outputs: Tensor) -> Tensor:
         """Turn the gradient at the end of a step into the one at its start.
@@ -114,13 +115,14 @@ class Reverser:
         rows = gradient.new_zeros(len(step.inputs) + 1, gradient.numel())
         rows[0] = gradient.reshape(-1)
         pulled = []
-        for found, (stage, weights) in enumerate(self._recipes(gradient), start=1):
+        self._recipes = self._recipes or self._make_recipes(gradient)
+        for found, (stage, weights) in enumerate(self._recipes, start=1):
             if weights is None and extra is None:
                 continue
-            cotangent = torch.zeros_like(rows[0]) if extra is None else extra[stage]
-            if weights is not None:
-                cotangent = torch.addmv(cotangent, rows[:found].T, weights)
-            cotangent = cotangent * size
+            cotangent = rows[0] * 0 if weights is None else torch.mv(rows[:found].T, weights)
+            if extra is not None:
+                cotangent = cotangent + extra[stage]
+            cotangent = cotangent.mul_(size)
             slope, state, time = self._pull_evaluation(
                 step.times[stage], step.inputs[stage], cotangent.view(shape)
             )
@@ -129,7 +131,7 @@ class Reverser:
             pulled.append(_Pulled(stage, slope.reshape(-1), cotangent, time))
         return pulled, rows.sum(0).view(shape)
 
-    def _recipes(self, like: Tensor) -> list[tuple[int, Tensor | None]]:
+    def _make_recipes(self, like: Tensor) -> list[tuple[int, Tensor | None]]:
         """Stages from last to first, each with its weights of the rows found before it."""
         stages, recipes = self._tableau.stages, []
         for stage in reversed(range(len(stages))):
@@ -153,10 +155,10 @@ class Reverser:
         wanted = (point, *self._parameters, *((time,) if self._wants_times else ()))
         state, *others = torch.autograd.grad(slope, wanted, cotangent, allow_unused=True)
         last = others.pop() if self._wants_times else None
-        for index, gradient in enumerate(others):
-            if gradient is not None:
-                self._sums[index].add_(gradient)
-                self._used[index] = True
+        used = [index for index, gradient in enumerate(others) if gradient is not None]
+        if used:
+            torch._foreach_add_([self._sums[i] for i in used], [others[i] for i in used])
+            self._used.update(used)
         return slope.detach(), state, 0.0 if last is None else last
 
     def _dense(self, step: TakenStep, outputs: Tensor) -> _Dense | None:

@@ -118,7 +118,7 @@ class BufferedStepper:
 
     def error(self, size: float) -> Tensor:
         """Error estimate of the last attempt, to be overwritten by the caller."""
-        return torch.mv(self._columns[-1], self._error).mul_(size).view(self._rows[0].shape)
+        return torch.mv(self._columns[-1], self._error * size).view(self._rows[0].shape)
 
     def accept(self) -> None:
         """Make the last stage of the last attempt the first one of the next."""

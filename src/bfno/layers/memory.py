@@ -1,0 +1,66 @@
+"""Tensors whose memory is used again once they are gone.
+
+On a CPU, touching fresh memory for the first time costs about as much as the matrix product that
+fills it, and the C library gives large blocks back to the system as soon as they are freed. Large
+intermediate results therefore come from a stock of blocks. A block returns to the stock when the
+last tensor on it dies, so that nobody has to hand anything back.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+
+__all__ = ["free_memory", "recycled"]
+
+IDLE_BYTES = 512 << 20
+"""Most memory that is kept in stock."""
+
+SMALLEST = 1 << 16
+"""Bytes below which the C library keeps freed memory itself."""
+
+_DTYPES = {torch.float32: np.dtype("float32"), torch.float64: np.dtype("float64")}
+_stock: defaultdict[tuple[int, np.dtype], list[np.ndarray]] = defaultdict(list)
+_idle_bytes = 0
+
+
+def free_memory() -> None:
+    """Give the blocks in stock back to the system."""
+    global _idle_bytes
+    _stock.clear()
+    _idle_bytes = 0
+
+
+def recycled(shape: Sequence[int], like: Tensor) -> Tensor:
+    """A tensor with arbitrary content, of the dtype and on the device of `like`."""
+    global _idle_bytes
+    size, dtype = math.prod(shape), _DTYPES.get(like.dtype)
+    if like.device.type != "cpu" or dtype is None or size * dtype.itemsize < SMALLEST:
+        return torch.empty(tuple(shape), dtype=like.dtype, device=like.device)
+    blocks = _stock[size, dtype]
+    if blocks:
+        block = blocks.pop()
+        _idle_bytes -= block.nbytes
+    else:
+        block = torch.empty(size, dtype=like.dtype).numpy()
+    lease = block.view(_Lease)
+    lease.block = block
+    return torch.from_numpy(lease).view(tuple(shape))
+
+
+class _Lease(np.ndarray):
+    """What the tensors on a block hold; it returns the block to the stock when they are gone."""
+
+    block: np.ndarray | None = None
+
+    def __del__(self) -> None:
+        global _idle_bytes
+        block = self.block
+        if block is not None and _idle_bytes + block.nbytes <= IDLE_BYTES:
+            _stock[block.size, block.dtype].append(block)
+            _idle_bytes += block.nbytes
