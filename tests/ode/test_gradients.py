@@ -22,6 +22,18 @@ def all_gradients(field, y0, ts, **settings):
     return torch.autograd.grad((ys * weight).sum(), (y0, ts, *field.parameters()))
 
 
+def passes_gradcheck(times, samples=2, **settings):
+    """Whether gradients of state, times and parameters of a small field are finite differences."""
+    field = Network(features=2, hidden=3)
+    y0 = torch.randn(samples, 2, requires_grad=True)
+    ts = torch.tensor(times, requires_grad=True)
+
+    def solved(y0, ts, *_):
+        return solve(field, y0, ts, **settings).ys
+
+    return gradcheck(solved, (y0, ts, *field.parameters()))
+
+
 @pytest.mark.parametrize("times", [*SHARED, "rows"])
 @pytest.mark.parametrize("land", [True, False])
 @pytest.mark.parametrize("name", sorted(METHODS))
@@ -38,41 +50,20 @@ def test_checkpoint_gradients_equal_direct_ones(name, land, times):
 @pytest.mark.parametrize("gradient", ["direct", "checkpoint"])
 @pytest.mark.parametrize("name", sorted(METHODS))
 def test_discrete_gradients_pass_gradcheck_on_fixed_steps(name, gradient):
-    field = Network(features=2, hidden=3)
-    parameters = tuple(field.parameters())
-    y0 = torch.randn(2, 2, requires_grad=True)
-    ts = torch.tensor([0.0, 0.3, 0.75], requires_grad=True)
-
-    def solved(y0, ts, *_):
-        return solve(field, y0, ts, method=name, step=0.2, gradient=gradient).ys
-
-    assert gradcheck(solved, (y0, ts, *parameters))
+    assert passes_gradcheck([0.0, 0.3, 0.75], method=name, step=0.2, gradient=gradient)
 
 
 @pytest.mark.parametrize("gradient", ["direct", "checkpoint", "adjoint"])
 @pytest.mark.parametrize("name", ["bosh3", "dopri5", "tsit5", "dopri8"])
 def test_gradients_of_adaptive_solves_pass_gradcheck(name, gradient):
-    field = Network(features=2, hidden=3)
-    parameters = tuple(field.parameters())
-    y0 = torch.randn(2, 2, requires_grad=True)
-    ts = torch.tensor([0.0, 0.35, 0.8], requires_grad=True)
-
-    def solved(y0, ts, *_):
-        return solve(field, y0, ts, method=name, rtol=1e-9, atol=1e-9, gradient=gradient).ys
-
-    assert gradcheck(solved, (y0, ts, *parameters))
+    times = [0.0, 0.35, 0.8]
+    assert passes_gradcheck(times, method=name, rtol=1e-9, atol=1e-9, gradient=gradient)
 
 
 @pytest.mark.parametrize("gradient", ["direct", "checkpoint"])
 def test_gradients_with_one_row_of_times_a_sample_pass_gradcheck(gradient):
-    field = Network(features=2, hidden=3)
-    y0 = torch.randn(3, 2, requires_grad=True)
-    ts = torch.tensor([[0.0, 0.2, 0.9], [0.5, 0.6, 0.7], [1.0, 0.5, 0.1]], requires_grad=True)
-
-    def solved(y0, ts, *_):
-        return solve(field, y0, ts, rtol=1e-9, atol=1e-9, gradient=gradient).ys
-
-    assert gradcheck(solved, (y0, ts, *field.parameters()))
+    rows = [[0.0, 0.2, 0.9], [0.5, 0.6, 0.7], [1.0, 0.5, 0.1]]
+    assert passes_gradcheck(rows, samples=3, rtol=1e-9, atol=1e-9, gradient=gradient)
 
 
 def test_the_adjoint_approaches_the_exact_gradient_with_its_tolerance():
@@ -148,6 +139,7 @@ def test_an_unused_parameter_gets_no_gradient_and_a_constant_field_works():
     assert field.unused.grad is None
     y0 = torch.zeros(3, requires_grad=True)
     solve(lambda t, y: torch.ones(3), y0, torch.tensor([0.0, 1.0])).ys[-1].sum().backward()
+    assert y0.grad is not None
     assert torch.equal(y0.grad, torch.ones(3))
 
 

@@ -1,3 +1,5 @@
+from typing import Any
+
 import pytest
 import torch
 
@@ -6,7 +8,7 @@ from bfno.ode import SolverError
 from tests.ode.problems import EQUATIONS, Network
 
 ADAPTIVE = [name for name in sorted(METHODS) if METHODS[name].adaptive]
-TIGHT = {"rtol": 1e-8, "atol": 1e-8}
+TIGHT: dict[str, Any] = {"rtol": 1e-8, "atol": 1e-8}
 
 
 @pytest.mark.parametrize("name", ["dopri5", "tsit5", "bosh3", "dopri8"])
@@ -23,7 +25,7 @@ def test_dense_output_is_as_good_as_the_steps(name):
 @pytest.mark.parametrize("name", sorted(METHODS))
 def test_solving_forward_and_back_returns_to_the_start(name):
     problem = EQUATIONS["oscillator"]
-    settings = dict(TIGHT) if METHODS[name].adaptive else {"step": 0.001}
+    settings: dict[str, Any] = TIGHT if METHODS[name].adaptive else {"step": 0.001}
     start = problem.solution(torch.tensor(0.0))
     there = solve(problem.field, start, torch.tensor([0.0, 1.0]), method=name, **settings).ys[-1]
     back = solve(problem.field, there, torch.tensor([1.0, 0.0]), method=name, **settings).ys[-1]
@@ -156,16 +158,16 @@ def test_a_failed_solve_raises_or_returns_its_status_with_what_was_reached():
     assert bool(solution.ys[2].isnan().all())
 
 
-def test_the_step_limit_counts_between_requested_times():
+def test_the_step_limit_ends_a_solve_however_many_times_are_requested():
     def fast(t, y):
         return torch.cos(200 * t).expand(1)
 
     ts = torch.linspace(0, 1, 11)
     needed = solve(fast, torch.zeros(1), ts[[0, -1]], **TIGHT).stats
     limit = needed.accepted // 3
-    assert solve(fast, torch.zeros(1), ts, max_steps=limit, **TIGHT).status is Status.SUCCESS
-    with pytest.raises(SolverError, match="raise max_steps"):
-        solve(fast, torch.zeros(1), ts[[0, -1]], max_steps=limit, **TIGHT)
+    for times in (ts, ts[[0, -1]]):
+        with pytest.raises(SolverError, match="raise max_steps"):
+            solve(fast, torch.zeros(1), times, max_steps=limit, **TIGHT)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])

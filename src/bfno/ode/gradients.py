@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from bfno.ode.adams import AdamsMethod, AdamsStepper
+from bfno.ode.compiled import CompiledStepper
 from bfno.ode.control import Norm, largest, root_mean_square
 from bfno.ode.march import March, Outputs, Path, Plan, RowOutputs, SharedOutputs, TakenStep
 from bfno.ode.reverse import Reverser
@@ -46,6 +47,7 @@ class Problem:
         plan: Makes a plan for requested times.
         by_sample: Whether times are a clock for every sample.
         stats: Where costs are counted.
+        compile: Whether steps are compiled.
         path: Where the last solve went.
     """
 
@@ -54,6 +56,7 @@ class Problem:
     plan: PlanMaker
     by_sample: bool = False
     stats: Stats = dataclasses.field(default_factory=Stats)
+    compile: bool = False
     path: Path | None = None
 
     def outputs(self, times: Tensor, y0: Tensor) -> SharedOutputs | RowOutputs:
@@ -83,6 +86,8 @@ class Problem:
         """Take steps until the outputs are complete, with a graph where autograd is on."""
         if isinstance(self.method, AdamsMethod):
             stepper = AdamsStepper(self.field, self.method, times, self.stats)
+        elif self.compile:
+            stepper = CompiledStepper(self.field, self.method, y0, self.stats, keep=keep)
         elif torch.is_grad_enabled():
             clock = times.detach().flatten() if self.by_sample else times
             stepper = GraphStepper(self.field, self.method, clock, self.stats)

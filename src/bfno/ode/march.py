@@ -139,7 +139,8 @@ class Plan:
         control: Rule for the step size, or None to step from stop to stop.
         direction: 1.0 forward in time, -1.0 backward.
         order: Order of the method.
-        max_steps: Most steps between two requested times.
+        max_steps: Most steps that are tried.
+        renew_limit: Whether the count begins anew at every requested time.
         jump_at_start: Whether the field may jump at the first moment.
     """
 
@@ -149,6 +150,7 @@ class Plan:
     direction: float
     order: int
     max_steps: int
+    renew_limit: bool = False
     jump_at_start: bool = False
 
 
@@ -189,6 +191,7 @@ class March:
         """Integrate from `y0`."""
         if self._outputs.complete():
             return self._path
+        self._stepper.prepare(self._plan.control)
         if self._plan.control is None:
             return self._run_fixed(y0)
         return self._run_adaptive(y0, self._plan.control)
@@ -229,8 +232,7 @@ class March:
             limit -= 1
             y1 = stepper.attempt(start, end, y, end_inside=stop is not None and stop.jump)
             taken = end.value - start.value
-            with torch.no_grad():
-                ratio = control.error_ratio(stepper.error(taken), y, y1)
+            ratio = stepper.error_ratio(control, taken, y, y1)
             finite = math.isfinite(ratio)
             # Near the resolution of time a step is rounded up; its nominal size still shrinks.
             tried = size if stop is None else taken
@@ -238,7 +240,7 @@ class March:
             if not (ratio <= 1 or (finite and abs(taken) <= control.min_step)):
                 self._stats.rejected += 1
                 continue
-            if self._advance(end, y, y1):
+            if self._advance(end, y, y1) and plan.renew_limit:
                 limit = plan.max_steps
             y = y1
             stepper.accept()

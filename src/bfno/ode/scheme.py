@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -174,7 +175,7 @@ class Scheme:
             first_step=None if first is None else float(first),
             min_step=float(given.get("min_step", 0.0)),
             max_step=float(given.get("max_step", math.inf)),
-            norm=norm,
+            norm=None if norm is root_mean_square else norm,
             safety=float(given.get("safety", 0.9)),
             growth=float(given.get("ifactor", 10.0)),
             shrink=float(given.get("dfactor", 0.2)),
@@ -184,7 +185,8 @@ class Scheme:
         )
         limit = int(given.get("max_num_steps", _MAX_STEPS))
         options = Options(jumps=jumps, stops=stops, land=False, max_steps=limit)
-        return make_plan(tableau, options, control, times)
+        plan = make_plan(tableau, options, control, times)
+        return replace(plan, renew_limit=True)  # max_num_steps counts from output to output
 
     def _fixed_plan(self, start: float, stops: Any, direction: float) -> Plan:
         perturb = bool(self.options.get("perturb", False))

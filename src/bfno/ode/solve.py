@@ -51,7 +51,7 @@ class Options:
         first_step: Size of the first adaptive step; None estimates it.
         min_step: Adaptive steps of this size are accepted whatever their error.
         max_step: Adaptive steps are never larger.
-        max_steps: Most adaptive steps between two requested times.
+        max_steps: Most adaptive steps that are tried before the solve gives up.
         norm: Norm of a state that measures errors; None is the root mean square, of the largest
             component where the state is a tuple.
         ignore: Components of a tuple state that do not count as errors.
@@ -60,6 +60,8 @@ class Options:
         land: Whether the last step ends on the last requested time. If not, steps run past it and
             the state there is dense output, as in torchdiffeq.
         throw: Whether a failed solve raises; if not, the solution says so in its status.
+        compile: Whether to compile whole steps, which pays off for small fields that are solved
+            many times. The state has to be one tensor, and the times shared.
         adjoint: Settings of gradient="adjoint" that differ from the forward solve's: method, rtol,
             atol, step, and seminorm to leave the parameters' adjoints out of the error.
         parameters: Tensors that get gradients; None finds all that the field can reach.
@@ -76,6 +78,7 @@ class Options:
     stops: tuple[float, ...] = ()
     land: bool = True
     throw: bool = True
+    compile: bool = False
     adjoint: Mapping[str, Any] | None = None
     parameters: Sequence[Tensor] | None = None
 
@@ -184,7 +187,13 @@ class Task:
             by_sample: Which of the two.
             extra: Tensors besides the field's own that get gradients.
         """
-        problem = Problem(field, self.tableau, self._plan, by_sample, self.stats)
+        compiled = self.options.compile
+        if compiled and (field is not self._field or self.gradient == "direct"):
+            raise ValueError(
+                "compile=True needs a state that is one tensor, times that all samples share, and "
+                "gradient='checkpoint' or 'adjoint'"
+            )
+        problem = Problem(field, self.tableau, self._plan, by_sample, self.stats, compiled)
         if self.gradient == "direct":
             ys = solve_direct(problem, y0, times)
         elif self.gradient == "checkpoint":

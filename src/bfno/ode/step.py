@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from bfno.ode.control import Control
 from bfno.ode.inputs import check_slope
 from bfno.ode.solution import Stats
 from bfno.ode.tableaus import Tableau
@@ -23,8 +24,8 @@ __all__ = [
     "Moment",
     "Stepper",
     "clock_dtype",
+    "combine",
     "dense_matrix",
-    "stage_times",
 ]
 
 Field = Callable[[Any, Tensor], Tensor]
@@ -46,9 +47,11 @@ def clock_dtype(device: torch.device) -> torch.dtype:
     return torch.float32 if device.type == "mps" else torch.float64
 
 
-def stage_times(nodes: Tensor, start: float, size: float, dtype: torch.dtype) -> Sequence[Tensor]:
-    """The stages' times as tensors without axes, of the state's dtype."""
-    return (nodes * size).add_(start).to(dtype).unbind(0)
+def stage_times(
+    nodes: Sequence[float], start: float, size: float, like: Tensor
+) -> Sequence[Tensor]:
+    """The stages' times, exact in double precision, as tensors without axes like the state."""
+    return like.new_tensor([start + node * size for node in nodes]).unbind(0)
 
 
 class BufferedStepper:
@@ -68,10 +71,13 @@ class BufferedStepper:
         self._inner = len(tableau.stages) - tableau.reuses_last_stage
         self._weights = y0.new_tensor(tableau.weights[: self._inner])
         self._error = y0.new_tensor(tableau.error or ())
-        self._nodes = torch.tensor(tableau.nodes, dtype=clock_dtype(y0.device), device=y0.device)
+        self._nodes = tableau.nodes
         self._slopes = y0.new_empty(len(tableau.stages), y0.numel())
         self._rows = [row.view(y0.shape) for row in self._slopes]
         self._columns = [self._slopes[:known].T for known in range(len(self._rows) + 1)]
+
+    def prepare(self, control: Control | None) -> None:
+        """Learn how errors will be measured before the first step."""
 
     def evaluate(self, moment: Moment, y: Tensor) -> Tensor:
         """The field at one moment."""
@@ -96,7 +102,7 @@ class BufferedStepper:
         """
         size, shape, flat = end.value - start.value, y.shape, y.reshape(-1)
         field, rows, columns, stages = self.field, self._rows, self._columns, self._stages
-        times = stage_times(self._nodes, start.value, size, y.dtype)
+        times = stage_times(self._nodes, start.value, size, y)
         if end_inside:
             times = _keep_inside(times, self.tableau, start, end)
         if self._start.value != start.value:  # the first stage lies just after a jump
@@ -116,9 +122,13 @@ class BufferedStepper:
         self.inputs, self.times, self._end = inputs, times, end
         return y1
 
-    def error(self, size: float) -> Tensor:
-        """Error estimate of the last attempt, to be overwritten by the caller."""
-        return torch.mv(self._columns[-1], self._error * size).view(self._rows[0].shape)
+    def error_ratio(self, control: Control, size: float, y: Tensor, y1: Tensor) -> float:
+        """Error of the last attempt, from `y` to `y1`, in units of the tolerance."""
+        flat = y.reshape(-1)
+        error = torch.addmv(flat, self._columns[-1], self._error, beta=0, alpha=size)
+        if control.ignores_shape:
+            return control.error_ratio(error, flat, y1.reshape(-1))
+        return control.error_ratio(error.view(y.shape), y, y1)
 
     def accept(self) -> None:
         """Make the last stage of the last attempt the first one of the next."""
@@ -173,18 +183,21 @@ class GraphStepper:
             times = _keep_inside(times, self.tableau, start, end)
         slopes, point = [self._first], y
         for stage in range(1, len(times)):
-            point = _combine(y, slopes, self.tableau.stages[stage], size)
+            point = combine(y, slopes, self.tableau.stages[stage], size)
             slopes.append(self.field(times[stage], point))
         self.stats.forward_evaluations += len(times) - 1
         self._slopes = slopes
         if self.tableau.reuses_last_stage:
             return point
-        return _combine(y, slopes, self.tableau.weights, size)
+        return combine(y, slopes, self.tableau.weights, size)
 
-    def error(self, size: float) -> Tensor:
+    def prepare(self, control: Control | None) -> None:
+        pass
+
+    def error_ratio(self, control: Control, size: float, y: Tensor, y1: Tensor) -> float:
         with torch.no_grad():
-            zero = torch.zeros_like(self._first)
-            return _combine(zero, self._slopes, self.tableau.error or (), size)
+            error = combine(torch.zeros_like(y1), self._slopes, self.tableau.error or (), size)
+            return control.error_ratio(error, y, y1)
 
     def accept(self) -> None:
         self._first = self._slopes[-1]
@@ -192,7 +205,7 @@ class GraphStepper:
     def interpolate(self, start: Moment, end: Moment, y: Tensor, requested: Moment) -> Tensor:
         size = self._size(start, end)
         theta = self._size(start, requested) / size
-        return _combine(y, self._slopes, self.tableau.dense_weights(theta), size)
+        return combine(y, self._slopes, self.tableau.dense_weights(theta), size)
 
     def interpolate_rows(self, size: float, y: Tensor, thetas: Tensor, samples: Tensor) -> Tensor:
         slopes = torch.stack([slope[samples].flatten(1) for slope in self._slopes])
@@ -229,7 +242,7 @@ def _interpolated_rows(
     return torch.add(y[samples], change, alpha=size)
 
 
-def _combine(y: Tensor, slopes: Sequence[Tensor], weights: Sequence[Any], size: Any) -> Tensor:
+def combine(y: Tensor, slopes: Sequence[Tensor], weights: Sequence[Any], size: Any) -> Tensor:
     """`y + size * Σ weights * slopes`, with numbers or tensors without axes as factors."""
     change = None
     for slope, weight in zip(slopes, weights, strict=False):

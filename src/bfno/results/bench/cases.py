@@ -1,0 +1,156 @@
+"""The layer and a training step on the paper's CIFAR-10 model."""
+
+from __future__ import annotations
+
+import resource
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+import bfno
+from bfno.results.bench.plain import PlainField, bare_work
+from bfno.results.bench.timing import Line, compare
+
+__all__ = ["CASES", "SmallField", "memory"]
+
+RELEASED = Path("../shared/released/cifar10_epoch01.pt")
+Lines = Iterator[Line]
+
+
+def cifar_field() -> tuple[bfno.OperatorField, bool]:
+    """The CIFAR-10 field, with the authors' weights where they are at hand."""
+    torch.manual_seed(0)
+    field = bfno.OperatorField("bfno", channels=3, width=76, depth=3, branches=2)
+    if not RELEASED.exists():
+        return field, False
+    released = torch.load(RELEASED, weights_only=True, map_location="cpu")
+    field.load_state_dict(dict(_renamed(released)))
+    return field, True
+
+
+def _renamed(released: dict[str, Tensor]) -> Iterator[tuple[str, Tensor]]:
+    root = "1.df.df"
+    for ours, theirs in (("encoder", "initial"), ("decoder", "final")):
+        for part in ("weight", "bias"):
+            yield f"{ours}.{part}", released[f"{root}.{theirs}.{part}"]
+    for index in range(3):
+        theirs, ours = f"{root}.fc{index + 1}", f"layers.{index}"
+        blocks = [f"{theirs}.weight_block_{branch}" for branch in (1, 2)]
+        yield f"{ours}.weight", torch.stack([released[f"{block}.weights1"] for block in blocks])
+        yield f"{ours}.bias", torch.stack([released[f"{block}.bias1"] for block in blocks])
+        for part in ("weight", "bias"):
+            yield f"{ours}.merge_real.{part}", released[f"{theirs}.concat_real_layer_1.{part}"]
+            yield f"{ours}.merge_imag.{part}", released[f"{theirs}.concat_imag_layer_1.{part}"]
+
+
+def layer(repeats: int, notes: dict[str, Any]) -> Lines:
+    """A field of three BFNO layers, 76 channels, two branches, 32×32, batch 64."""
+    field, _ = cifar_field()
+    plain, y = PlainField(field), torch.rand(64, 3, 32, 32)
+    work = bare_work(field, y)
+
+    def without_graph(call: Callable[[], Any]) -> Callable[[], None]:
+        def run() -> None:
+            with torch.no_grad():
+                call()
+
+        return run
+
+    def trained(model: nn.Module) -> Callable[[], None]:
+        def run() -> None:
+            model.zero_grad()
+            model(0.3, y).square().sum().backward()
+
+        return run
+
+    ours = without_graph(lambda: field(0.3, y))
+    forward = without_graph(lambda: plain(0.3, y))
+    yield compare(("layer", "forward", "plain"), ours, forward, repeats=repeats, notes=notes)
+    bare = without_graph(work)
+    yield compare(("layer", "forward", "bare FFT+GEMM"), ours, bare, repeats=repeats, notes=notes)
+    pair = trained(field), trained(plain)
+    yield compare(("layer", "train", "plain"), *pair, repeats=repeats, notes=notes)
+
+
+def _training_step(
+    field: nn.Module, head: nn.Module, solver: Callable[..., Tensor]
+) -> Callable[[], None]:
+    images, labels = torch.rand(64, 3, 32, 32), torch.arange(64) % 10
+    ts = torch.tensor([0.0, 1.0])
+
+    def run() -> None:
+        field.zero_grad()
+        head.zero_grad()
+        logits = head(solver(field, images, ts).flatten(1))
+        nn.functional.cross_entropy(logits, labels).backward()
+
+    return run
+
+
+def _solver(gradient: str) -> Callable[..., Tensor]:
+    def run(field: nn.Module, y0: Tensor, ts: Tensor) -> Tensor:
+        settings: dict[str, Any] = {"rtol": 1e-3, "atol": 1e-3, "gradient": gradient}
+        return bfno.solve(field, y0, ts, **settings).ys[-1]
+
+    return run
+
+
+def step(repeats: int, notes: dict[str, Any]) -> Lines:
+    """One training step of the CIFAR-10 BFNO-NODE, dopri5 at 1e-3, batch 64."""
+    import torchdiffeq
+
+    field, released = cifar_field()
+    head = nn.Linear(3 * 32 * 32, 10)
+
+    def authors(model: nn.Module, y0: Tensor, ts: Tensor) -> Tensor:
+        settings = {"rtol": 1e-3, "atol": 1e-3, "method": "dopri5"}
+        return torchdiffeq.odeint_adjoint(model, y0, ts, **settings)[-1]
+
+    ours = _training_step(field, head, _solver("checkpoint"))
+    ours()
+    ours_gradient = _flat_gradient(field)
+    _training_step(field, head, _solver("direct"))()
+    exact = _flat_gradient(field)
+    theirs = _training_step(PlainField(field), head, authors)
+    theirs()
+    adjoint = _flat_gradient(field)
+    more = {
+        "weights": "released" if released else "random",
+        "gradient_error": float((ours_gradient - exact).norm() / exact.norm()),
+        "peer_gradient_error": float((adjoint - exact).norm() / exact.norm()),
+        **notes,
+    }
+    names = ("step", "train", "torchdiffeq adjoint")
+    yield compare(names, ours, theirs, repeats=max(3, repeats // 2), notes=more)
+
+
+def _flat_gradient(field: nn.Module) -> Tensor:
+    gradients = [p.grad for p in field.parameters() if p.grad is not None]
+    return torch.cat([gradient.flatten().clone() for gradient in gradients])
+
+
+def memory(gradient: str) -> float:
+    """Peak memory in bytes that a training step adds; run it in a process of its own."""
+    field, _ = cifar_field()
+    head = nn.Linear(3 * 32 * 32, 10)
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    _training_step(field, head, _solver(gradient))()
+    return 1024.0 * (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
+
+
+class SmallField(nn.Module):
+    """A field of 20 dimensions with one hidden layer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.net = nn.Sequential(nn.Linear(20, 64), nn.Tanh(), nn.Linear(64, 20))
+
+    def forward(self, t: Tensor, y: Tensor) -> Tensor:
+        return self.net(y)
+
+
+CASES: dict[str, Callable[[int, dict[str, Any]], Lines]] = {"layer": layer, "step": step}

@@ -1,0 +1,158 @@
+"""The solver on a small field, beside the solvers of other libraries."""
+
+from __future__ import annotations
+
+import importlib.util
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from torch import Tensor
+
+import bfno
+from bfno.results.bench.cases import SmallField
+from bfno.results.bench.timing import Line, compare, repeat, summarise
+
+__all__ = ["solver"]
+
+TOLERANCE = 1e-6
+END = 20.0
+Lines = Iterator[Line]
+
+
+def solver(repeats: int, notes: dict[str, Any]) -> Lines:
+    """A 20-dimensional field with batch 64: time outside the field, and in all."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)  # the field is too small to share out
+    try:
+        yield from _overheads(4 * repeats, notes)
+        yield from _training(2 * repeats, notes)
+    finally:
+        torch.set_num_threads(threads)
+
+
+def _overheads(repeats: int, notes: dict[str, Any]) -> Lines:
+    field, y0, ts = SmallField(), torch.randn(64, 20), torch.tensor([0.0, END])
+    settings: dict[str, Any] = {"rtol": TOLERANCE, "atol": TOLERANCE}
+    with torch.no_grad():
+        count = bfno.solve(field, y0, ts, **settings).stats.forward_evaluations
+        ours = _no_grad(lambda: bfno.solve(field, y0, ts, **settings))
+        bare = repeat(_no_grad(lambda: [field(ts[0], y0) for _ in range(count)]), repeats) / count
+        theirs = _torchdiffeq(field, y0, ts)
+        yield _overhead("torchdiffeq", ours, theirs, count, bare, repeats)
+        began = time.perf_counter()
+        bfno.solve(field, y0, ts, compile=True, **settings)
+        seconds = time.perf_counter() - began
+        fused = _no_grad(lambda: bfno.solve(field, y0, ts, compile=True, **settings))
+        more = {"bare_s": bare, "compile_s": seconds, **notes}
+        names = ("solver", "compiled", "bfno eager")
+        yield compare(names, fused, ours, repeats=repeats, per=count, notes=more)
+        peers = {"torchode": _torchode, "diffrax": _diffrax}
+        for name, make in peers.items():
+            if importlib.util.find_spec(name) is None:
+                continue
+            peer, peer_count = make(field, y0)
+            for case, mine in (("total", ours), ("total compiled", fused)):
+                pairs = [
+                    (repeat(mine, 1) / count, repeat(peer, 1) / peer_count) for _ in range(repeats)
+                ]
+                more = {"bare_s": bare, "peer_nfe": peer_count, "nfe": count, **notes}
+                yield summarise(("solver", case, name), pairs, more)
+
+
+def _overhead(
+    name: str,
+    ours: Callable[[], Any],
+    peer: Callable[[], Any],
+    count: int,
+    bare: float,
+    repeats: int,
+) -> Line:
+    """Seconds an evaluation outside the field."""
+    pairs = []
+    for _ in range(repeats):
+        mine, theirs = repeat(ours, 1) / count - bare, repeat(peer, 1) / count - bare
+        pairs.append((max(mine, 1e-9), theirs))
+    return summarise(("solver", "overhead", name), pairs, {"bare_s": bare, "nfe": count})
+
+
+def _training(repeats: int, notes: dict[str, Any]) -> Lines:
+    import torchdiffeq
+
+    field, y0, ts = SmallField(), torch.randn(64, 20), torch.tensor([0.0, 1.0])
+    settings: dict[str, Any] = {"rtol": TOLERANCE, "atol": TOLERANCE}
+
+    def trained(call: Callable[[], Tensor]) -> Callable[[], None]:
+        def run() -> None:
+            field.zero_grad()
+            call().square().sum().backward()
+
+        return run
+
+    peer = trained(lambda: torchdiffeq.odeint_adjoint(field, y0, ts, **settings)[-1])
+    for gradient in ("checkpoint", "direct"):
+        chosen = {**settings, "gradient": gradient}
+        ours = trained(lambda chosen=chosen: bfno.solve(field, y0, ts, **chosen).ys[-1])
+        case = "train" if gradient == "checkpoint" else "train direct"
+        names = ("solver", case, "torchdiffeq adjoint")
+        yield compare(names, ours, peer, repeats=repeats, notes=notes)
+    drop_in = trained(lambda: bfno.odeint_adjoint(field, y0, ts, **settings)[-1])
+    names = ("solver", "train adjoint", "torchdiffeq adjoint")
+    yield compare(names, drop_in, peer, repeats=repeats, notes=notes)
+
+
+def _no_grad(call: Callable[[], Any]) -> Callable[[], None]:
+    def run() -> None:
+        with torch.no_grad():
+            call()
+
+    return run
+
+
+def _torchdiffeq(field: SmallField, y0: Tensor, ts: Tensor) -> Callable[[], None]:
+    import torchdiffeq
+
+    return _no_grad(lambda: torchdiffeq.odeint(field, y0, ts, rtol=TOLERANCE, atol=TOLERANCE))
+
+
+def _torchode(field: SmallField, y0: Tensor) -> tuple[Callable[[], None], int]:
+    import torchode
+
+    term = torchode.ODETerm(field)
+    method = torchode.Dopri5(term=term)
+    control = torchode.IntegralController(atol=TOLERANCE, rtol=TOLERANCE, term=term)
+    parallel = torchode.AutoDiffAdjoint(method, control)
+    problem = torchode.InitialValueProblem(
+        y0=y0, t_start=torch.zeros(len(y0)), t_end=torch.full((len(y0),), END)
+    )
+    with torch.no_grad():
+        count = int(parallel.solve(problem).stats["n_f_evals"].max())
+    return _no_grad(lambda: parallel.solve(problem)), count
+
+
+def _diffrax(field: SmallField, y0: Tensor) -> tuple[Callable[[], None], int]:
+    import diffrax
+    import jax
+    import jax.numpy as jnp
+
+    enter, leave = field.net[0], field.net[2]
+    weights = [jnp.asarray(p.detach().numpy()) for p in (*enter.parameters(), *leave.parameters())]
+
+    def slope(t: Any, y: Any, args: Any) -> Any:
+        w1, b1, w2, b2 = args
+        return jnp.tanh(y @ w1.T + b1) @ w2.T + b2
+
+    control = diffrax.PIDController(rtol=TOLERANCE, atol=TOLERANCE)
+    term = diffrax.ODETerm(slope)
+
+    @jax.jit
+    def solve(y: Any, args: Any) -> Any:
+        solution = diffrax.diffeqsolve(
+            term, diffrax.Dopri5(), 0.0, END, None, y, args, stepsize_controller=control
+        )
+        return solution.ys, solution.stats["num_steps"]
+
+    start = jnp.asarray(y0.numpy())
+    count = 2 + 6 * int(solve(start, weights)[1])
+    return lambda: solve(start, weights)[0].block_until_ready(), count
