@@ -1,0 +1,42 @@
+import json
+import time
+
+import pytest
+import torch
+
+import bfno
+from bfno.results.bench.cases import cifar_field
+from bfno.results.bench.plain import PlainField
+from bfno.results.bench.timing import compare
+
+
+def test_the_plain_peer_computes_the_same_field_and_gradients():
+    field = bfno.OperatorField("bfno", 3, 5, 3, branches=2)
+    y = torch.randn(2, 3, 6, 5, requires_grad=True)
+    wanted = (y, *field.parameters())
+    ours, plain = field(0.3, y), PlainField(field)(0.3, y)
+    torch.testing.assert_close(ours, plain, rtol=0, atol=1e-12)
+    pairs = (torch.autograd.grad(result.square().sum(), wanted) for result in (ours, plain))
+    for one, other in zip(*pairs, strict=True):
+        torch.testing.assert_close(one, other, rtol=0, atol=1e-11)
+
+
+def test_a_comparison_tells_the_slower_side_and_prints_one_object_a_line():
+    names = ("group", "case", "peer")
+    line = compare(names, lambda: time.sleep(0.01), lambda: time.sleep(0.03), repeats=3, per=2)
+    assert line.ratio == pytest.approx(3, rel=0.3)
+    assert line.ours_s == pytest.approx(0.005, rel=0.3)
+    found = json.loads(line.as_json())
+    assert found["bench"] == "group"
+    assert set(found) >= {"bench", "case", "peer", "ours_s", "peer_s", "ratio"}
+
+
+def test_released_weights_take_the_authors_number_of_evaluations(shared_folder, monkeypatch):
+    monkeypatch.chdir(shared_folder.parent / "shared")
+    torch.set_default_dtype(torch.float32)
+    field, released = cifar_field()
+    assert released
+    images = torch.rand(8, 3, 32, 32)
+    solution = bfno.solve(field, images, torch.tensor([0.0, 1.0]), rtol=1e-3, atol=1e-3)
+    # Epoch 1 of the authors' run: dopri5 needs three steps, which are 2 + 6 · 3 evaluations.
+    assert solution.stats.forward_evaluations == 20
