@@ -32,8 +32,10 @@ _idle_bytes = 0
 def free_memory() -> None:
     """Give the blocks in stock back to the system."""
     global _idle_bytes
-    _stock.clear()
-    _idle_bytes = 0
+    for blocks in tuple(_stock.values()):
+        while blocks:
+            block = blocks.pop()
+            _idle_bytes -= block.nbytes
 
 
 def recycled(shape: Sequence[int], like: Tensor) -> Tensor:
@@ -43,10 +45,10 @@ def recycled(shape: Sequence[int], like: Tensor) -> Tensor:
     if like.device.type != "cpu" or dtype is None or size * dtype.itemsize < SMALLEST:
         return torch.empty(tuple(shape), dtype=like.dtype, device=like.device)
     blocks = _stock[size, dtype]
-    if blocks:
+    try:  # not `if blocks`, because another thread may take the last one in between
         block = blocks.pop()
         _idle_bytes -= block.nbytes
-    else:
+    except IndexError:
         block = torch.empty(size, dtype=like.dtype).numpy()
     lease = block.view(_Lease)
     lease.block = block
@@ -62,5 +64,5 @@ class _Lease(np.ndarray):
         global _idle_bytes
         block = self.block
         if block is not None and _idle_bytes + block.nbytes <= IDLE_BYTES:
+            _idle_bytes += block.nbytes  # first, so that another thread sees the place taken
             _stock[block.size, block.dtype].append(block)
-            _idle_bytes += block.nbytes

@@ -18,10 +18,18 @@ from torch import Tensor
 
 from bfno.ode.march import TakenStep
 from bfno.ode.solution import Stats
-from bfno.ode.step import Field, clock_dtype, dense_matrix
+from bfno.ode.step import Field, clock_dtype, combine, dense_matrix
 from bfno.ode.tableaus import Tableau
 
 __all__ = ["Reverser"]
+
+
+SMALL_STATE = 1 << 14
+"""Numbers in a state up to which a step is pulled back as a whole.
+
+For small states the calls of autograd's engine are what takes time: one a step instead of one an
+evaluation. Large states are pulled back one evaluation at a time, which saves memory.
+"""
 
 
 class _Pulled(NamedTuple):
@@ -99,12 +107,39 @@ class Reverser:
         for index in step.served.at_end:
             gradient = gradient + outputs[index]
         dense = self._dense(step, outputs)
+        if dense is None and not self._wants_times and gradient.numel() <= SMALL_STATE:
+            return self._pull_whole(step, gradient)
         pulled, total = self._pull_stages(step, gradient, dense)
         if dense is not None:
             total = dense.add_to(total)
         if self._wants_times:
             self._add_time_gradients(step, pulled, dense)
         return total
+
+    def _pull_whole(self, step: TakenStep, gradient: Tensor) -> Tensor:
+        """Record the whole step once more and pull the gradient back through it."""
+        size, tableau = step.end.value - step.start.value, self._tableau
+        count = len(tableau.stages) - tableau.reuses_last_stage
+        self._stats.backward_evaluations += count
+        with torch.enable_grad():
+            y, slopes = step.inputs[0].detach().requires_grad_(), []
+            for stage in range(count):
+                point = combine(y, slopes, tableau.stages[stage], size)
+                slopes.append(self._field(step.times[stage], point))
+            y1 = combine(y, slopes, tableau.weights, size)
+        state, *others = torch.autograd.grad(
+            y1, (y, *self._parameters), gradient, allow_unused=True
+        )
+        self._add_parameters(others)
+        return state
+
+    def _add_parameters(self, gradients: Sequence[Tensor | None]) -> None:
+        used = [index for index, gradient in enumerate(gradients) if gradient is not None]
+        if used:
+            sums = [self._sums[index] for index in used]
+            # PyTorch has no public name for adding many tensors in one call.
+            torch._foreach_add_(sums, [gradients[i] for i in used])  # pyright: ignore
+            self._used.update(used)
 
     def _pull_stages(
         self, step: TakenStep, gradient: Tensor, dense: _Dense | None
@@ -155,10 +190,7 @@ class Reverser:
         wanted = (point, *self._parameters, *((time,) if self._wants_times else ()))
         state, *others = torch.autograd.grad(slope, wanted, cotangent, allow_unused=True)
         last = others.pop() if self._wants_times else None
-        used = [index for index, gradient in enumerate(others) if gradient is not None]
-        if used:
-            torch._foreach_add_([self._sums[i] for i in used], [others[i] for i in used])
-            self._used.update(used)
+        self._add_parameters(others)
         return slope.detach(), state, 0.0 if last is None else last
 
     def _dense(self, step: TakenStep, outputs: Tensor) -> _Dense | None:

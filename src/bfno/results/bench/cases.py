@@ -78,8 +78,7 @@ def layer(repeats: int, notes: dict[str, Any]) -> Lines:
 def _training_step(
     field: nn.Module, head: nn.Module, solver: Callable[..., Tensor]
 ) -> Callable[[], None]:
-    images, labels = torch.rand(64, 3, 32, 32), torch.arange(64) % 10
-    ts = torch.tensor([0.0, 1.0])
+    images, labels, ts = smooth_images(64), torch.arange(64) % 10, torch.tensor([0.0, 1.0])
 
     def run() -> None:
         field.zero_grad()
@@ -88,6 +87,27 @@ def _training_step(
         nn.functional.cross_entropy(logits, labels).backward()
 
     return run
+
+
+def smooth_images(count: int, side: int = 32) -> Tensor:
+    """Random images whose energy falls with frequency as in photographs, between 0 and 1."""
+    generator = torch.Generator().manual_seed(0)
+    noise = torch.randn(count, 3, side, side, generator=generator)
+    grey = torch.randn(count, 1, side, side, generator=generator)
+    rows, columns = torch.fft.fftfreq(side) * side, torch.fft.rfftfreq(side) * side
+    radius = (rows[:, None].square() + columns.square()).sqrt().clamp(min=1)
+    spectrum = torch.fft.rfft2(0.3 * noise + grey) / radius**1.2
+    images = torch.fft.irfft2(spectrum, s=(side, side))
+    return (0.47 + 0.2 * images / images.std((1, 2, 3), keepdim=True)).clamp(0, 1)
+
+
+def cifar_head() -> nn.Linear:
+    """The linear head of the CIFAR-10 model, likewise."""
+    head = nn.Linear(3 * 32 * 32, 10)
+    if RELEASED.exists():
+        released = torch.load(RELEASED, weights_only=True, map_location="cpu")
+        head.load_state_dict({part: released[f"2.dense.{part}"] for part in ("weight", "bias")})
+    return head
 
 
 def _solver(gradient: str) -> Callable[..., Tensor]:
@@ -103,7 +123,7 @@ def step(repeats: int, notes: dict[str, Any]) -> Lines:
     import torchdiffeq
 
     field, released = cifar_field()
-    head = nn.Linear(3 * 32 * 32, 10)
+    head = cifar_head()
 
     def authors(model: nn.Module, y0: Tensor, ts: Tensor) -> Tensor:
         settings = {"rtol": 1e-3, "atol": 1e-3, "method": "dopri5"}
@@ -135,7 +155,7 @@ def _flat_gradient(field: nn.Module) -> Tensor:
 def memory(gradient: str) -> float:
     """Peak memory in bytes that a training step adds; run it in a process of its own."""
     field, _ = cifar_field()
-    head = nn.Linear(3 * 32 * 32, 10)
+    head = cifar_head()
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     _training_step(field, head, _solver(gradient))()
     return 1024.0 * (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
