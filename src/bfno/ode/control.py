@@ -43,12 +43,6 @@ class Control:
     growth: float = 10.0
     shrink: float = 0.2
 
-    @property
-    def ignores_shape(self) -> bool:
-        """Whether errors may be measured on flattened states."""
-        tensors = isinstance(self.rtol, Tensor) or isinstance(self.atol, Tensor)
-        return self.norm is None and not tensors
-
     def error_ratio(self, error: Tensor, y0: Tensor, y1: Tensor) -> float:
         """Norm of a step's error in units of the tolerance; `error` is overwritten."""
         scale = torch.maximum(y0.abs(), y1.abs())

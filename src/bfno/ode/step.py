@@ -57,8 +57,8 @@ def stage_times(
 class BufferedStepper:
     """Takes steps without recording a graph.
 
-    The stages are rows of one matrix, so every stage input, the step, its error estimate and its
-    dense output are one matrix-vector product each.
+    One table holds the inputs of all stages, the change over the step and its error estimate. A
+    stage adds its slope, weighted, to all of them in one operation.
     """
 
     def __init__(self, field: Field, tableau: Tableau, y0: Tensor, stats: Stats) -> None:
@@ -66,15 +66,19 @@ class BufferedStepper:
         self.inputs: Sequence[Tensor] = ()
         self.times: Sequence[Tensor] = ()
         self._start = self._end = Moment(0.0)
-        self._stages = [y0.new_tensor(row) for row in tableau.stages]
-        # Stages before the one at the end of the step, which has no part in it.
+        self._first, self._slopes, self._error = y0, [y0], y0
+        # A stage at the end of the step has no part in it, only in the error.
         self._inner = len(tableau.stages) - tableau.reuses_last_stage
-        self._weights = y0.new_tensor(tableau.weights[: self._inner])
-        self._error = y0.new_tensor(tableau.error or ())
-        self._nodes = tableau.nodes
-        self._slopes = y0.new_empty(len(tableau.stages), y0.numel())
-        self._rows = [row.view(y0.shape) for row in self._slopes]
-        self._columns = [self._slopes[:known].T for known in range(len(self._rows) + 1)]
+        self._last_share = (tableau.error or (0.0,))[-1]
+        self._begins = y0.new_tensor([1.0] * (self._inner - 1) + [0.0, 0.0])
+        self._shares = [y0.new_tensor(self._column(stage)) for stage in range(self._inner)]
+
+    def _column(self, stage: int) -> list[float]:
+        """Weights of one slope in later stages, in the change and in the error."""
+        later = self.tableau.stages[1 : self._inner]
+        inputs = [row[stage] if stage < len(row) else 0.0 for row in later]
+        error = self.tableau.error
+        return [*inputs, self.tableau.weights[stage], 0.0 if error is None else error[stage]]
 
     def prepare(self, control: Control | None) -> None:
         """Learn how errors will be measured before the first step."""
@@ -87,9 +91,8 @@ class BufferedStepper:
     def start(self, moment: Moment, y: Tensor) -> Tensor:
         """Evaluate the first stage of the next step and return it."""
         self._start = moment
-        slope = check_slope(self.evaluate(moment, y), y)
-        self._rows[0].copy_(slope)
-        return slope
+        self._first = check_slope(self.evaluate(moment, y), y)
+        return self._first
 
     def attempt(self, start: Moment, end: Moment, y: Tensor, *, end_inside: bool = False) -> Tensor:
         """Try a step whose first stage is known, and return the state at its end.
@@ -100,52 +103,53 @@ class BufferedStepper:
             y: State at the start.
             end_inside: Evaluate stages at the end just before it, where the field may jump.
         """
-        size, shape, flat = end.value - start.value, y.shape, y.reshape(-1)
-        field, rows, columns, stages = self.field, self._rows, self._columns, self._stages
-        times = stage_times(self._nodes, start.value, size, y)
+        size, field = end.value - start.value, self.field
+        times = stage_times(self.tableau.nodes, start.value, size, y)
         if end_inside:
             times = _keep_inside(times, self.tableau, start, end)
         if self._start.value != start.value:  # the first stage lies just after a jump
             times = [y.new_tensor(self._start.value), *times[1:]]
-        inputs = [y]
-        for stage in range(1, self._inner):
-            point = torch.addmv(flat, columns[stage], stages[stage], alpha=size).view(shape)
-            rows[stage].copy_(field(times[stage], point))
-            inputs.append(point)
-        # Summed up before it is added, the change is rounded once instead of once a stage.
-        change = torch.mv(columns[self._inner], self._weights)
-        y1 = torch.add(flat, change, alpha=size).view(shape)
+        table = torch.outer(self._begins, y.reshape(-1))
+        *points, change, error = table.view(len(table), *y.shape).unbind(0)
+        slope = self._first
+        slopes = [slope]
+        table.addr_(self._shares[0], _flat(slope), alpha=size)
+        for stage, point in enumerate(points, start=1):
+            slope = field(times[stage], point)
+            slopes.append(slope)
+            table.addr_(self._shares[stage], _flat(slope), alpha=size)
+        y1 = y + change  # summed up before it is added, the change is rounded once
         if self.tableau.reuses_last_stage:
-            rows[-1].copy_(field(times[-1], y1))
-            inputs.append(y1)
-        self.stats.forward_evaluations += len(inputs) - 1
-        self.inputs, self.times, self._end = inputs, times, end
+            points.append(y1)
+            slopes.append(field(times[-1], y1))
+            error.add_(slopes[-1], alpha=size * self._last_share)
+        self.stats.forward_evaluations += len(points)
+        self.inputs, self.times, self._end = [y, *points], times, end
+        self._slopes, self._error = slopes, error
         return y1
 
     def error_ratio(self, control: Control, size: float, y: Tensor, y1: Tensor) -> float:
         """Error of the last attempt, from `y` to `y1`, in units of the tolerance."""
-        flat = y.reshape(-1)
-        error = torch.addmv(flat, self._columns[-1], self._error, beta=0, alpha=size)
-        if control.ignores_shape:
-            return control.error_ratio(error, flat, y1.reshape(-1))
-        return control.error_ratio(error.view(y.shape), y, y1)
+        return control.error_ratio(self._error, y, y1)
 
     def accept(self) -> None:
         """Make the last stage of the last attempt the first one of the next."""
-        self._rows[0].copy_(self._rows[-1])
-        self._start = self._end
+        self._first, self._start = self._slopes[-1], self._end
 
     def interpolate(self, start: Moment, end: Moment, y: Tensor, requested: Moment) -> Tensor:
         """Dense output of the last attempt at a moment between its ends."""
         size = end.value - start.value
         weights = self.tableau.dense_weights((requested.value - start.value) / size)
-        change = torch.mv(self._columns[-1], y.new_tensor(weights))
-        return torch.add(y, change.view(y.shape), alpha=size)
+        return combine(y, self._slopes, weights, size)
 
     def interpolate_rows(self, size: float, y: Tensor, thetas: Tensor, samples: Tensor) -> Tensor:
         """Dense output of single samples, each at its own share θ of the last attempt."""
-        slopes = self._slopes.view(len(self._rows), len(y), -1)[:, samples]
-        return _interpolated_rows(self.tableau, size, y, thetas, (slopes, samples))
+        return _interpolated_rows(self.tableau, size, y, thetas, (self._slopes, samples))
+
+
+def _flat(slope: Tensor) -> Tensor:
+    # A field may return a part of its input, which the table must not overwrite while reading.
+    return (slope.clone() if slope._is_view() else slope).reshape(-1)
 
 
 class GraphStepper:
@@ -208,8 +212,7 @@ class GraphStepper:
         return combine(y, self._slopes, self.tableau.dense_weights(theta), size)
 
     def interpolate_rows(self, size: float, y: Tensor, thetas: Tensor, samples: Tensor) -> Tensor:
-        slopes = torch.stack([slope[samples].flatten(1) for slope in self._slopes])
-        return _interpolated_rows(self.tableau, size, y, thetas, (slopes, samples))
+        return _interpolated_rows(self.tableau, size, y, thetas, (self._slopes, samples))
 
     def _time(self, moment: Moment) -> Any:
         if self._requested is None:
@@ -234,11 +237,16 @@ def dense_matrix(tableau: Tableau, thetas: Tensor, *, slope: bool = False) -> Te
 
 
 def _interpolated_rows(
-    tableau: Tableau, size: float, y: Tensor, thetas: Tensor, rows: tuple[Tensor, Tensor]
+    tableau: Tableau,
+    size: float,
+    y: Tensor,
+    thetas: Tensor,
+    rows: tuple[Sequence[Tensor], Tensor],
 ) -> Tensor:
-    slopes, samples = rows  # (stages, outputs, features), (outputs,)
+    slopes, samples = rows
+    chosen = torch.stack([slope[samples].flatten(1) for slope in slopes])
     weights = dense_matrix(tableau, thetas).to(y.dtype)
-    change = torch.einsum("os,sof->of", weights, slopes).view(-1, *y.shape[1:])
+    change = torch.einsum("os,sof->of", weights, chosen).view(-1, *y.shape[1:])
     return torch.add(y[samples], change, alpha=size)
 
 

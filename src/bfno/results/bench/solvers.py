@@ -67,35 +67,33 @@ def _overheads(repeats: int, notes: dict[str, Any]) -> Lines:
                 yield summarise(("solver", case, name), pairs, more)
 
 
-def _overhead(
-    name: str,
-    ours: Callable[[nn.Module], Any],
-    peer: Callable[[nn.Module], Any],
-    repeats: int,
-) -> Line:
+Solve = Callable[[Callable[..., Tensor]], Any]
+
+
+def _overhead(name: str, ours: Solve, peer: Solve, repeats: int) -> Line:
     """Seconds an evaluation outside the field, whose own time is taken while it is solved."""
-    field = TimedField()
-    ours(field), peer(field)
-    pairs = [(field.time_outside(ours), field.time_outside(peer)) for _ in range(repeats)]
-    notes = {"field_s": field.inside / field.calls, "nfe": field.calls}
+    watch = StopWatch(SmallField())
+    watch.time_outside(ours), watch.time_outside(peer)
+    pairs = [(watch.time_outside(ours), watch.time_outside(peer)) for _ in range(repeats)]
+    notes = {"field_s": watch.inside / watch.calls, "nfe": watch.calls}
     return summarise(("solver", "overhead", name), pairs, notes)
 
 
-class TimedField(SmallField):
-    """The small field with a stop-watch."""
+class StopWatch:
+    """A field whose calls are timed."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.inside, self.calls = 0.0, 0
+    def __init__(self, field: nn.Module) -> None:
+        self._field, self.inside, self.calls = field, 0.0, 0
 
-    def forward(self, t: Tensor, y: Tensor) -> Tensor:
+    def __call__(self, t: Tensor, y: Tensor) -> Tensor:
+        """The field."""
         began = time.perf_counter()
-        slope = super().forward(t, y)
+        slope = self._field(t, y)
         self.inside += time.perf_counter() - began
         self.calls += 1
         return slope
 
-    def time_outside(self, solve: Callable[[nn.Module], Any]) -> float:
+    def time_outside(self, solve: Solve) -> float:
         """Seconds an evaluation that a solve spends outside the field."""
         self.inside, self.calls = 0.0, 0
         began = time.perf_counter()
