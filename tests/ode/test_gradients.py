@@ -9,6 +9,7 @@ from torch.autograd import gradcheck
 
 import bfno
 from bfno import METHODS, solve
+from bfno.ode import reverse
 from tests.ode.problems import Network
 
 ADAPTIVE = [name for name in sorted(METHODS) if METHODS[name].adaptive]
@@ -211,3 +212,16 @@ def test_the_same_seed_gives_the_same_bits(gradient):
 
     for one, other in zip(run(), run(), strict=True):
         assert torch.equal(one, other)
+
+
+@pytest.mark.parametrize("name", sorted(METHODS))
+def test_small_steps_pulled_back_as_a_whole_equal_stage_by_stage(name, monkeypatch):
+    field, y0, ts = Network(), torch.randn(4, 3, requires_grad=True), torch.tensor([0.0, 1.0])
+    results = []
+    for small in (reverse.SMALL_STATE, 0):
+        monkeypatch.setattr(reverse, "SMALL_STATE", small)
+        solution = solve(field, y0, ts, method=name, rtol=1e-4, atol=1e-4)
+        found = torch.autograd.grad(solution.ys[-1].square().sum(), (y0, *field.parameters()))
+        results.append((solution.stats.backward_evaluations, found))
+    assert results[0][0] == results[1][0]
+    torch.testing.assert_close(results[0][1], results[1][1], rtol=0, atol=1e-13)

@@ -17,11 +17,7 @@ __all__ = ["BFNO"]
 
 Kernel = Literal["branch", "gate", "filter"]
 Skip = Literal["identity", "linear", "conv"]
-KERNELS, SKIPS, INITS = (
-    ("branch", "gate", "filter"),
-    ("identity", "linear", "conv"),
-    ("paper", "scaled"),
-)
+KERNELS, SKIPS = ("branch", "gate", "filter"), ("identity", "linear", "conv")
 
 
 class BFNO(nn.Module):
@@ -45,8 +41,6 @@ class BFNO(nn.Module):
         skip: Path around the spectrum: `"identity"`, `"linear"` (the paper's W) or `"conv"` (a
             convolution three points wide).
         activation: The function inside the branches: relu, softplus or tanh.
-        init: `"paper"` draws the branches' weights and biases from U[0, 1)/channels, as the authors
-            do; `"scaled"` draws weights that keep the spectrum's variance and zero biases.
         axes: Number of space axes; only `skip="conv"` needs to know.
         grid: Points along each space axis; only `kernel="filter"` needs them.
 
@@ -54,6 +48,7 @@ class BFNO(nn.Module):
         `(batch, channels, *space)` to the same, for one to three space axes of any size.
 
     Note:
+        The branches' weights and biases start uniform on [0, 1/channels), as the authors' do.
         All weights are real: complex numbers are stored as pairs, so any gradient method works.
         Weights of `"branch"` and `"gate"` do not depend on the grid, but the result does: the
         activation makes the layer neither grid-size consistent nor equivariant to shifts.
@@ -76,7 +71,6 @@ class BFNO(nn.Module):
         kernel: Kernel = "branch",
         skip: Skip = "identity",
         activation: str = "relu",
-        init: Literal["paper", "scaled"] = "paper",
         axes: int = 2,
         grid: tuple[int, ...] | None = None,
     ) -> None:
@@ -84,7 +78,6 @@ class BFNO(nn.Module):
         _check_options(channels=channels, branches=branches, axes=axes)
         _check_choice("kernel", kernel, KERNELS)
         _check_choice("skip", skip, SKIPS)
-        _check_choice("init", init, INITS)
         if (kernel == "filter") != (grid is not None):
             raise ValueError(
                 f"grid belongs to kernel='filter' alone, got kernel={kernel!r} and grid={grid}"
@@ -102,21 +95,14 @@ class BFNO(nn.Module):
         self.merge_real = nn.Linear(branches * channels, channels)
         self.merge_imag = nn.Linear(branches * channels, channels)
         self.skip = _make_skip(skip, channels, axes)
-        self.reset_parameters(init)
+        self.reset_parameters()
 
     @torch.no_grad()
-    def reset_parameters(self, init: Literal["paper", "scaled"] = "paper") -> None:
-        """Draw the branches' weights anew; the other maps keep PyTorch's default."""
-        if init == "paper":
-            self.weight.uniform_(0, 1 / self.channels)
-            if self.bias is not None:
-                self.bias.uniform_(0, 1 / self.channels)
-            return
-        fan = self.channels if self.bias is not None else 1
-        # Two products add up in each part, and relu halves the second moment: variance 1/fan.
-        self.weight.normal_(0, fan**-0.5)
+    def reset_parameters(self) -> None:
+        """Draw the branches' weights anew, as the authors do; other maps keep PyTorch's default."""
+        self.weight.uniform_(0, 1 / self.channels)
         if self.bias is not None:
-            self.bias.zero_()
+            self.bias.uniform_(0, 1 / self.channels)
 
     def forward(self, x: Tensor, outer: str | None = None) -> Tensor:
         """Apply the layer.

@@ -10,7 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-import bfno
+from bfno.fields import OperatorField
+from bfno.ode import solve
 from bfno.results.bench.cases import SmallField
 from bfno.results.bench.timing import Line, repeat
 
@@ -23,7 +24,7 @@ def growth(repeats: int, notes: dict[str, Any]) -> Lines:
     """Fitted exponents of time over grid side, batch, width and 1/tolerance."""
 
     def field_time(side: int = 32, batch: int = 8, width: int = 32) -> float:
-        field = bfno.OperatorField("bfno", 3, width, 2)
+        field = OperatorField("bfno", 3, width, 2)
         y = torch.rand(batch, 3, side, side)
         with torch.no_grad():
             return repeat(lambda: field(0.0, y), repeats)
@@ -32,7 +33,7 @@ def growth(repeats: int, notes: dict[str, Any]) -> Lines:
         field, y0, ts = SmallField(), torch.randn(64, 20), torch.tensor([0.0, 20.0])
         settings: dict[str, Any] = {"rtol": tolerance, "atol": tolerance}
         with torch.no_grad():
-            return repeat(lambda: bfno.solve(field, y0, ts, **settings), repeats)
+            return repeat(lambda: solve(field, y0, ts, **settings), repeats)
 
     sweeps: dict[str, tuple[Callable[..., float], str, tuple[float, ...]]] = {
         "side": (field_time, "side", (16, 32, 64, 128)),
@@ -65,7 +66,7 @@ def _memory_growth(notes: dict[str, Any]) -> Lines:
     for gradient, sizes in kept.items():
         for count in counts:
             settings: dict[str, Any] = {"step": 1 / count, "gradient": gradient}
-            call = functools.partial(bfno.solve, field, y0, ts, **settings)
+            call = functools.partial(solve, field, y0, ts, **settings)
             sizes.append(_kept_bytes(call))
     span = counts[-1] - counts[0]
     ours, peer = ((kept[key][-1] - kept[key][0]) / span for key in ("checkpoint", "direct"))

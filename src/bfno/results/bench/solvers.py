@@ -10,9 +10,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-import bfno
+from bfno.ode import odeint_adjoint, solve
 from bfno.results.bench.cases import SmallField
-from bfno.results.bench.timing import Line, compare, repeat, summarise
+from bfno.results.bench.timing import Line, compare, peer_library, repeat, summarise
 
 __all__ = ["solver"]
 
@@ -33,24 +33,23 @@ def solver(repeats: int, notes: dict[str, Any]) -> Lines:
 
 
 def _overheads(repeats: int, notes: dict[str, Any]) -> Lines:
-    import torchdiffeq
-
+    torchdiffeq = peer_library("torchdiffeq")
     field, y0, ts = SmallField(), torch.randn(64, 20), torch.tensor([0.0, END])
     settings: dict[str, Any] = {"rtol": TOLERANCE, "atol": TOLERANCE}
     with torch.no_grad():
-        count = bfno.solve(field, y0, ts, **settings).stats.forward_evaluations
-        ours = _no_grad(lambda: bfno.solve(field, y0, ts, **settings))
+        count = solve(field, y0, ts, **settings).stats.forward_evaluations
+        ours = _no_grad(lambda: solve(field, y0, ts, **settings))
         bare = repeat(_no_grad(lambda: [field(ts[0], y0) for _ in range(count)]), repeats) / count
         yield _overhead(
             "torchdiffeq",
-            lambda model: bfno.solve(model, y0, ts, **settings),
+            lambda model: solve(model, y0, ts, **settings),
             lambda model: torchdiffeq.odeint(model, y0, ts, **settings),
             repeats,
         )
         began = time.perf_counter()
-        bfno.solve(field, y0, ts, compile=True, **settings)
+        solve(field, y0, ts, compile=True, **settings)
         seconds = time.perf_counter() - began
-        fused = _no_grad(lambda: bfno.solve(field, y0, ts, compile=True, **settings))
+        fused = _no_grad(lambda: solve(field, y0, ts, compile=True, **settings))
         more = {"bare_s": bare, "compile_s": seconds, **notes}
         names = ("solver", "compiled", "bfno eager")
         yield compare(names, fused, ours, repeats=repeats, per=count, notes=more)
@@ -73,7 +72,8 @@ Solve = Callable[[Callable[..., Tensor]], Any]
 def _overhead(name: str, ours: Solve, peer: Solve, repeats: int) -> Line:
     """Seconds an evaluation outside the field, whose own time is taken while it is solved."""
     watch = StopWatch(SmallField())
-    watch.time_outside(ours), watch.time_outside(peer)
+    for program in (ours, peer):  # once to warm up
+        watch.time_outside(program)
     pairs = [(watch.time_outside(ours), watch.time_outside(peer)) for _ in range(repeats)]
     notes = {"field_s": watch.inside / watch.calls, "nfe": watch.calls}
     return summarise(("solver", "overhead", name), pairs, notes)
@@ -93,18 +93,17 @@ class StopWatch:
         self.calls += 1
         return slope
 
-    def time_outside(self, solve: Solve) -> float:
+    def time_outside(self, program: Solve) -> float:
         """Seconds an evaluation that a solve spends outside the field."""
         self.inside, self.calls = 0.0, 0
         began = time.perf_counter()
         with torch.no_grad():
-            solve(self)
+            program(self)
         return (time.perf_counter() - began - self.inside) / self.calls
 
 
 def _training(repeats: int, notes: dict[str, Any]) -> Lines:
-    import torchdiffeq
-
+    torchdiffeq = peer_library("torchdiffeq")
     field, y0, ts = SmallField(), torch.randn(64, 20), torch.tensor([0.0, 1.0])
     settings: dict[str, Any] = {"rtol": TOLERANCE, "atol": TOLERANCE}
 
@@ -118,11 +117,11 @@ def _training(repeats: int, notes: dict[str, Any]) -> Lines:
     peer = trained(lambda: torchdiffeq.odeint_adjoint(field, y0, ts, **settings)[-1])
     for gradient in ("checkpoint", "direct"):
         chosen = {**settings, "gradient": gradient}
-        ours = trained(lambda chosen=chosen: bfno.solve(field, y0, ts, **chosen).ys[-1])
+        ours = trained(lambda chosen=chosen: solve(field, y0, ts, **chosen).ys[-1])
         case = "train" if gradient == "checkpoint" else "train direct"
         names = ("solver", case, "torchdiffeq adjoint")
         yield compare(names, ours, peer, repeats=repeats, notes=notes)
-    drop_in = trained(lambda: bfno.odeint_adjoint(field, y0, ts, **settings)[-1])
+    drop_in = trained(lambda: odeint_adjoint(field, y0, ts, **settings)[-1])
     names = ("solver", "train adjoint", "torchdiffeq adjoint")
     yield compare(names, drop_in, peer, repeats=repeats, notes=notes)
 
@@ -136,8 +135,7 @@ def _no_grad(call: Callable[[], Any]) -> Callable[[], None]:
 
 
 def _torchode(field: SmallField, y0: Tensor) -> tuple[Callable[[], None], int]:
-    import torchode
-
+    torchode = peer_library("torchode")
     term = torchode.ODETerm(field)
     method = torchode.Dopri5(term=term)
     control = torchode.IntegralController(atol=TOLERANCE, rtol=TOLERANCE, term=term)
@@ -151,10 +149,8 @@ def _torchode(field: SmallField, y0: Tensor) -> tuple[Callable[[], None], int]:
 
 
 def _diffrax(field: SmallField, y0: Tensor) -> tuple[Callable[[], None], int]:
-    import diffrax
-    import jax
-    import jax.numpy as jnp
-
+    diffrax, jax = peer_library("diffrax"), peer_library("jax")
+    jnp = jax.numpy
     enter, leave = field.net[0], field.net[2]
     weights = [jnp.asarray(p.detach().numpy()) for p in (*enter.parameters(), *leave.parameters())]
 
@@ -166,12 +162,12 @@ def _diffrax(field: SmallField, y0: Tensor) -> tuple[Callable[[], None], int]:
     term = diffrax.ODETerm(slope)
 
     @jax.jit
-    def solve(y: Any, args: Any) -> Any:
+    def solved(y: Any, args: Any) -> Any:
         solution = diffrax.diffeqsolve(
             term, diffrax.Dopri5(), 0.0, END, None, y, args, stepsize_controller=control
         )
         return solution.ys, solution.stats["num_steps"]
 
     start = jnp.asarray(y0.numpy())
-    count = 2 + 6 * int(solve(start, weights)[1])
-    return lambda: solve(start, weights)[0].block_until_ready(), count
+    count = 2 + 6 * int(solved(start, weights)[1])
+    return lambda: solved(start, weights)[0].block_until_ready(), count

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import gc
+import importlib
 import json
 import statistics
 import time
@@ -11,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-__all__ = ["Line", "compare", "keep_freed_memory", "repeat"]
+__all__ = ["Line", "compare", "keep_freed_memory", "peer_library", "repeat"]
 
 
 @dataclass
@@ -76,7 +77,8 @@ def compare(
         per: Number of units that a run does; times are per unit.
         notes: What else to report.
     """
-    ours(), peer()
+    for program in (ours, peer):
+        program()
     pairs = [(_measure(ours) / per, _measure(peer) / per) for _ in range(repeats)]
     return summarise(names, pairs, notes)
 
@@ -97,6 +99,11 @@ def summarise(
         (ratios[quarter], ratios[-1 - quarter]),
         notes or {},
     )
+
+
+def peer_library(name: str) -> Any:
+    """A library to compare with, which need not be installed otherwise."""
+    return importlib.import_module(name)
 
 
 def repeat(program: Callable[[], Any], repeats: int) -> float:
