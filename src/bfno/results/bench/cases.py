@@ -145,7 +145,7 @@ def step(repeats: int, notes: dict[str, Any]) -> Lines:
         **notes,
     }
     names = ("step", "train", "torchdiffeq adjoint")
-    yield compare(names, ours, theirs, repeats=max(3, repeats // 2), notes=more)
+    yield compare(names, ours, theirs, repeats=max(1, repeats // 3), notes=more)
 
 
 def _distance(found: Tensor, exact: Tensor) -> float:

@@ -79,7 +79,7 @@ def _kept_bytes(solved: Callable[[], Any]) -> int:
 
     def living() -> dict[int, int]:
         gc.collect()
-        storages = [v.untyped_storage() for v in gc.get_objects() if isinstance(v, Tensor)]
+        storages = [v.untyped_storage() for v in gc.get_objects() if issubclass(type(v), Tensor)]
         return {storage.data_ptr(): storage.nbytes() for storage in storages}
 
     saved: dict[int, int] = {}

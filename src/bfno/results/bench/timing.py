@@ -48,10 +48,11 @@ class Line:
         """One line of a table for people."""
         name = f"{self.bench}/{self.case}"
         low, high = self.spread
+        spread = f"[{low:.2f}, {high:.2f}]" if high else ""
         notes = "  ".join(f"{key}={_short(value)}" for key, value in self.notes.items())
         return (
             f"{name:<18} {self.peer:<22} {_seconds(self.ours_s):>9} {_seconds(self.peer_s):>9} "
-            f"{self.ratio:>7.2f}x  [{low:.2f}, {high:.2f}]  {notes}"
+            f"{self.ratio:>7.2f}x  {spread:<12}  {notes}"
         )
 
 
@@ -73,12 +74,10 @@ def compare(
         names: Group, case and peer.
         ours: Our program.
         peer: The other one.
-        repeats: How many pairs of runs are measured, after one that is not.
+        repeats: How many pairs of runs are measured.
         per: Number of units that a run does; times are per unit.
         notes: What else to report.
     """
-    for program in (ours, peer):
-        program()
     pairs = [(_measure(ours) / per, _measure(peer) / per) for _ in range(repeats)]
     return summarise(names, pairs, notes)
 
@@ -107,8 +106,7 @@ def peer_library(name: str) -> Any:
 
 
 def repeat(program: Callable[[], Any], repeats: int) -> float:
-    """Median seconds of a program, after a run that is not counted."""
-    program()
+    """Median seconds of a program."""
     return statistics.median(_measure(program) for _ in range(repeats))
 
 
@@ -126,6 +124,8 @@ def keep_freed_memory() -> None:
 
 
 def _measure(program: Callable[[], Any]) -> float:
+    """Seconds of a run right after one of the same program, as in training."""
+    program()
     gc.collect()
     began = time.perf_counter()
     program()
@@ -142,6 +142,8 @@ def _short(value: Any) -> str:
 
 
 def _seconds(value: float) -> str:
+    if value == 0:  # nothing was timed
+        return "-"
     for unit, scale in (("s", 1.0), ("ms", 1e-3), ("µs", 1e-6)):
         if value >= scale:
             return f"{value / scale:.3g} {unit}"
