@@ -225,3 +225,18 @@ def test_small_steps_pulled_back_as_a_whole_equal_stage_by_stage(name, monkeypat
         results.append((solution.stats.backward_evaluations, found))
     assert results[0][0] == results[1][0]
     torch.testing.assert_close(results[0][1], results[1][1], rtol=0, atol=1e-13)
+
+
+@pytest.mark.parametrize("shape", [(), (4,), (4, 2, 3)])
+@pytest.mark.parametrize("rows", [False, True])
+def test_states_of_any_shape_have_gradients_of_dense_output(shape, rows):
+    if rows and not shape:
+        shape = (4, 1)
+    ts = torch.linspace(0, 1, 5)
+    ts = ts.expand(4, 5) * torch.tensor([[1.0], [0.5], [2.0], [0.1]]) if rows else ts
+    results = []
+    for gradient in ("direct", "checkpoint"):
+        y0 = torch.ones(shape, requires_grad=True)
+        ys = solve(lambda t, y: -(y**2), y0, ts, gradient=gradient).ys
+        results.append((ys, *torch.autograd.grad(ys.square().sum(), y0)))
+    torch.testing.assert_close(results[0], results[1], rtol=0, atol=1e-12)

@@ -58,7 +58,7 @@ class _Dense(NamedTuple):
         """Add the gradients to the one of the state at the start of the step."""
         if self.samples is None:
             return state + self.gradients.sum(0).view(state.shape)
-        rows = state.flatten(1) if state.dim() > 1 else state.unsqueeze(1)
+        rows = state.reshape(len(state), -1)
         return rows.index_add(0, self.samples, self.gradients).view(state.shape)
 
 
@@ -137,8 +137,9 @@ class Reverser:
         used = [index for index, gradient in enumerate(gradients) if gradient is not None]
         if used:
             sums = [self._sums[index] for index in used]
+            added = [gradients[index] for index in used]
             # PyTorch has no public name for adding many tensors in one call.
-            torch._foreach_add_(sums, [gradients[i] for i in used])  # pyright: ignore
+            torch._foreach_add_(sums, added)  # pyright: ignore[reportPrivateImportUsage]
             self._used.update(used)
 
     def _pull_stages(
@@ -200,12 +201,12 @@ class Reverser:
             if not len(samples):
                 return None
             thetas = (self._times[samples, columns] - step.start.value) / size
-            return _Dense(thetas, outputs[samples, columns].flatten(1), samples)
+            return _Dense(thetas, outputs[samples, columns].reshape(len(samples), -1), samples)
         if not step.served.inside:
             return None
         inside = list(step.served.inside)
         thetas = (self._times[inside].to(clock_dtype(outputs.device)) - step.start.value) / size
-        return _Dense(thetas, outputs[inside].flatten(1), None)
+        return _Dense(thetas, outputs[inside].reshape(len(inside), -1), None)
 
     def _spread(self, dense: _Dense, like: Tensor) -> Tensor:
         """`Σ_j p_i(θ_j) g_j` for every stage i, flattened."""

@@ -244,7 +244,7 @@ def _interpolated_rows(
     rows: tuple[Sequence[Tensor], Tensor],
 ) -> Tensor:
     slopes, samples = rows
-    chosen = torch.stack([slope[samples].flatten(1) for slope in slopes])
+    chosen = torch.stack([slope[samples].reshape(len(samples), -1) for slope in slopes])
     weights = dense_matrix(tableau, thetas).to(y.dtype)
     change = torch.einsum("os,sof->of", weights, chosen).view(-1, *y.shape[1:])
     return torch.add(y[samples], change, alpha=size)
