@@ -195,7 +195,7 @@ class _Call:
             lambda time, y: event_fn(time, unpacked(y)), self._t[0].detach(), self._y0.detach()
         )
         end = self._find_event(event)
-        if end == float(self._t[0]):
+        if end == self._t[0].item():
             return self._t[0], unpacked(torch.stack((self._y0, self._y0)))
         ys = run(torch.cat((self._t[:1], self._t.new_tensor([end]))))
         time, y = at_event(self._field, event, self._t.new_tensor(end), ys[-1])
