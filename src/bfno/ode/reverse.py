@@ -134,10 +134,9 @@ class Reverser:
         return state
 
     def _add_parameters(self, gradients: Sequence[Tensor | None]) -> None:
-        used = [index for index, gradient in enumerate(gradients) if gradient is not None]
+        used = {index: part for index, part in enumerate(gradients) if part is not None}
         if used:
-            sums = [self._sums[index] for index in used]
-            added = [gradients[index] for index in used]
+            sums, added = [self._sums[index] for index in used], list(used.values())
             # PyTorch has no public name for adding many tensors in one call.
             torch._foreach_add_(sums, added)  # pyright: ignore[reportPrivateImportUsage]
             self._used.update(used)
