@@ -5,6 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from bfno.layers.spectral import inner_frequencies
+
 __all__ = ["inverse_last_axis", "other_axes"]
 
 
@@ -34,7 +36,6 @@ def inverse_last_axis(spectrum: Tensor, size: int, norm: str) -> Tensor:
         size: Number of grid points along that axis.
         norm: Normalisation as `torch.fft` names it.
     """
-    index = torch.arange(spectrum.shape[-1], device=spectrum.device)
-    has_sine = (index > 0) & (2 * index < size)
-    imaginary = spectrum.imag * has_sine.to(spectrum.real.dtype)
+    has_sine = inner_frequencies(size)[: spectrum.shape[-1]]
+    imaginary = spectrum.imag * has_sine.to(spectrum.real)
     return torch.fft.irfft(torch.complex(spectrum.real, imaginary), n=size, norm=norm)

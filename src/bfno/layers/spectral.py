@@ -21,7 +21,7 @@ from torch import Tensor
 
 from bfno.layers.memory import recycled
 
-__all__ = ["DFT_LIMIT", "analyse", "frequencies", "synthesise"]
+__all__ = ["DFT_LIMIT", "analyse", "frequencies", "inner_frequencies", "synthesise"]
 
 DFT_LIMIT = 64
 """Longest axis that is transformed by a matrix product.
@@ -118,7 +118,7 @@ def _matrices(
     to (frequency, plane), so that each product leaves its planes next to the axis that follows.
     """
     first = [part[: frequencies(grid[0])] for part in _waves(grid[0])]
-    cosine, sine = first[0], first[1] * _is_inner(grid[0])[:, None]
+    cosine, sine = first[0], first[1] * inner_frequencies(grid[0])[:, None]
     matrices = [torch.stack((cosine, -sine), dim=1).flatten(0, 1)]
     for size in grid[1:]:
         cosine, sine = _waves(size)
@@ -135,7 +135,7 @@ def _waves(size: int) -> tuple[Tensor, Tensor]:
     return angle.cos() / math.sqrt(size), angle.sin() / math.sqrt(size)
 
 
-def _is_inner(size: int) -> Tensor:
+def inner_frequencies(size: int) -> Tensor:
     """One for the frequencies that have a sine, zero for the lowest and an even grid's highest."""
     index = torch.arange(frequencies(size), device="cpu")
     return ((index > 0) & (2 * index < size)).double()
@@ -143,7 +143,7 @@ def _is_inner(size: int) -> Tensor:
 
 @functools.lru_cache(maxsize=64)
 def _multiplicities(size: int, dtype: torch.dtype, device: torch.device) -> Tensor:
-    return (1 + _is_inner(size)).to(device=device, dtype=dtype)
+    return (1 + inner_frequencies(size)).to(device=device, dtype=dtype)
 
 
 def _multiplicity(size: int, like: Tensor) -> Tensor:
