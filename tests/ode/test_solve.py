@@ -261,3 +261,14 @@ def test_bad_input_is_refused_in_one_sentence(change, message):
     with pytest.raises(ValueError, match=message) as caught:
         solve(**{**call, **change})
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("name", sorted(METHODS))
+def test_a_field_may_return_its_input_or_the_same_buffer_every_time(name):
+    buffer, y0, ts = torch.empty(3), torch.tensor([1.0, 2.0, 3.0]), torch.linspace(0, 1, 4)
+    settings: dict[str, Any] = {"method": name, "rtol": 1e-6, "atol": 1e-6}
+    expected = solve(lambda t, y: 1.0 * y, y0, ts, **settings)
+    for field in (lambda t, y: y, lambda t, y: torch.mul(y, 1.0, out=buffer)):
+        found = solve(field, y0, ts, **settings)
+        assert found.stats == expected.stats
+        torch.testing.assert_close(found.ys, expected.ys, rtol=0, atol=1e-13)

@@ -66,7 +66,7 @@ class BufferedStepper:
         self.inputs: Sequence[Tensor] = ()
         self.times: Sequence[Tensor] = ()
         self._start = self._end = Moment(0.0)
-        self._first, self._slopes, self._error = y0, [y0], y0
+        self._first, self._raw, self._slopes, self._error = y0, y0, [y0], y0
         # A stage at the end of the step has no part in it, only in the error.
         self._inner = len(tableau.stages) - tableau.reuses_last_stage
         self._last_share = (tableau.error or (0.0,))[-1]
@@ -91,7 +91,8 @@ class BufferedStepper:
     def start(self, moment: Moment, y: Tensor) -> Tensor:
         """Evaluate the first stage of the next step and return it."""
         self._start = moment
-        self._first = check_slope(self.evaluate(moment, y), y)
+        self._raw = check_slope(self.evaluate(moment, y), y)
+        self._first = self._raw.clone()
         return self._first
 
     def attempt(self, start: Moment, end: Moment, y: Tensor, *, end_inside: bool = False) -> Tensor:
@@ -113,20 +114,28 @@ class BufferedStepper:
         *points, change, error = table.view(len(table), *y.shape).unbind(0)
         slope = self._first
         slopes = [slope]
-        table.addr_(self._shares[0], _flat(slope), alpha=size)
+        table.addr_(self._shares[0], slope.reshape(-1), alpha=size)
         for stage, point in enumerate(points, start=1):
-            slope = field(times[stage], point)
+            slope = self._own(field(times[stage], point))
             slopes.append(slope)
-            table.addr_(self._shares[stage], _flat(slope), alpha=size)
+            table.addr_(self._shares[stage], slope.reshape(-1), alpha=size)
         y1 = y + change  # summed up before it is added, the change is rounded once
         if self.tableau.reuses_last_stage:
             points.append(y1)
-            slopes.append(field(times[-1], y1))
+            slopes.append(self._own(field(times[-1], y1)))
             error.add_(slopes[-1], alpha=size * self._last_share)
         self.stats.forward_evaluations += len(points)
         self.inputs, self.times, self._end = [y, *points], times, end
         self._slopes, self._error = slopes, error
         return y1
+
+    def _own(self, slope: Tensor) -> Tensor:
+        """A slope that nobody else will write to: a field may return its input or one buffer."""
+        if slope is self._raw or slope._is_view():
+            self._raw = slope
+            return slope.clone()
+        self._raw = slope
+        return slope
 
     def error_ratio(self, control: Control, size: float, y: Tensor, y1: Tensor) -> float:
         """Error of the last attempt, from `y` to `y1`, in units of the tolerance."""
@@ -145,11 +154,6 @@ class BufferedStepper:
     def interpolate_rows(self, size: float, y: Tensor, thetas: Tensor, samples: Tensor) -> Tensor:
         """Dense output of single samples, each at its own share θ of the last attempt."""
         return _interpolated_rows(self.tableau, size, y, thetas, (self._slopes, samples))
-
-
-def _flat(slope: Tensor) -> Tensor:
-    # A field may return a part of its input, which the table must not overwrite while reading.
-    return (slope.clone() if slope._is_view() else slope).reshape(-1)
 
 
 class GraphStepper:
