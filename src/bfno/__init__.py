@@ -1,56 +1,29 @@
 """Neural ordinary differential equations whose time-derivative is a neural operator."""
 
-from bfno.dynamics import (
-    AdamODE,
-    FirstOrder,
-    GeneralizedHeavyBall,
-    GeneralizedNesterov,
-    HeavyBall,
-    Nesterov,
-    SecondOrder,
-)
-from bfno.fields import ConvField, MLPField, OperatorField
-from bfno.layers import AFNO, BFNO, FNO
-from bfno.models import ImageClassifier, count_parameters
-from bfno.ode import (
-    METHODS,
-    NeuralODE,
-    Solution,
-    SolverError,
-    Stats,
-    Status,
-    odeint,
-    odeint_adjoint,
-    odeint_event,
-    solve,
-)
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from bfno.public import *  # noqa: F403
 
 __version__ = "0.1.0"
 
-__all__ = [
-    "AFNO",
-    "BFNO",
-    "FNO",
-    "METHODS",
-    "AdamODE",
-    "ConvField",
-    "FirstOrder",
-    "GeneralizedHeavyBall",
-    "GeneralizedNesterov",
-    "HeavyBall",
-    "ImageClassifier",
-    "MLPField",
-    "Nesterov",
-    "NeuralODE",
-    "OperatorField",
-    "SecondOrder",
-    "Solution",
-    "SolverError",
-    "Stats",
-    "Status",
-    "count_parameters",
-    "odeint",
-    "odeint_adjoint",
-    "odeint_event",
-    "solve",
-]
+
+def __getattr__(name: str) -> Any:
+    # The public names need torch, which takes more than a second to import: too long for a program
+    # that only prints its help. Hence nothing is loaded before the first name is asked for.
+    if name.startswith("__") and name != "__all__":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    public = importlib.import_module("bfno.public")
+    try:
+        value = getattr(public, name)
+    except AttributeError:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}") from None
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *importlib.import_module("bfno.public").__all__})
