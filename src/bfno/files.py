@@ -1,4 +1,4 @@
-"""Writing files so that a crash at any moment leaves the old content or the new, never a mixture."""
+"""Writing files so that a crash at any moment leaves the old content or the new, no mixture."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def write_atomically(path: Path, content: bytes) -> None:
     Raises:
         DataError: If the disk is full or the folder cannot be written to; the old file stays.
     """
-    # A name of this process's own, in the same folder: a rename across file systems would be a copy.
+    # In the same folder, for a rename across file systems would be a copy; named after the process.
     partial = path.with_name(f".{path.name}.{os.getpid()}{_LEFTOVER}")
     with _explained(path, len(content)):
         try:

@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from bfno.dynamics import AdamODE, GeneralizedHeavyBall, GeneralizedNesterov
+from bfno.errors import ConfigError
 from bfno.presets import IMAGE_DATA, IMAGE_PRESETS, find_image_preset
 from bfno.presets.build import build_classifier
 
@@ -37,5 +38,5 @@ def test_mnist_and_the_other_data_sets_use_their_own_script_settings():
 
 @pytest.mark.parametrize(("data", "method"), [("cifar10", "bfno"), ("cifar", "bfno-node")])
 def test_an_unknown_name_is_refused_with_the_nearest_ones(data, method):
-    with pytest.raises(ValueError, match=r"nearest are .*cifar100?/bfno-node"):
+    with pytest.raises(ConfigError, match=r"nearest are .*cifar100?/bfno-node"):
         find_image_preset(data, method)

@@ -1,11 +1,21 @@
-"""Named experiments: the sizes behind every published number."""
+"""Named experiments: the sizes behind every published number, and how each is trained."""
 
 from bfno.presets.images import (
     IMAGE_DATA,
     IMAGE_PRESETS,
+    PAPER_DATA,
     ImageData,
+    ImageModel,
     ImagePreset,
     find_image_preset,
 )
 
-__all__ = ["IMAGE_DATA", "IMAGE_PRESETS", "ImageData", "ImagePreset", "find_image_preset"]
+__all__ = [
+    "IMAGE_DATA",
+    "IMAGE_PRESETS",
+    "PAPER_DATA",
+    "ImageData",
+    "ImageModel",
+    "ImagePreset",
+    "find_image_preset",
+]

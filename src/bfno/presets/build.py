@@ -22,11 +22,11 @@ from bfno.fields.convolution import ConvField
 from bfno.fields.operator import OperatorField
 from bfno.models import ImageClassifier
 from bfno.ode import NeuralODE
-from bfno.presets.images import IMAGE_DATA, ImagePreset, find_image_preset
+from bfno.presets.images import IMAGE_DATA, ImageModel, find_image_preset
 
-__all__ = ["build_classifier"]
+__all__ = ["DYNAMICS", "build_classifier", "build_image_model"]
 
-_DYNAMICS: dict[str, type[Dynamics]] = {
+DYNAMICS: dict[str, type[Dynamics]] = {
     "first_order": FirstOrder,
     "second_order": SecondOrder,
     "heavy_ball": HeavyBall,
@@ -46,43 +46,64 @@ def build_classifier(data: str, method: str, **solver: Any) -> ImageClassifier:
         solver: Arguments of `NeuralODE`, such as `rtol` and `gradient`.
 
     Raises:
-        ValueError: If there is no such preset.
+        ConfigError: If there is no such preset.
 
     Example:
         >>> classifier = build_classifier("mnist", "node", rtol=1e-2)
         >>> classifier.head.in_features
         784
     """
-    preset = find_image_preset(data, method)
+    model = find_image_preset(data, method).model
     about = IMAGE_DATA[data]
-    block = NeuralODE(_build_dynamics(preset), **solver)
-    return ImageClassifier(block, about.shape, about.classes, idle_scalars=preset.idle_scalars)
+    return build_image_model(model, about.shape, about.classes, **solver)
 
 
-def _build_field(preset: ImagePreset, in_channels: int) -> nn.Module:
-    if preset.field == "conv":
-        return ConvField(in_channels, preset.width, preset.channels)
+def build_image_model(
+    model: ImageModel, in_shape: tuple[int, int, int], classes: int, **solver: Any
+) -> ImageClassifier:
+    """Build an untrained classifier from its parts.
+
+    Args:
+        model: Which parts, and their sizes.
+        in_shape: Channels, height and width of an image.
+        classes: Number of classes.
+        solver: Arguments of `NeuralODE`.
+
+    Raises:
+        ValueError: If the parts do not fit each other or the images.
+    """
+    if model.channels < in_shape[0]:
+        raise ValueError(
+            f"the state must hold the image: model.channels must be at least {in_shape[0]}, "
+            f"got {model.channels}"
+        )
+    block = NeuralODE(_build_dynamics(model, in_shape[0]), **solver)
+    return ImageClassifier(block, in_shape, classes, idle_scalars=model.idle_scalars)
+
+
+def _build_field(model: ImageModel, in_channels: int) -> nn.Module:
+    if model.field == "conv":
+        return ConvField(in_channels, model.width, model.channels, **model.field_options)
     return OperatorField(
-        preset.field,
+        model.field,
         in_channels,
-        preset.width,
-        preset.depth,
-        out_channels=preset.channels,
-        **preset.field_options,
+        model.width,
+        model.depth,
+        out_channels=model.channels,
+        **model.field_options,
     )
 
 
-def _build_dynamics(preset: ImagePreset) -> Dynamics:
-    image_channels = IMAGE_DATA[preset.data].shape[0]
-    kind = _DYNAMICS[preset.dynamics]
+def _build_dynamics(model: ImageModel, image_channels: int) -> Dynamics:
+    kind = DYNAMICS[model.dynamics]
     # Only second-order dynamics show the field the whole state instead of the position.
-    sees = 2 * preset.channels if kind is SecondOrder else preset.channels
-    field = _build_field(preset, sees)
+    sees = 2 * model.channels if kind is SecondOrder else model.channels
+    field = _build_field(model, sees)
     if kind is FirstOrder:
-        return FirstOrder(field, augment=preset.channels - image_channels)
+        return FirstOrder(field, augment=model.channels - image_channels)
     if kind is AdamODE:
-        start = InitialMoments(image_channels, preset.width, preset.channels)
+        start = InitialMoments(image_channels, model.width, model.channels)
     else:
-        missing = kind.components * preset.channels - image_channels
-        start = InitialVelocity(image_channels, preset.width, missing)
-    return kind(field, start, **preset.dynamics_options)
+        missing = kind.components * model.channels - image_channels
+        start = InitialVelocity(image_channels, model.width, missing)
+    return kind(field, start, **model.dynamics_options)

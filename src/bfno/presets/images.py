@@ -1,6 +1,7 @@
 """Image classification: the sizes of every model, as data.
 
-Every cell of the paper's first table and of its ablation is here with the count the paper prints.
+Every cell of the paper's first table and of its ablations is here with the count the paper prints,
+and the same methods for two more data sets.
 This module imports no torch, so that a program can list the presets at once.
 """
 
@@ -12,7 +13,17 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-__all__ = ["IMAGE_DATA", "IMAGE_PRESETS", "ImageData", "ImagePreset", "find_image_preset"]
+from bfno.errors import ConfigError
+
+__all__ = [
+    "IMAGE_DATA",
+    "IMAGE_PRESETS",
+    "PAPER_DATA",
+    "ImageData",
+    "ImageModel",
+    "ImagePreset",
+    "find_image_preset",
+]
 
 
 @dataclass(frozen=True)
@@ -29,36 +40,47 @@ class ImageData:
 
 
 @dataclass(frozen=True)
+class ImageModel:
+    """The parts of a classifier and their sizes; any dynamics goes with any field.
+
+    Attributes:
+        dynamics: Name of the dynamics, see `bfno.presets.build.DYNAMICS`.
+        field: Name of the field: conv, bfno, fno or afno.
+        channels: Channels of the state's position.
+        width: Channels inside the field.
+        depth: Number of operator layers; a convolutional field has no choice of it.
+        field_options: Further arguments of the operator layers.
+        dynamics_options: Further arguments of the dynamics.
+        idle_scalars: Scalars that a published count includes although nothing uses them.
+    """
+
+    dynamics: str
+    field: str
+    channels: int
+    width: int
+    depth: int = 3
+    field_options: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    dynamics_options: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    idle_scalars: int = 0
+
+
+@dataclass(frozen=True)
 class ImagePreset:
     """One model for one data set.
 
     Attributes:
         data: Name of the data set.
         method: Name of the method.
-        dynamics: Name of the dynamics.
-        field: Name of the field: conv, bfno, fno or afno.
-        channels: Channels of the state's position.
-        width: Channels inside the field.
+        model: The model's parts and sizes.
         parameters: Size of the model by `count_parameters`.
         published: Size that the paper prints, if it does.
-        depth: Number of operator layers; a convolutional field has no choice of it.
-        field_options: Further arguments of the operator layers.
-        dynamics_options: Further arguments of the dynamics.
-        idle_scalars: Scalars that the published count includes although nothing uses them.
     """
 
     data: str
     method: str
-    dynamics: str
-    field: str
-    channels: int
-    width: int
+    model: ImageModel
     parameters: int
     published: int | None = None
-    depth: int = 3
-    field_options: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-    dynamics_options: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-    idle_scalars: int = 0
 
 
 IMAGE_DATA: Mapping[str, ImageData] = {
@@ -66,7 +88,10 @@ IMAGE_DATA: Mapping[str, ImageData] = {
     "cifar10": ImageData((3, 32, 32), 10),
     "cifar100": ImageData((3, 32, 32), 100),
     "stl10": ImageData((3, 96, 96), 10),
+    "fashion-mnist": ImageData((1, 28, 28), 10),
+    "digits": ImageData((1, 8, 8), 10),
 }
+PAPER_DATA = ("mnist", "cifar10", "cifar100", "stl10")
 
 # Method: dynamics, then state channels, width and published size for each data set in the order
 # above. All of these sizes are matched exactly.
@@ -168,20 +193,17 @@ _SAME_SIZE: dict[str, tuple[str, dict[int, tuple[tuple[int, int], ...]]]] = {
 
 def _baselines() -> Iterator[ImagePreset]:
     for method, (dynamics, cells) in _BASELINES.items():
-        for data, (channels, width, published) in zip(IMAGE_DATA, cells, strict=True):
+        for data, (channels, width, published) in zip(PAPER_DATA, cells, strict=True):
             script = "mnist" if data == "mnist" else "cifar"
-            yield ImagePreset(
-                data,
-                method,
+            model = ImageModel(
                 dynamics,
                 "conv",
                 channels,
                 width,
-                parameters=published,
-                published=published,
                 dynamics_options=_SCRIPTS[script].get(method, {}),
                 idle_scalars=_IDLE_SCALARS[script].get(method, 0),
             )
+            yield ImagePreset(data, method, model, published, published)
 
 
 def _bfno() -> Iterator[ImagePreset]:
@@ -191,17 +213,8 @@ def _bfno() -> Iterator[ImagePreset]:
     # The published size of MNIST is that of no natural configuration. Of those with the published
     # width, one with three zero channels beside the image comes nearest (0.13 % more): 31,370 of
     # 85,591 parameters are then the head's. Hence a second preset with that budget.
-    yield ImagePreset(
-        "mnist",
-        "bfno-node-budget",
-        "first_order",
-        "bfno",
-        channels=4,
-        width=47,
-        parameters=85_706,
-        published=85_591,
-        field_options=two,
-    )
+    four_channels = ImageModel("first_order", "bfno", channels=4, width=47, field_options=two)
+    yield ImagePreset("mnist", "bfno-node-budget", four_channels, 85_706, 85_591)
 
 
 def _ablation() -> Iterator[ImagePreset]:
@@ -222,7 +235,7 @@ def _same_size() -> Iterator[ImagePreset]:
     for operator, (option, sizes) in _SAME_SIZE.items():
         for number, cells in sizes.items():
             method = f"{operator}-node" if number == 4 else f"{operator}-node-{option}{number}"
-            for data, (width, parameters) in zip(IMAGE_DATA, cells, strict=True):
+            for data, (width, parameters) in zip(PAPER_DATA, cells, strict=True):
                 options = {option: number}
                 yield _operator(data, method, operator, width, parameters, None, options)
 
@@ -237,23 +250,48 @@ def _operator(
     options: Mapping[str, Any],
 ) -> ImagePreset:
     """An operator as a field of the image itself."""
-    return ImagePreset(
-        data,
-        method,
-        "first_order",
-        operator,
-        channels=IMAGE_DATA[data].shape[0],
-        width=width,
-        parameters=parameters,
-        published=published,
-        field_options=options,
-    )
+    channels = IMAGE_DATA[data].shape[0]
+    model = ImageModel("first_order", operator, channels, width, field_options=options)
+    return ImagePreset(data, method, model, parameters, published)
+
+
+def _branches() -> Iterator[ImagePreset]:
+    """BFNO at its published width with one to five branches."""
+    for data, (width, *_) in _BFNO.items():
+        about = IMAGE_DATA[data]
+        channels = about.shape[0]
+        for branches in range(1, 6):
+            layers = 3 * (4 * branches * width**2 + (2 * branches + 2) * width)
+            ends = (channels + 2) * width + (width + 1) * channels
+            size = layers + ends + _head_size(about, channels)
+            method, options = f"bfno-node-branches{branches}", {"branches": branches}
+            yield _operator(data, method, "bfno", width, size, None, options)
+
+
+def _paper() -> Iterator[ImagePreset]:
+    for presets in (_baselines(), _bfno(), _ablation(), _same_size(), _branches()):
+        yield from presets
+
+
+def _beyond() -> Iterator[ImagePreset]:
+    """The models of MNIST for other grey images; only the head has another size."""
+    for preset in _paper():
+        if preset.data == "mnist":
+            for data in ("fashion-mnist", "digits"):
+                heads = [
+                    _head_size(IMAGE_DATA[of], preset.model.channels) for of in ("mnist", data)
+                ]
+                size = preset.parameters - heads[0] + heads[1]
+                yield ImagePreset(data, preset.method, preset.model, size)
+
+
+def _head_size(about: ImageData, state_channels: int) -> int:
+    _, height, width = about.shape
+    return (state_channels * height * width + 1) * about.classes
 
 
 IMAGE_PRESETS: Mapping[tuple[str, str], ImagePreset] = {
-    (preset.data, preset.method): preset
-    for presets in (_baselines(), _bfno(), _ablation(), _same_size())
-    for preset in presets
+    (preset.data, preset.method): preset for presets in (_paper(), _beyond()) for preset in presets
 }
 """Every preset by the names of its data set and its method."""
 
@@ -262,17 +300,18 @@ def find_image_preset(data: str, method: str) -> ImagePreset:
     """Return the preset of that data set and method.
 
     Raises:
-        ValueError: If there is none; the message names the nearest ones.
+        ConfigError: If there is none; the message names the nearest ones.
 
     Example:
-        >>> find_image_preset("cifar10", "bfno-node").width
+        >>> find_image_preset("cifar10", "bfno-node").model.width
         76
     """
     if (data, method) in IMAGE_PRESETS:
         return IMAGE_PRESETS[data, method]
     names = [f"{known}/{its_method}" for known, its_method in IMAGE_PRESETS]
     nearest = difflib.get_close_matches(f"{data}/{method}", names, n=3, cutoff=0.0)
-    raise ValueError(
-        f"data and method must name a preset, got {data}/{method}; the nearest are "
-        f"{', '.join(nearest)}"
+    raise ConfigError(
+        f"{data}/{method}",
+        "there is no such experiment",
+        f"the nearest are {', '.join(nearest)}; `bfno models` lists all",
     )
