@@ -1,0 +1,358 @@
+"""Tables of runs: means over seeds, best first, as plain text, Markdown or CSV."""
+
+from __future__ import annotations
+
+import csv
+import html
+import io
+import json
+import math
+from collections import defaultdict
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from bfno.results.record import HEADLINES, RunResult
+
+__all__ = [
+    "Column",
+    "Estimate",
+    "Replicates",
+    "Table",
+    "as_csv",
+    "as_markdown",
+    "as_text",
+    "cell_text",
+    "comparison",
+    "flat_config",
+    "per_class",
+    "replicates",
+]
+
+MEBIBYTE = 2**20
+# More settings than this say less about a variant than the name of its run.
+_MOST_SETTINGS_IN_A_NAME = 3
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A number measured once or several times.
+
+    Attributes:
+        mean: Mean of the measurements.
+        std: Their standard deviation, dividing by one less than their number; none for a single.
+        digits: Decimals that are worth printing.
+
+    Example:
+        >>> str(Estimate.of([0.96, 0.98], digits=2))
+        '0.97 ± 0.01'
+    """
+
+    mean: float
+    std: float | None
+    digits: int
+
+    @classmethod
+    def of(cls, values: Iterable[float | None], digits: int) -> Estimate | None:
+        """The estimate from measurements, some of which may be missing; none without any."""
+        known = [value for value in values if value is not None]
+        if not known:
+            return None
+        # Not the statistics module: it raises on infinities, which a diverged run may hold.
+        mean = sum(known) / len(known)
+        if len(known) == 1:
+            return cls(mean, None, digits)
+        squares = sum((value - mean) * (value - mean) for value in known)
+        return cls(mean, math.sqrt(squares / (len(known) - 1)), digits)
+
+    def __str__(self) -> str:
+        mean = _number(self.mean, self.digits)
+        return mean if self.std is None else f"{mean} ± {_number(self.std, self.digits)}"
+
+
+# A tuple holds seeds.
+Cell = str | int | Estimate | tuple[int, ...] | None
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column of a table.
+
+    Attributes:
+        key: Its name for programs: the key of the record where there is one.
+        title: Its name for people.
+        numeric: Whether it holds numbers.
+        measured: Whether these may have a standard deviation.
+    """
+
+    key: str
+    title: str
+    numeric: bool = True
+    measured: bool = False
+
+
+@dataclass(frozen=True)
+class Table:
+    """Columns, rows of cells, and which cells (row, column) are the best of their kind."""
+
+    columns: tuple[Column, ...]
+    rows: tuple[tuple[Cell, ...], ...]
+    best: frozenset[tuple[int, int]] = frozenset()
+
+
+@dataclass(frozen=True)
+class Replicates:
+    """Runs that differ in nothing but their seed.
+
+    Attributes:
+        label: The method, and in brackets what tells it from others of the same name.
+        runs: The runs, by seed.
+    """
+
+    label: str
+    runs: tuple[RunResult, ...]
+
+    @property
+    def task(self) -> tuple[str, str]:
+        """Data and scale: what the results of two methods must share to be compared."""
+        return self.runs[0].data, self.runs[0].scale
+
+    def result(self, key: str, digits: int) -> Estimate | None:
+        """A metric of the result over the seeds."""
+        return Estimate.of((run.result.get(key) for run in self.runs), digits)
+
+    def score(self) -> Estimate | None:
+        """The headline metric over the seeds."""
+        metric = self.runs[0].headline
+        return None if metric is None else self.result(metric.key, metric.digits)
+
+
+def replicates(runs: Iterable[RunResult]) -> list[Replicates]:
+    """Gather the runs that differ in their seed alone, by task and then best first.
+
+    The order does not depend on that of the runs. Runs with one seed but twice are no replicates
+    of each other, and stay apart.
+    """
+    methods: dict[tuple[str, str, str], list[list[RunResult]]] = defaultdict(list)
+    for (method, _), same in sorted(_by_settings(runs).items()):
+        same = sorted(same, key=lambda run: (run.seed, run.name))
+        distinct = len({run.seed for run in same}) == len(same)
+        methods[method] += [same] if distinct else [[run] for run in same]
+    found = []
+    for (_, _, method), groups in methods.items():
+        labels = _labels(method, groups)
+        found += [
+            Replicates(label, tuple(group)) for label, group in zip(labels, groups, strict=True)
+        ]
+    return sorted(found, key=_order)
+
+
+def comparison(runs: Iterable[RunResult]) -> Table:
+    """Compare runs: one row for those that differ in their seed alone, the best first.
+
+    Args:
+        runs: Runs of any tasks; each headline metric that one of them has is a column.
+    """
+    groups = replicates(runs)
+    columns = _columns(groups)
+    rows = tuple(tuple(read(group) for _, read in columns) for group in groups)
+    keys = [column.key for column, _ in columns]
+    return Table(tuple(column for column, _ in columns), rows, frozenset(_best(groups, keys)))
+
+
+def per_class(run: RunResult) -> Table:
+    """Precision and recall of each class, from the confusion matrix of a run."""
+    columns = (
+        Column("class", "class", numeric=False),
+        Column("precision", "precision"),
+        Column("recall", "recall"),
+        Column("samples", "test samples"),
+    )
+    rows = []
+    for index, row in enumerate(run.confusion):
+        predicted = sum(other[index] for other in run.confusion)
+        name = run.classes[index] if index < len(run.classes) else str(index)
+        rows.append((name, _share(row[index], predicted), _share(row[index], sum(row)), sum(row)))
+    return Table(columns, tuple(rows))
+
+
+def flat_config(config: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Nested settings as one level of dotted names.
+
+    Example:
+        >>> flat_config({"seed": 7, "model": {"width": 32, "branches": 2}})
+        {'seed': 7, 'model.width': 32, 'model.branches': 2}
+    """
+    flat: dict[str, Any] = {}
+    for key, value in config.items():
+        if isinstance(value, dict) and value:
+            flat.update(flat_config(value, f"{prefix}{key}."))
+        else:
+            flat[prefix + key] = value
+    return flat
+
+
+def cell_text(cell: Cell) -> str:
+    """A cell as people read it; a dash where there is nothing."""
+    if cell is None:
+        return "–"
+    if isinstance(cell, tuple):
+        return str(cell[0]) if len(cell) == 1 else f"{len(cell)} seeds"
+    return f"{cell:,}" if isinstance(cell, int) else str(cell)
+
+
+def as_text(table: Table) -> str:
+    """The table as aligned plain text for a terminal."""
+    lines = [[column.title for column in table.columns]]
+    lines += [[cell_text(cell) for cell in row] for row in table.rows]
+    widths = [max(len(line[index]) for line in lines) for index in range(len(table.columns))]
+    lines.insert(1, ["-" * width for width in widths])
+    return "".join(f"{_aligned(line, widths, table.columns)}\n" for line in lines)
+
+
+def as_markdown(table: Table) -> str:
+    """The table as GitHub's Markdown, the best cells in bold."""
+    lines = [[_markdown(column.title) for column in table.columns]]
+    lines.append(["---:" if column.numeric else "---" for column in table.columns])
+    for number, row in enumerate(table.rows):
+        texts = [_markdown(cell_text(cell)) for cell in row]
+        best = [(number, index) in table.best for index in range(len(row))]
+        lines.append(
+            [f"**{text}**" if top else text for text, top in zip(texts, best, strict=True)]
+        )
+    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
+
+
+def as_csv(table: Table) -> str:
+    """The table for programs: full precision, each standard deviation in its own column."""
+    written = io.StringIO()
+    writer = csv.writer(written, lineterminator="\n")
+    header = []
+    for column in table.columns:
+        header += [column.key, f"{column.key}_std"] if column.measured else [column.key]
+    writer.writerow(header)
+    for row in table.rows:
+        line: list[object] = []
+        for column, cell in zip(table.columns, row, strict=True):
+            if isinstance(cell, Estimate):
+                line += [cell.mean, cell.std]
+            elif isinstance(cell, tuple):
+                line.append(" ".join(map(str, cell)))
+            else:
+                line += [cell, None] if column.measured else [cell]
+        writer.writerow(line)
+    return written.getvalue()
+
+
+def _by_settings(
+    runs: Iterable[RunResult],
+) -> dict[tuple[tuple[str, str, str], str], list[RunResult]]:
+    found: dict[tuple[tuple[str, str, str], str], list[RunResult]] = defaultdict(list)
+    for run in runs:
+        settings = {key: value for key, value in run.config.items() if key != "seed"}
+        text = json.dumps(settings, sort_keys=True)
+        found[(run.data, run.scale, run.method), text].append(run)
+    return found
+
+
+def _labels(method: str, groups: list[list[RunResult]]) -> list[str]:
+    """The method's name for each of its groups, with the settings in which they differ."""
+    if len(groups) == 1:
+        return [method]
+    flats = [flat_config(group[0].config) for group in groups]
+    keys = list(dict.fromkeys(key for flat in flats for key in flat if key != "seed"))
+    keys = [key for key in keys if len({repr(flat.get(key)) for flat in flats}) > 1]
+    if not 0 < len(keys) <= _MOST_SETTINGS_IN_A_NAME:
+        return [f"{method} ({group[0].name})" for group in groups]
+    labels = [", ".join(f"{key}={flat.get(key)}" for key in keys) for flat in flats]
+    # The same settings with the same seed twice: only the runs' names tell them apart.
+    twice = len(set(labels)) < len(labels)
+    ends = [f"; {group[0].name}" if twice else "" for group in groups]
+    return [f"{method} ({label}{end})" for label, end in zip(labels, ends, strict=True)]
+
+
+def _order(group: Replicates) -> tuple[Any, ...]:
+    metric, score = group.runs[0].headline, group.score()
+    rank = (len(HEADLINES), math.inf)
+    if metric is not None:
+        rank = (HEADLINES.index(metric), metric.rank(score and score.mean))
+    return (*group.task, *rank, group.label, group.runs[0].seed)
+
+
+def _columns(groups: list[Replicates]) -> list[tuple[Column, Callable[[Replicates], Cell]]]:
+    """Each column with the function that reads its cell."""
+    columns: list[tuple[Column, Callable[[Replicates], Cell]]] = [
+        (Column("method", "method", numeric=False), lambda group: group.label),
+        (Column("data", "data", numeric=False), lambda group: group.runs[0].data),
+    ]
+    if len({group.runs[0].scale for group in groups}) > 1:
+        columns.append((Column("scale", "scale", numeric=False), lambda group: group.task[1]))
+    columns.append((Column("parameters", "parameters"), lambda group: group.runs[0].parameters))
+    used = {group.runs[0].headline for group in groups}
+    columns += [
+        _measured(metric.key, metric.title, metric.digits) for metric in HEADLINES if metric in used
+    ]
+    columns += [
+        _measured("train_loss", "train loss", 4),
+        _measured("forward_nfe", "NFE forward", 1),
+        _measured("backward_nfe", "NFE backward", 1),
+        _measured("test_nfe", "NFE test", 1),
+        (Column("seconds", "seconds", measured=True), _seconds),
+        (Column("peak_memory_mib", "peak MiB", measured=True), _mebibytes),
+        (Column("seed", "seed"), lambda group: tuple(run.seed for run in group.runs)),
+    ]
+    return columns
+
+
+def _measured(
+    key: str, title: str, digits: int
+) -> tuple[Column, Callable[[Replicates], Estimate | None]]:
+    return Column(key, title, measured=True), lambda group: group.result(key, digits)
+
+
+def _seconds(group: Replicates) -> Estimate | None:
+    return Estimate.of((run.seconds for run in group.runs), digits=1)
+
+
+def _mebibytes(group: Replicates) -> Estimate | None:
+    peaks = (run.peak_memory for run in group.runs)
+    return Estimate.of((peak and peak / MEBIBYTE for peak in peaks), digits=0)
+
+
+def _best(groups: list[Replicates], keys: list[str]) -> Iterable[tuple[int, int]]:
+    """The cells of the headline metric that no other method of the same task beats."""
+    for number, group in enumerate(groups):
+        metric, score = group.runs[0].headline, group.score()
+        rivals = [
+            other.score()
+            for other in groups
+            if other.task == group.task and other.runs[0].headline == metric
+        ]
+        if metric is None or score is None or len(rivals) < 2:
+            continue
+        ranks = [metric.rank(rival and rival.mean) for rival in rivals]
+        if metric.rank(score.mean) == min(ranks) < max(ranks):
+            yield number, keys.index(metric.key)
+
+
+def _share(part: int, whole: int) -> Estimate | None:
+    return Estimate(part / whole, None, 3) if whole else None
+
+
+def _number(value: float, digits: int) -> str:
+    return f"{value:.3g}" if abs(value) >= 1e9 else f"{value:,.{digits}f}"
+
+
+def _aligned(line: list[str], widths: list[int], columns: tuple[Column, ...]) -> str:
+    texts = [
+        text.rjust(width) if column.numeric else text.ljust(width)
+        for text, width, column in zip(line, widths, columns, strict=True)
+    ]
+    return "  ".join(texts).rstrip()
+
+
+def _markdown(text: str) -> str:
+    # Names come from files: they must neither break the row nor become markup.
+    for letter in "\\`*_[]|~":
+        text = text.replace(letter, "\\" + letter)
+    return html.escape(text, quote=False)
