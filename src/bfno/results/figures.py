@@ -1,0 +1,282 @@
+"""Figures of runs as SVG text: curves over the epochs and confusion matrices.
+
+The same runs give the same bytes. Text and paper take the colours of the page that a figure stands
+in, if it defines `--ink`, `--paper` and so on; alone, a figure is dark on white.
+"""
+
+from __future__ import annotations
+
+import html
+import io
+import math
+import re
+import warnings
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from bfno.errors import ConfigError
+from bfno.results.record import RunResult
+from bfno.results.tables import Replicates, replicates
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+__all__ = ["PALETTE", "colours", "confusion_matrix", "loss_curves", "metric_curves", "nfe_curves"]
+
+# Okabe and Ito's colours, which people with any colour vision can tell apart.
+PALETTE = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#6b6b6b")
+_INK, _FAINT, _PAPER = "#1f2430", "#d9dce3", "#fefefe"
+_THEME = {_INK: "--ink", _FAINT: "--faint", _PAPER: "--paper"}
+_THEME |= {colour: f"--method-{index}" for index, colour in enumerate(PALETTE)}
+_STYLE = {
+    "svg.fonttype": "none",  # text stays text: small, searchable, and in any alphabet
+    "text.parse_math": False,  # a dollar sign in a name is a dollar sign
+    "font.size": 10.0,
+    "font.sans-serif": ["DejaVu Sans", "Helvetica", "Arial", "sans-serif"],
+    "text.color": _INK,
+    "axes.labelcolor": _INK,
+    "axes.titlelocation": "left",
+    "axes.titlesize": 11.0,
+    "axes.titleweight": "bold",
+    "axes.edgecolor": _FAINT,
+    "axes.facecolor": _PAPER,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "axes.grid.axis": "y",
+    "axes.axisbelow": True,
+    "grid.color": _FAINT,
+    "grid.linewidth": 0.6,
+    "figure.facecolor": _PAPER,
+    "figure.constrained_layout.use": True,
+    "xtick.color": _FAINT,
+    "ytick.color": _FAINT,
+    "xtick.labelcolor": _INK,
+    "ytick.labelcolor": _INK,
+    "legend.frameon": False,
+    "legend.fontsize": 9.0,
+}
+_MOST_CLASSES_WITH_NUMBERS = 20
+_LONGEST_NAME = 24
+_CURVE_SIZE = (5.2, 3.6)
+# Losses that differ by more than this factor do not show on a linear axis.
+_WIDE_RANGE = 50.0
+
+
+def colours(runs: Iterable[RunResult]) -> dict[str, str]:
+    """A colour for each method, the same in every figure: ours first, the rest by name.
+
+    Methods beyond the palette share its colours.
+    """
+    labels = {group.label for group in replicates(runs)}
+    order = sorted(labels, key=lambda label: ("bfno" not in label, label))
+    return {label: PALETTE[index % len(PALETTE)] for index, label in enumerate(order)}
+
+
+def loss_curves(runs: Sequence[RunResult], palette: dict[str, str] | None = None) -> str | None:
+    """Loss against epochs, in training and on samples held out.
+
+    Args:
+        runs: Runs of one task; those that differ in their seed alone become a mean and a band.
+        palette: The colour of each method, as from `colours`.
+
+    Returns:
+        SVG text; none if there is nothing to draw.
+    """
+    return _curves(runs, palette, "Loss", "loss", _splits(runs, "loss"))
+
+
+def metric_curves(runs: Sequence[RunResult], palette: dict[str, str] | None = None) -> str | None:
+    """The headline metric against epochs; arguments and result as for `loss_curves`."""
+    metric = runs[0].headline if runs else None
+    if metric is None or metric.name == "loss":
+        return None
+    title = metric.title.removeprefix("test ")
+    splits = _splits(runs, metric.name)
+    return _curves(runs, palette, title[0].upper() + title[1:], title, splits)
+
+
+def nfe_curves(runs: Sequence[RunResult], palette: dict[str, str] | None = None) -> str | None:
+    """Function evaluations against epochs; arguments and result as for `loss_curves`."""
+    passes = {"forward_nfe": "forward", "backward_nfe": "backward"}
+    return _curves(runs, palette, "Cost of a training step", "function evaluations", passes)
+
+
+def confusion_matrix(run: RunResult) -> str | None:
+    """Which classes a run takes for which; none if the run recorded no such counts."""
+    size = len(run.confusion)
+    if not size:
+        return None
+    alt = f"Confusion matrix of {run.method} on {run.data}"
+    with _drawing(f"{alt}, {run.name}") as (figure, written):
+        side = min(7.0, max(3.4, 1.6 + 0.36 * size))
+        figure.set_size_inches(side, side)
+        axes = figure.subplots()
+        _draw_counts(axes, run.confusion)
+        numbered = size <= _MOST_CLASSES_WITH_NUMBERS
+        names = [_short(name) for name in run.classes] if numbered else []
+        if len(names) == size:
+            upright = max(map(len, names)) > 3
+            axes.set_xticks(range(size), names, rotation=90 if upright else 0)
+            axes.set_yticks(range(size), names)
+        axes.set(xlabel="predicted class", ylabel="true class", aspect="equal")
+        axes.invert_yaxis()
+        axes.grid(visible=False)
+        axes.spines[:].set_visible(False)
+        axes.tick_params(length=0)
+    return _inline(written.getvalue(), alt)
+
+
+def _splits(runs: Sequence[RunResult], name: str) -> dict[str, str]:
+    """Keys to draw with their names: training, and the first held-out split that there is."""
+    known = {key for run in runs for epoch in run.epochs for key in epoch}
+    held_out = [split for split in ("test", "validation") if f"{split}_{name}" in known][:1]
+    return {f"train_{name}": "training"} | {f"{split}_{name}": split for split in held_out}
+
+
+def _curves(
+    runs: Sequence[RunResult],
+    palette: dict[str, str] | None,
+    title: str,
+    unit: str,
+    keys: dict[str, str],
+) -> str | None:
+    groups = replicates(runs)
+    series = [
+        (group, key, points) for group in groups for key in keys if (points := _points(group, key))
+    ]
+    if not series:
+        return None
+    palette = palette or colours(runs)
+    dashes = dict(zip(keys, ("-", (0, (4, 2))), strict=False))
+    alt = f"{title} on {groups[0].task[0]}: {unit} against epochs"
+    with _drawing(f"{alt}, {groups[0].task}") as (figure, written):
+        figure.set_size_inches(*_CURVE_SIZE)
+        axes = figure.subplots()
+        for group, key, points in series:
+            _draw_series(axes, points, palette[group.label], dashes[key])
+        _scale_axes(axes, [value for _, _, points in series for *_, value in points])
+        axes.set_title(title)
+        axes.set(xlabel="epoch", ylabel=unit)
+        used = [key for key in keys if any(key == other for _, other, _ in series)]
+        _add_legends(axes, groups, palette, {keys[key]: dashes[key] for key in used})
+    return _inline(written.getvalue(), alt)
+
+
+def _points(group: Replicates, key: str) -> list[tuple[int, float, float, float]]:
+    """Epoch, lowest, highest and mean value over the seeds."""
+    values: dict[int, list[float]] = {}
+    for run in group.runs:
+        for epoch in run.epochs:
+            value = epoch.get(key)
+            if value is not None and math.isfinite(value):
+                values.setdefault(epoch["epoch"], []).append(value)
+    return [
+        (epoch, min(found), max(found), sum(found) / len(found))
+        for epoch, found in sorted(values.items())
+    ]
+
+
+def _draw_series(
+    axes: Axes, points: list[tuple[int, float, float, float]], colour: str, dashes: Any
+) -> None:
+    epochs, low, high, mean = zip(*points, strict=True)
+    dots = {"marker": "o", "markersize": 2.8} if len(points) <= 12 else {}
+    axes.plot(epochs, mean, color=colour, linestyle=dashes, linewidth=1.7, **dots)
+    if low != high:
+        axes.fill_between(epochs, low, high, color=colour, alpha=0.14, linewidth=0)
+
+
+def _scale_axes(axes: Axes, values: list[float]) -> None:
+    from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator
+
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    axes.margins(x=0.02)
+    if min(values) > 0 and max(values) > _WIDE_RANGE * min(values):
+        axes.set_yscale("log")
+        axes.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0), numticks=8))
+        axes.yaxis.set_minor_locator(NullLocator())
+        axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+
+
+def _add_legends(
+    axes: Axes, groups: list[Replicates], palette: dict[str, str], styles: dict[str, Any]
+) -> None:
+    """Colours tell the methods, below; dashes what was measured, on the line of the title."""
+    from matplotlib.lines import Line2D
+
+    dashes = [Line2D([], [], color=_INK, linestyle=style) for style in styles.values()]
+    corner = {"loc": "lower right", "bbox_to_anchor": (1, 1), "borderaxespad": 0.2}
+    axes.legend(dashes, list(styles), ncols=len(styles), **corner)
+    labels = list(dict.fromkeys(group.label for group in groups))
+    colours = [Line2D([], [], color=palette[label], linewidth=3) for label in labels]
+    names = [_short(label) for label in labels]
+    columns = max(1, 52 // (max(map(len, names)) + 5))
+    axes.figure.legend(colours, names, loc="outside lower left", ncols=columns)
+
+
+def _draw_counts(axes: Axes, counts: list[list[int]]) -> None:
+    """Cells as dark as their share of the true class, with their counts where these fit."""
+    from matplotlib.colors import to_rgb
+
+    size = len(counts)
+    shares = [[count / max(sum(row), 1) for count in row] for row in counts]
+    # Opacity, not a colour map: an empty cell then has the colour of the page, light or dark.
+    cells = [[(*to_rgb(PALETTE[0]), share) for share in row] for row in shares]
+    small = size <= _MOST_CLASSES_WITH_NUMBERS
+    if not small:
+        axes.imshow(cells, interpolation="nearest")
+        return
+    edges = [index - 0.5 for index in range(size + 1)]
+    axes.pcolormesh(edges, edges, cells, edgecolors=_FAINT, linewidth=0.5)
+    for row, column in ((row, column) for row in range(size) for column in range(size)):
+        if counts[row][column]:
+            colour = "white" if shares[row][column] > 0.5 else _INK
+            text = {"ha": "center", "va": "center", "color": colour, "fontsize": 8.5}
+            axes.text(column, row, str(counts[row][column]), **text)
+
+
+@contextmanager
+def _drawing(salt: str) -> Iterator[tuple[Figure, io.StringIO]]:
+    """An empty figure, and the text that holds its SVG afterwards."""
+    try:
+        import matplotlib
+        from matplotlib.figure import Figure
+    except ImportError:
+        fix = "pip install 'bfno[report]'"
+        raise ConfigError("matplotlib", "is not installed", fix) from None
+    written = io.StringIO()
+    with matplotlib.rc_context(), warnings.catch_warnings():
+        matplotlib.rcdefaults()  # a user's own style would make other bytes of the same runs
+        # The salt makes the names inside a figure its own, since many share one page.
+        style: dict[Any, Any] = {**_STYLE, "svg.hashsalt": salt}
+        matplotlib.rcParams.update(style)
+        # The text is set by the reader's browser, so it need not be in matplotlib's font.
+        warnings.filterwarnings("ignore", message="Glyph .* missing from font")
+        figure = Figure()
+        yield figure, written
+        nothing = dict.fromkeys(("Creator", "Date", "Format", "Type"))
+        figure.savefig(written, format="svg", metadata=nothing)
+
+
+def _inline(svg: str, alt: str) -> str:
+    """The SVG element alone, with a text for those who cannot see it, in the page's colours."""
+    svg = svg[svg.index("<svg") :]
+    svg = re.sub(r"<metadata>.*?</metadata>|<!--.*?-->", "", svg, flags=re.DOTALL)
+    used = set(re.findall(r'(?:url\(|href=")#([^)"]+)', svg))
+    # Names that nothing refers to would be there once for each figure of a page.
+    svg = re.sub(r' id="([^"]*)"', lambda name: name[0] if name[1] in used else "", svg)
+    svg = re.sub(r"#[0-9a-f]{6}\b", _themed, svg)
+    label = html.escape(alt, quote=True)
+    return svg.replace("<svg", f'<svg role="img" aria-label="{label}"', 1).strip()
+
+
+def _themed(colour: re.Match[str]) -> str:
+    name = _THEME.get(colour[0])
+    return colour[0] if name is None else f"var({name}, {colour[0]})"
+
+
+def _short(name: str) -> str:
+    return name if len(name) <= _LONGEST_NAME else name[: _LONGEST_NAME - 1] + "…"
