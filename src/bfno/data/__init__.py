@@ -1,0 +1,53 @@
+"""Image files as tensors of bytes: named data sets, folders of images, and their division.
+
+Each name is imported when it is first used, so that listing the data sets loads no torch.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from bfno.data.catalogue import DATA_SETS, DataFile, DataSet, RemoteFile, find_data_set
+    from bfno.data.folders import load_folder, read_image
+    from bfno.data.images import ImageSet, Split, Splits, divide, resized
+    from bfno.data.stl import stl10_folds
+    from bfno.data.store import FileCheck, check, data_folder, get, load, locate
+
+__all__ = [
+    "DATA_SETS",
+    "DataFile",
+    "DataSet",
+    "FileCheck",
+    "ImageSet",
+    "RemoteFile",
+    "Split",
+    "Splits",
+    "check",
+    "data_folder",
+    "divide",
+    "find_data_set",
+    "get",
+    "load",
+    "load_folder",
+    "locate",
+    "read_image",
+    "resized",
+    "stl10_folds",
+]
+
+_HOMES = {
+    "bfno.data.catalogue": ("DATA_SETS", "DataFile", "DataSet", "RemoteFile", "find_data_set"),
+    "bfno.data.folders": ("load_folder", "read_image"),
+    "bfno.data.images": ("ImageSet", "Split", "Splits", "divide", "resized"),
+    "bfno.data.stl": ("stl10_folds",),
+    "bfno.data.store": ("FileCheck", "check", "data_folder", "get", "load", "locate"),
+}
+_HOME = {name: module for module, names in _HOMES.items() for name in names}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(_HOME[name]), name)

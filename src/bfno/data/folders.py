@@ -1,0 +1,216 @@
+"""Folders of images, one for each class."""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from bfno.data.images import ImageSet, Split
+from bfno.data.pixels import SUFFIXES, Header, decode, quiet_pillow, read_header
+from bfno.data.reading import refusing_damage
+from bfno.data.stratify import hold_out_of_each_class
+from bfno.errors import ConfigError, DataError
+
+__all__ = ["load_folder", "read_image"]
+
+_LOG = logging.getLogger(__name__)
+_THREADS = 4
+_USUAL_SIDE, _LARGEST_COMMON_SIDE = 32, 96
+_OTHER_NAMES_FOR_TEST = ("val", "valid", "validation")
+
+_Result = TypeVar("_Result")
+
+
+@dataclass(frozen=True)
+class _File:
+    path: Path
+    label: int
+
+
+def load_folder(
+    folder: Path,
+    *,
+    size: int | tuple[int, int] | None = None,
+    colour: bool | None = None,
+    test_fraction: float = 0.2,
+    seed: int = 0,
+    corrupt: str = "refuse",
+) -> ImageSet:
+    """Load images whose folder's name is their class.
+
+    Either `folder/train/CLASS/*` and `folder/test/CLASS/*`, or one of `folder/train/CLASS/*` and
+    `folder/CLASS/*`, of which a random share of each class is for testing. Classes and files are
+    taken in the order of their names. Hidden files and those that are no images are ignored.
+
+    Images are stretched to one size, put on white where they are transparent and turned as their
+    EXIF data says.
+
+    Args:
+        folder: Where the images lie.
+        size: Height and width, or the side of a square. By default the size that all images have,
+            if no side is above 96, else 32.
+        colour: Whether images have three channels or one. By default one if all are stored grey.
+        test_fraction: Share of each class for testing, where the folder has no test part.
+        seed: Number that fixes that share.
+        corrupt: What to do with images that cannot be read: `refuse`, or `skip` to leave them out
+            and name them in `skipped`.
+
+    Raises:
+        ConfigError: If a setting is out of range.
+        DataError: If the folder is not as described or an image cannot be read.
+    """
+    _check_settings(size, test_fraction, corrupt)
+    folder = Path(folder)
+    classes, train, test = _find_parts(folder)
+    with quiet_pillow(), ThreadPoolExecutor(_THREADS) as pool:
+        read = _Readings(folder, pool, corrupt)
+        train_headers, train = read(train, lambda file: read_header(file.path))
+        test_headers, test = read(test, lambda file: read_header(file.path))
+        shape = _shape([*train_headers, *test_headers], size, colour)
+        parts = [read(part, lambda file: decode(file.path, shape)) for part in (train, test)]
+    for _, files in parts[: 2 if test else 1]:
+        _check_every_class(folder, files, classes)
+    if read.skipped:
+        first = ", ".join(read.skipped[:3])
+        _LOG.warning("%s: left out %d unreadable images: %s", folder, len(read.skipped), first)
+    splits = [_split(images, files, shape) for images, files in parts]
+    if not test:
+        kept, held_out = hold_out_of_each_class(splits[0].labels, test_fraction, seed)
+        splits = [splits[0].take(kept), splits[0].take(held_out)]
+    return ImageSet(splits[0], splits[1], classes, tuple(read.skipped))
+
+
+def read_image(path: Path, shape: tuple[int, int, int]) -> Tensor:
+    """Read one image for a model that takes that shape.
+
+    Args:
+        path: An image file.
+        shape: Channels (1 or 3), height and width.
+
+    Returns:
+        Bytes of that shape, made in the same way as by `load_folder`.
+
+    Raises:
+        ConfigError: If no image has that shape.
+        DataError: If it cannot be read.
+    """
+    if shape[0] not in (1, 3) or min(shape) < 1:
+        raise ConfigError("shape", f"no image has {shape}", "use 1 or 3 channels and sides above 0")
+    path = Path(path)
+    if not path.is_file():
+        raise DataError(path, "is not there or no file", "name an image file")
+    with quiet_pillow():
+        return torch.from_numpy(np.ascontiguousarray(decode(path, shape)))
+
+
+class _Readings:
+    """Reads many files at once, and gathers those that cannot be read."""
+
+    def __init__(self, folder: Path, pool: ThreadPoolExecutor, corrupt: str) -> None:
+        self._folder, self._pool, self._corrupt = folder, pool, corrupt
+        self.skipped: list[str] = []
+
+    def __call__(
+        self, files: list[_File], function: Callable[[_File], _Result]
+    ) -> tuple[list[_Result], list[_File]]:
+        """Results and files where the function succeeds."""
+
+        def attempt(file: _File) -> _Result | DataError:
+            try:
+                return function(file)
+            except DataError as error:
+                return error
+
+        outcomes = list(zip(files, self._pool.map(attempt, files), strict=True))
+        errors = [outcome for _, outcome in outcomes if isinstance(outcome, DataError)]
+        if errors and self._corrupt == "refuse":
+            more = f", and {len(errors) - 1} more are unreadable" if errors[1:] else ""
+            fix = f"{errors[0].fix}, or leave such files out with corrupt='skip'"
+            raise DataError(errors[0].what, errors[0].why + more, fix)
+        self.skipped += [str(Path(str(error.what)).relative_to(self._folder)) for error in errors]
+        good = [(outcome, file) for file, outcome in outcomes if not isinstance(outcome, DataError)]
+        return [outcome for outcome, _ in good], [file for _, file in good]
+
+
+def _check_settings(size: int | tuple[int, int] | None, fraction: float, corrupt: str) -> None:
+    if size is not None and np.min(size) < 1:
+        raise ConfigError("size", f"{size} is less than 1", "use 1 or more, or leave it out")
+    if not 0 < fraction < 1:
+        raise ConfigError("test_fraction", f"{fraction} is no share", "use one between 0 and 1")
+    if corrupt not in ("refuse", "skip"):
+        raise ConfigError("corrupt", f"{corrupt!r} is unknown", "use refuse or skip")
+
+
+def _find_parts(folder: Path) -> tuple[tuple[str, ...], list[_File], list[_File]]:
+    """Class names, training files and test files; no test files if there is no such part."""
+    if not folder.is_dir():
+        raise DataError(folder, "is no folder", "name a folder with one folder for each class")
+    train, test = folder / "train", folder / "test"
+    if not train.is_dir():
+        return *_find_classes(folder), []
+    classes, files = _find_classes(train)
+    if not test.is_dir():
+        for name in _OTHER_NAMES_FOR_TEST:
+            if (folder / name).is_dir():
+                raise DataError(folder, f"has train and {name}, but no test", f"rename {name}")
+        return classes, files, []
+    test_classes, test_files = _find_classes(test)
+    if odd := sorted(set(classes) ^ set(test_classes)):
+        why = f"train and test differ in the classes {', '.join(odd)}"
+        raise DataError(folder, why, "give both parts the same class folders")
+    return classes, files, test_files
+
+
+def _find_classes(folder: Path) -> tuple[tuple[str, ...], list[_File]]:
+    fix = "put the images of each class into a folder of its own"
+    with refusing_damage(folder, fix):
+        folders = [path for path in _visible(folder) if path.is_dir()]
+        if len(folders) < 2:
+            why = f"has {len(folders) or 'no'} class folder{'s' * (not folders)}"
+            raise DataError(folder, why, f"{fix}; at least two classes")
+        files = []
+        for label, path in enumerate(folders):
+            found = [file for file in _visible(path) if file.suffix.lower() in SUFFIXES]
+            found = [_File(file, label) for file in found if file.is_file()]
+            if not found:
+                raise DataError(path, "holds no images", "add images or delete the folder")
+            files += found
+    return tuple(path.name for path in folders), files
+
+
+def _visible(folder: Path) -> list[Path]:
+    return sorted(path for path in folder.iterdir() if not path.name.startswith("."))
+
+
+def _check_every_class(folder: Path, files: Iterable[_File], classes: tuple[str, ...]) -> None:
+    counts = Counter(file.label for file in files)
+    for label, name in enumerate(classes):
+        if not counts[label]:
+            raise DataError(folder, f"no image of class {name!r} can be read", "replace the images")
+
+
+def _shape(
+    headers: list[Header], size: int | tuple[int, int] | None, colour: bool | None
+) -> tuple[int, int, int]:
+    if size is None:
+        sizes = {header.size for header in headers}
+        common = len(sizes) == 1 and max(max(sizes)) <= _LARGEST_COMMON_SIDE
+        size = sizes.pop() if common else _USUAL_SIDE
+    height, width = (size, size) if isinstance(size, int) else size
+    if colour is None:
+        colour = not all(header.grey for header in headers)
+    return (3 if colour else 1), height, width
+
+
+def _split(images: list[np.ndarray], files: list[_File], shape: tuple[int, int, int]) -> Split:
+    pixels = np.stack(images) if images else np.empty((0, *shape), np.uint8)
+    return Split(torch.from_numpy(pixels), torch.tensor([file.label for file in files]).long())
