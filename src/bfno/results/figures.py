@@ -60,7 +60,7 @@ _STYLE = {
 }
 _MOST_CLASSES_WITH_NUMBERS = 20
 _LONGEST_NAME = 24
-_CURVE_SIZE = (5.2, 3.6)
+_CURVE_SIZE = (4.2, 3.2)
 # Losses that differ by more than this factor do not show on a linear axis.
 _WIDE_RANGE = 50.0
 
@@ -101,7 +101,7 @@ def metric_curves(runs: Sequence[RunResult], palette: dict[str, str] | None = No
 def nfe_curves(runs: Sequence[RunResult], palette: dict[str, str] | None = None) -> str | None:
     """Function evaluations against epochs; arguments and result as for `loss_curves`."""
     passes = {"forward_nfe": "forward", "backward_nfe": "backward"}
-    return _curves(runs, palette, "Cost of a training step", "function evaluations", passes)
+    return _curves(runs, palette, "NFE", "function evaluations a solve", passes)
 
 
 def confusion_matrix(run: RunResult) -> str | None:
@@ -213,7 +213,7 @@ def _add_legends(
     labels = list(dict.fromkeys(group.label for group in groups))
     colours = [Line2D([], [], color=palette[label], linewidth=3) for label in labels]
     names = [_short(label) for label in labels]
-    columns = max(1, 52 // (max(map(len, names)) + 5))
+    columns = max(1, 42 // (max(map(len, names)) + 5))
     axes.figure.legend(colours, names, loc="outside lower left", ncols=columns)
 
 

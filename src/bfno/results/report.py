@@ -133,7 +133,7 @@ def _mean(value: Estimate | int) -> str:
 
 def _certainty(lead: float, score: Estimate, other: Estimate | None) -> str:
     if other is None or score.std is None or other.std is None:
-        return "Not every method has several seeds, so chance is not ruled out."
+        return "Without several seeds of both, chance is not ruled out."
     if lead > score.std + other.std:
         return "The lead is larger than both standard deviations over the seeds together."
     return "The lead is no larger than the standard deviations over the seeds: it may be chance."
@@ -144,26 +144,26 @@ def _content(runs: Sequence[RunResult]) -> dict[str, Any]:
     runs = [replace(run, experiment=_portable(run.experiment)) for run in runs]
     groups = replicates(runs)
     palette = figures.colours(runs)
-    hues = {label: figures.PALETTE.index(colour) for label, colour in palette.items()}
     ordered = [run for group in groups for run in group.runs]
     tasks = [list(members) for _, members in groupby(groups, key=lambda group: group.task)]
     data = list(dict.fromkeys(run.data for run in ordered))
     return {
         "title": f"Results on {_listed(data)}",
-        "subtitle": f"{_count(len(runs), 'run')} of {_count(len(hues), 'method')}",
+        "subtitle": f"{_count(len(runs), 'run')} of {_count(len(palette), 'method')}",
         "palette": figures.PALETTE,
-        "table": comparison(runs),
-        "groups": [
-            {"hue": hues[group.label], "anchor": _anchor(ordered, group.runs[0])}
+        "tasks": [_task(members, ordered, palette) for members in tasks],
+        "runs": [
+            _run(run, _mark(group.label, run, ordered, palette))
             for group in groups
+            for run in group.runs
         ],
-        "tasks": [_task(members, palette) for members in tasks],
-        "runs": [_run(ordered, run, hues[group.label]) for group in groups for run in group.runs],
         "unfolded": len(runs) <= _MOST_OPEN_RUNS,
     }
 
 
-def _task(groups: list[Replicates], palette: dict[str, str]) -> dict[str, Any]:
+def _task(
+    groups: list[Replicates], ordered: list[RunResult], palette: dict[str, str]
+) -> dict[str, Any]:
     runs = [run for group in groups for run in group.runs]
     draw = (figures.loss_curves, figures.metric_curves, figures.nfe_curves)
     drawn = [curve(runs, palette) for curve in draw]
@@ -172,16 +172,17 @@ def _task(groups: list[Replicates], palette: dict[str, str]) -> dict[str, Any]:
         "data": data,
         "scale": scale,
         "summary": summary(groups),
+        "table": comparison(runs),
+        "marks": [_mark(group.label, group.runs[0], ordered, palette) for group in groups],
         "figures": [figure for figure in drawn if figure],
         "banded": any(len(group.runs) > 1 for group in groups),
     }
 
 
-def _run(ordered: list[RunResult], run: RunResult, hue: int) -> dict[str, Any]:
+def _run(run: RunResult, mark: dict[str, Any]) -> dict[str, Any]:
     return {
-        "anchor": _anchor(ordered, run),
         "run": run,
-        "hue": hue,
+        "mark": mark,
         "score": _score(run.headline, run),
         "facts": {name: cell_text(fact) for name, fact in _facts(run).items() if fact is not None},
         "result": {key: f"{value:.6g}" for key, value in run.result.items()},
@@ -195,7 +196,6 @@ def _facts(run: RunResult) -> dict[str, str | int | None]:
     chosen = None if run.chosen_epoch is None else f"{run.chosen_epoch} of {len(run.epochs)}"
     if chosen and run.chosen_by:
         chosen += f", by {run.chosen_by}"
-    versions = ", ".join(f"{name} {version}" for name, version in run.versions.items())
     return {
         "folder": run.name,
         "parameters": run.parameters,
@@ -203,8 +203,8 @@ def _facts(run: RunResult) -> dict[str, str | int | None]:
         "training steps": run.steps,
         "kept epoch": chosen,
         "threads × processes": run.threads and f"{run.threads} × {run.processes or 1}",
-        "versions": versions or None,
-        "commit": run.commit,
+        "commit": run.commit and run.commit[:12],
+        **{f"version of {name}": str(version) for name, version in run.versions.items()},
     }
 
 
@@ -238,9 +238,13 @@ def _score(metric: Metric | None, run: RunResult) -> str:
     return f"{metric.title} {Estimate(run.result[metric.key], None, metric.digits)}"
 
 
-def _anchor(ordered: list[RunResult], run: RunResult) -> str:
+def _mark(
+    label: str, run: RunResult, ordered: list[RunResult], palette: dict[str, str]
+) -> dict[str, Any]:
+    """The colour of a method, and where on the page to find a run of it."""
     # By place, not by name: a name may hold anything.
-    return f"run-{next(place for place, other in enumerate(ordered, 1) if other is run)}"
+    place = next(place for place, other in enumerate(ordered, 1) if other is run)
+    return {"hue": figures.PALETTE.index(palette[label]), "anchor": f"run-{place}"}
 
 
 def _listed(names: list[str]) -> str:
