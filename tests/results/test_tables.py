@@ -1,0 +1,144 @@
+import csv
+import io
+import math
+import random
+
+import pytest
+
+from bfno.results.record import RunResult
+from bfno.results.tables import Estimate, as_csv, as_markdown, as_text, comparison, per_class
+from tests.results.runs import result
+
+GOLDEN = """\
+method     data       parameters    test accuracy  test AUROC       train loss  NFE forward  NFE backward    NFE test     seconds  peak MiB     seed
+---------  ---------  ----------  ---------------  ----------  ---------------  -----------  ------------  ----------  ----------  --------  -------
+bfno-node  digits         20,123  0.9600 ± 0.0200           –  0.0500 ± 0.0000   22.0 ± 2.0    18.0 ± 0.0  20.0 ± 0.0  62.0 ± 2.0   100 ± 0  3 seeds
+node       digits              –           0.9300           –           0.0500         20.5          18.0        20.0           –         –        0
+gru-d      physionet       5,000                –      0.7500           0.4000            –             –           –     1,234.5       512        1
+"""  # noqa: E501
+
+
+def _runs() -> list[RunResult]:
+    seeds = [
+        _run(
+            "bfno-node",
+            seed,
+            result=result(accuracy, forward_nfe=nfe),
+            parameters=20123,
+            seconds=seconds,
+            peak_memory=100 * 2**20,
+        )
+        for seed, accuracy, nfe, seconds in (
+            (0, 0.94, 20, 60),
+            (1, 0.96, 22, 62),
+            (2, 0.98, 24, 64),
+        )
+    ]
+    series = _run(
+        "gru-d",
+        1,
+        data="physionet",
+        result={"test_auroc": 0.75, "train_loss": 0.4},
+        parameters=5000,
+        seconds=1234.5,
+        peak_memory=512 * 2**20,
+    )
+    return [*seeds, _run("node", 0, result=result(0.93)), series]
+
+
+def _run(method: str, seed: int, data: str = "digits", **values) -> RunResult:
+    values = {"config": {"model": {"width": 32}, "seed": seed}, "scale": "cpu", **values}
+    return RunResult(
+        f"{data}-{method}-s{seed}", f"{data}/{method}", data, method, seed=seed, **values
+    )
+
+
+def test_the_comparison_is_this_text():
+    assert as_text(comparison(_runs())) == GOLDEN
+
+
+def test_the_comparison_does_not_depend_on_the_order_of_the_runs():
+    runs = _runs()
+    for seed in range(10):
+        random.Random(seed).shuffle(runs)
+        assert as_text(comparison(runs)) == GOLDEN
+
+
+def test_mean_and_deviation_are_those_of_the_seeds():
+    rows = list(csv.DictReader(io.StringIO(as_csv(comparison(_runs())))))
+    # (0.94 + 0.96 + 0.98) / 3 and √((0.02² + 0² + 0.02²) / 2), up to the rounding of their sums.
+    assert float(rows[0]["test_accuracy"]) == pytest.approx(0.96, abs=1e-15)
+    assert float(rows[0]["test_accuracy_std"]) == pytest.approx(0.02, abs=1e-15)
+    assert (rows[0]["forward_nfe"], rows[0]["forward_nfe_std"]) == ("22.0", "2.0")
+    assert rows[0]["seed"] == "0 1 2"
+    assert (rows[1]["test_accuracy"], rows[1]["test_accuracy_std"]) == ("0.93", "")
+
+
+def test_a_measurement_that_some_seeds_lack_is_taken_over_the_others():
+    estimate = Estimate.of([1.0, None, 4.0], digits=1)
+    assert estimate == Estimate(2.5, math.sqrt(4.5), 1)
+    assert Estimate.of([None], digits=1) is None
+
+
+@pytest.mark.parametrize("values", [[math.nan, 1.0], [math.inf, -math.inf], [1e308, 1e308, -1e308]])
+def test_measurements_of_a_diverged_run_are_printed(values):
+    assert str(Estimate.of(values, digits=2))
+
+
+def test_the_best_of_each_task_is_bold_in_markdown():
+    lines = as_markdown(comparison(_runs())).splitlines()
+    assert lines[2].startswith("| bfno-node | digits | 20,123 | **0.9600 ± 0.0200** | – |")
+    assert "**" not in "".join(lines[3:])  # the only run on physionet is not best of anything
+    assert len({line.count("|") for line in lines}) == 1
+
+
+def test_the_lower_bits_per_dimension_come_first():
+    runs = [
+        _run(method, 0, data="density", result={"test_bits_per_dim": bits})
+        for method, bits in (("a", 1.1), ("b", 0.9), ("c", math.nan))
+    ]
+    assert [row[0] for row in comparison(runs).rows] == ["b", "a", "c"]
+
+
+def test_variants_of_a_method_are_told_apart_by_their_settings():
+    runs = [
+        _run(
+            "bfno-node", seed, config={"model": {"branches": count}, "seed": seed}, result=result()
+        )
+        for count in (1, 2)
+        for seed in (0, 1)
+    ]
+    table = comparison(runs)
+    labels = [row[0] for row in table.rows]
+    assert labels == ["bfno-node (model.branches=1)", "bfno-node (model.branches=2)"]
+    assert [row[-1] for row in table.rows] == [(0, 1), (0, 1)]
+
+
+def test_one_seed_twice_is_not_two_seeds():
+    runs = [_run("node", 0, result=result(value)) for value in (0.9, 0.8)]
+    assert [row[-1] for row in comparison(runs).rows] == [(0,), (0,)]
+
+
+def test_runs_of_another_scale_have_their_own_row():
+    runs = [_run("node", seed, scale=scale) for seed, scale in ((0, "cpu"), (1, "paper"))]
+    table = comparison(runs)
+    assert [row[2] for row in table.rows] == ["cpu", "paper"]
+    assert table.columns[2].key == "scale"
+
+
+def test_names_cannot_break_out_of_a_markdown_row():
+    text = as_markdown(comparison([_run("a|b*<i>", 0)]))
+    assert "| a\\|b\\*&lt;i&gt; |" in text
+
+
+def test_precision_and_recall_are_shares_of_columns_and_rows():
+    run = _run(
+        "node", 0, classes=["cat", "dog", "eel"], confusion=[[8, 2, 0], [1, 9, 0], [0, 0, 0]]
+    )
+    assert as_text(per_class(run)) == (
+        "class  precision  recall  test samples\n"
+        "-----  ---------  ------  ------------\n"
+        "cat        0.889   0.800            10\n"
+        "dog        0.818   0.900            10\n"
+        "eel            –       –             0\n"
+    )
