@@ -22,6 +22,9 @@ class ImageClassifier(nn.Module):
         idle_scalars: Number of scalars that nothing uses. Public code of several methods creates
             such scalars, and the published sizes count them; they are frozen.
 
+    Attributes:
+        class_names: Name of each class; numbers until somebody gives better ones.
+
     Shape:
         `(batch, *in_shape)` to scores `(batch, classes)`.
     """
@@ -37,6 +40,7 @@ class ImageClassifier(nn.Module):
         super().__init__()
         self.block = block
         self.in_shape = tuple(in_shape)
+        self.class_names = tuple(str(number) for number in range(classes))
         self.head = nn.Linear(_features(block, self.in_shape), classes)
         self.idle = None
         if idle_scalars:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
+import torch
 from torch import nn
 
 from bfno.dynamics import (
@@ -20,11 +22,11 @@ from bfno.dynamics import (
 )
 from bfno.fields.convolution import ConvField
 from bfno.fields.operator import OperatorField
-from bfno.models import ImageClassifier
+from bfno.models import ImageClassifier, count_parameters
 from bfno.ode import NeuralODE
-from bfno.presets.images import IMAGE_DATA, ImageModel, find_image_preset
+from bfno.presets.images import IMAGE_DATA, IMAGE_PRESETS, ImageModel, find_image_preset
 
-__all__ = ["DYNAMICS", "build_classifier", "build_image_model"]
+__all__ = ["DYNAMICS", "build_classifier", "build_image_model", "preset_sizes"]
 
 DYNAMICS: dict[str, type[Dynamics]] = {
     "first_order": FirstOrder,
@@ -79,6 +81,17 @@ def build_image_model(
         )
     block = NeuralODE(_build_dynamics(model, in_shape[0]), **solver)
     return ImageClassifier(block, in_shape, classes, idle_scalars=model.idle_scalars)
+
+
+def preset_sizes() -> Iterator[dict[str, Any]]:
+    """Count the parameters of every preset's model, next to the paper's count where it prints one.
+
+    The models are built without memory for their weights.
+    """
+    for (data, method), preset in IMAGE_PRESETS.items():
+        with torch.device("meta"):
+            size = count_parameters(build_classifier(data, method))
+        yield {"data": data, "method": method, "parameters": size, "paper": preset.published}
 
 
 def _build_field(model: ImageModel, in_channels: int) -> nn.Module:

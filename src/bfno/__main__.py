@@ -1,0 +1,7 @@
+"""`python -m bfno`."""
+
+import sys
+
+from bfno.cli import main
+
+sys.exit(main())

@@ -1,0 +1,60 @@
+"""The command line: parse, call, print."""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+import traceback
+
+__all__ = ["main"]
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run the command line and return its exit code.
+
+    Args:
+        arguments: The words behind the program's name; None takes those of this process.
+    """
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    debug = "--debug" in words  # an option of every command, wherever it stands
+    logging.basicConfig(format="note: %(message)s", level=logging.WARNING, stream=sys.stderr)
+    try:
+        return _run([word for word in words if word != "--debug"])
+    except Exception as error:
+        if debug:
+            traceback.print_exc()
+        return _explain(error)
+    except KeyboardInterrupt:
+        return 130
+
+
+def _run(words: list[str]) -> int:
+    from bfno.cli.commands import app
+
+    result = app(args=words, prog_name="bfno", standalone_mode=False)
+    return result if isinstance(result, int) else 0
+
+
+def _explain(error: Exception) -> int:
+    """Print one line for an error and return the exit code that belongs to it."""
+    if isinstance(error, BrokenPipeError):  # the reader of our output, `head` say, has enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    what = str(error)
+    if hasattr(error, "fix"):
+        code = int(getattr(error, "exit_code", 1))
+    elif hasattr(error, "format_message"):  # click's: the words themselves are wrong
+        usage = str(error.format_message()).rstrip(".")  # pyright: ignore[reportAttributeAccessIssue]
+        what, code = f"command line: {usage}. Fix: see `bfno --help`", 2
+    elif hasattr(error, "exit_code"):  # Stopped by a signal
+        print(f"{what}; `bfno resume` goes on from here", file=sys.stderr)
+        return int(error.exit_code)  # pyright: ignore[reportAttributeAccessIssue]
+    elif isinstance(error, MemoryError) or "can't allocate memory" in what:
+        what, code = "memory: there is not enough. Fix: --set train.batch to a smaller number", 4
+    else:
+        kind = type(error).__name__
+        first = what.splitlines()[0] if what else kind
+        what, code = f"internal: {kind}: {first}. Fix: run again with --debug and report it", 1
+    print("error: " + " ".join(what.split()), file=sys.stderr)
+    return code

@@ -1,0 +1,218 @@
+"""Every command: its words, what it calls, what it prints."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from bfno.cli import data, display
+from bfno.cli.data import DataDir
+
+__all__ = ["app"]
+
+app = typer.Typer(
+    name="bfno",
+    help="Neural ODEs whose vector field is a neural operator: train, evaluate, use, compare.",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+)
+app.add_typer(data.app, name="data")
+
+Run = Annotated[Path, typer.Argument(help="Folder of a run.")]
+Sets = Annotated[
+    list[str] | None, typer.Option("--set", "-s", help="A setting, section.key=value; repeatable.")
+]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON, one object a line.")]
+Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")]
+Log = Annotated[str | None, typer.Option(help="tensorboard: write event files too.")]
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        import bfno
+
+        print(bfno.__version__)
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
+    ] = False,
+    debug: Debug = False,
+) -> None:
+    pass
+
+
+@app.command()
+def train(
+    experiment: Annotated[str, typer.Argument(help="data/method, mnist/bfno-node say, or a YAML.")],
+    settings: Sets = None,
+    scale: Annotated[str | None, typer.Option(help="smoke, cpu (default) or paper.")] = None,
+    seed: Annotated[int | None, typer.Option(help="Decides everything random.")] = None,
+    out: Annotated[Path | None, typer.Option(help="Folder of the run.")] = None,
+    data_dir: DataDir = None,
+    folder: Annotated[Path | None, typer.Option(help="Your images, for folder/METHOD.")] = None,
+    log: Log = None,
+) -> None:
+    """Train a model; `bfno models` lists the methods."""
+    config = _resolved(experiment, settings, scale, seed, data_dir, folder)
+    from bfno.train.session import default_folder, start
+
+    place = out or default_folder(config)
+    watchers = display.watchers(config, place, log)
+    display.finished(start(config, place, watchers), place)
+
+
+@app.command()
+def config(
+    experiment: Annotated[str, typer.Argument(help="data/method or a YAML file.")],
+    settings: Sets = None,
+    scale: Annotated[str | None, typer.Option(help="smoke, cpu (default) or paper.")] = None,
+    seed: Annotated[int | None, typer.Option(help="Decides everything random.")] = None,
+) -> None:
+    """Print the complete settings of an experiment as YAML, to edit and train."""
+    print(_resolved(experiment, settings, scale, seed).as_yaml(), end="")
+
+
+@app.command()
+def resume(run: Run, settings: Sets = None, data_dir: DataDir = None, log: Log = None) -> None:
+    """Go on with a run that was stopped or killed, bit for bit."""
+    from bfno.train import experiment, session
+    from bfno.train import run as runs
+
+    changes = experiment.read_settings(settings or [])
+    if data_dir is not None:
+        changes = experiment.merged(changes, {"data": {"dir": str(data_dir.resolve())}})
+    watchers = display.watchers(runs.RunFolder(run).read_config(), run, log)
+    display.finished(session.resume(run, changes, watchers), run)
+
+
+@app.command(name="eval")
+def evaluate(
+    run: Run,
+    data: Annotated[
+        str | None, typer.Option(help="Other data: a data set's name or a folder of images.")
+    ] = None,
+    data_dir: DataDir = None,
+    limit: Annotated[int | None, typer.Option(min=1, help="Only the first N test images.")] = None,
+    batch: Annotated[int | None, typer.Option(min=1, help="Images at a time.")] = None,
+    as_json: Json = False,
+) -> None:
+    """Accuracy, confusion matrix, scores of each class and function evaluations of a run."""
+    from bfno.train.evaluation import evaluate_run
+    from bfno.train.load import open_run
+
+    places = {"data": data, "data_dir": data_dir}
+    with display.bar("images") as progress:
+        found = evaluate_run(open_run(run), **places, limit=limit, batch=batch, progress=progress)
+    print(json.dumps(found) if as_json else display.evaluation(found))
+
+
+@app.command()
+def predict(
+    run: Run,
+    files: Annotated[list[Path], typer.Argument(help="Image files.")],
+    layout: Annotated[str, typer.Option("--format", help="table, csv or json.")] = "table",
+) -> int:
+    """Class and probabilities of image files."""
+    printer = display.prediction_printer(layout)
+    from bfno.train.evaluation import predict as predictions
+    from bfno.train.load import open_run
+
+    code = 0
+    for prediction in predictions(open_run(run), files):
+        if prediction.error is None:
+            printer(prediction)
+        else:
+            code = prediction.error.exit_code
+            print(f"error: {prediction.error}", file=sys.stderr)
+    return code
+
+
+@app.command()
+def models(as_json: Json = False) -> None:
+    """Every method for every data set: parameters here, parameters in the paper."""
+    from bfno.presets.build import preset_sizes
+
+    for row in preset_sizes():
+        print(json.dumps(row) if as_json else display.size_row(row), flush=True)
+
+
+@app.command(name="import-released")
+def import_released(
+    file: Annotated[Path, typer.Argument(help="The authors' weights, a .pt file.")],
+    out: Annotated[Path, typer.Option("--out", "-o", help="Folder of the new run.")],
+) -> None:
+    """Turn the weights that the paper's authors published into a run."""
+    from bfno.train import released
+
+    released.import_released(file, out)
+    print(f"{out}: ready; try `bfno eval {out} --limit 1000`")
+
+
+@app.command()
+def demo(
+    out: Annotated[Path, typer.Option("--out", "-o", help="Folder of the demo.")] = Path("demo"),
+    scale: Annotated[str, typer.Option(help="smoke or cpu.")] = "cpu",
+) -> None:
+    """BFNO-NODE and NODE on handwritten digits, in about two minutes; ends in a report."""
+    from bfno.cli.demonstration import run_demo
+
+    run_demo(out, scale)
+
+
+@app.command()
+def compare(runs: Annotated[list[Path], typer.Argument(help="Folders of runs.")]) -> None:
+    """Results of runs side by side."""
+    display.comparison(runs)
+
+
+@app.command()
+def report(
+    runs: Annotated[list[Path], typer.Argument(help="Folders of runs.")],
+    out: Annotated[Path, typer.Option("--out", "-o", help="The page.")] = Path("report.html"),
+    force: Annotated[bool, typer.Option("--force", help="Replace an existing page.")] = False,
+) -> None:
+    """One page with tables and figures of runs, to send on."""
+    from bfno.results.report import write_report
+
+    print(f"The report is {write_report(runs, out, force=force)}")
+
+
+@app.command()
+def bench(
+    groups: Annotated[list[str] | None, typer.Argument(help="layer, step, solver, growth.")] = None,
+    as_json: Json = False,
+    repeats: Annotated[int | None, typer.Option(min=1, help="Measurements of each pair.")] = None,
+) -> None:
+    """Measure against peers, side by side in one run."""
+    from bfno.results.bench.__main__ import main
+
+    words = [*(groups or []), *(["--json"] if as_json else [])]
+    main(words + (["--repeats", str(repeats)] if repeats else []))
+
+
+def _resolved(
+    experiment: str,
+    settings: list[str] | None,
+    scale: str | None,
+    seed: int | None,
+    data_dir: Path | None = None,
+    folder: Path | None = None,
+) -> Any:
+    from bfno.train.experiment import merged, read_settings, resolve
+
+    flags: dict[str, Any] = {} if seed is None else {"seed": seed}
+    places = {"dir": data_dir, "folder": folder}
+    given = {name: str(place) for name, place in places.items() if place is not None}
+    if given:
+        flags["data"] = given
+    return resolve(experiment, scale=scale, changes=merged(read_settings(settings or []), flags))

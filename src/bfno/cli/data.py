@@ -1,0 +1,56 @@
+"""The commands about data sets."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from bfno.cli import display
+
+__all__ = ["app"]
+
+app = typer.Typer(help="Data sets: list, download, check.", no_args_is_help=True)
+
+Name = Annotated[str, typer.Argument(help="A name that `bfno data list` prints.")]
+DataDir = Annotated[
+    Path | None, typer.Option(help="Where data sets are; else BFNO_DATA, else the user's cache.")
+]
+
+
+@app.command(name="list")
+def list_sets() -> None:
+    """Every data set with its size and where it comes from."""
+    from bfno.data import DATA_SETS
+
+    for data in DATA_SETS.values():
+        channels, height, width = data.shape
+        shape = f"{height}×{width}×{channels}"
+        counts = f"{data.train_count:,} + {data.test_count:,}"
+        classes = f"{len(data.class_names)} classes"
+        print(f"{data.name:14} {shape:9} {classes:11} {counts:15} {data.homepage}")
+    print(f"{'folder':14} your own images: folder/train/<class>/*.png, or folder/<class>/*.png")
+
+
+@app.command()
+def get(name: Name, data_dir: DataDir = None) -> None:
+    """Download a data set from its official source, or go on with a download that broke off."""
+    from bfno.data import store
+
+    with display.download_progress() as progress:
+        folder = store.get(name, data_dir, progress=progress)
+    print(f"{name}: complete in {folder}")
+
+
+@app.command()
+def check(name: Name, data_dir: DataDir = None) -> int:
+    """Compare the files of a data set with their official checksums."""
+    from bfno.data import store
+
+    checks = store.check(name, data_dir)
+    for file in checks:
+        print(f"{file.state:16} {file.path}" + (f"  ({file.detail})" if file.detail else ""))
+    if not checks:
+        print(f"{name}: comes with a library, nothing to check")
+    return 0 if all(file.state == "ok" for file in checks) else 3

@@ -1,0 +1,67 @@
+"""From settings to objects: the images, the model and the task."""
+
+from __future__ import annotations
+
+from bfno.data import ImageSet, Splits, divide, load, load_folder
+from bfno.errors import ConfigError
+from bfno.models import ImageClassifier
+from bfno.presets import ImageModel
+from bfno.presets.build import build_image_model
+from bfno.train.config import Config, DataSettings
+
+__all__ = ["build_model", "load_data", "load_images"]
+
+
+def load_data(config: Config) -> Splits:
+    """Read the images of an experiment and divide them as its settings say.
+
+    Raises:
+        DataError: If files are missing or wrong.
+        ConfigError: If the settings name no folder where they have to.
+    """
+    settings = config.data
+    return divide(
+        load_images(settings, config.seed),
+        validation=settings.validation,
+        seed=config.seed,
+        train_limit=settings.train_limit,
+        test_limit=settings.test_limit,
+        size=settings.size,
+    )
+
+
+def load_images(settings: DataSettings, seed: int) -> ImageSet:
+    """Read whole data sets, undivided.
+
+    Raises:
+        DataError: If files are missing or wrong.
+        ConfigError: If the settings name no folder where they have to.
+    """
+    if settings.name != "folder":
+        return load(settings.name, settings.dir)
+    if settings.folder is None:
+        raise ConfigError("data.folder", "is not set", "name your folder with --folder PATH")
+    return load_folder(
+        settings.folder,
+        size=settings.shape[1],
+        colour=settings.colour,
+        test_fraction=settings.test_fraction,
+        seed=seed,
+        corrupt=settings.corrupt,
+    )
+
+
+def build_model(config: Config, classes: int) -> ImageClassifier:
+    """Build the untrained model of an experiment, in single precision.
+
+    Raises:
+        ConfigError: If its parts do not fit.
+    """
+    solver = config.solver.model_dump()
+    model = ImageModel(**config.model.model_dump())
+    try:
+        return build_image_model(model, config.data.shape, classes, **solver).float()
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise ConfigError(
+            "model", str(error).splitlines()[0], "change it with --set model.NAME=VALUE"
+        ) from error

@@ -1,0 +1,97 @@
+"""From a run to a trained model."""
+
+from __future__ import annotations
+
+import json
+import logging
+from dataclasses import dataclass
+from pathlib import Path
+
+from bfno.errors import ConfigError, DataError
+from bfno.models import ImageClassifier
+from bfno.train.build import build_model
+from bfno.train.checkpoint import Checkpoint
+from bfno.train.config import Config
+from bfno.train.run import RunFolder
+from bfno.train.state import load_weights
+
+__all__ = ["TrainedRun", "load", "open_run"]
+
+_logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class TrainedRun:
+    """A trained model and how it came about.
+
+    Attributes:
+        config: The settings of its run.
+        model: The model, ready to call.
+        step: The step whose weights it has.
+    """
+
+    config: Config
+    model: ImageClassifier
+    step: int
+
+
+def load(run: str | Path) -> ImageClassifier:
+    """Return the trained model of a run, ready to call.
+
+    It has the weights of the epoch that was best on the validation images, or of the last one where
+    there were none. It takes images between 0 and 1 of shape `(batch, *model.in_shape)` and returns
+    scores, whose columns `model.class_names` names.
+
+    Args:
+        run: The folder of the run.
+
+    Raises:
+        ConfigError: If this is no run, or nothing is trained yet.
+        DataError: If its files are damaged.
+    """
+    return open_run(Path(run)).model
+
+
+def open_run(folder: Path) -> TrainedRun:
+    """Return the trained model of a run together with its settings.
+
+    Raises:
+        ConfigError: If this is no run, or nothing is trained yet.
+        DataError: If its files are damaged.
+    """
+    run = RunFolder(folder)
+    config = run.read_config()
+    checkpoint = _best_checkpoint(run)
+    classes = tuple(checkpoint.state["classes"])
+    model = build_model(config, len(classes))
+    load_weights(model, checkpoint)
+    model.class_names = classes
+    return TrainedRun(config, model.eval(), checkpoint.step)
+
+
+def _best_checkpoint(run: RunFolder) -> Checkpoint:
+    newest, problems = run.checkpoints.newest()
+    for problem in problems:
+        _logger.warning("%s: %s; an earlier checkpoint is used", problem.what, problem.why)
+    if newest is None:
+        if problems:
+            raise problems[0]
+        raise ConfigError(
+            run.path, "has no checkpoint yet", f"train it with `bfno resume {run.path}`"
+        )
+    best = _chosen_step(run) or newest.state["progress"]["best"].get("step", newest.step)
+    if best == newest.step:
+        return newest
+    try:
+        return run.checkpoints.load(best)
+    except DataError as error:
+        _logger.warning("%s: %s; the newest checkpoint is used", error.what, error.why)
+        return newest
+
+
+def _chosen_step(run: RunFolder) -> int | None:
+    """The step that the record of a finished run names."""
+    try:
+        return int(json.loads(run.record_file.read_bytes())["chosen_step"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return None

@@ -1,0 +1,286 @@
+"""The training loop, one for all tasks and any number of processes, resumable at every step.
+
+Nothing random has a history: the order of an epoch and the noise of a step are functions of the
+seed and their number. A run that goes on from a checkpoint therefore takes the same steps, bit for
+bit, as one that was never stopped.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import time
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from bfno.errors import NumericalError
+from bfno.ode import SolverError
+from bfno.train.checkpoint import Checkpoint
+from bfno.train.config import Config
+from bfno.train.processes import Processes
+from bfno.train.record import peak_memory
+from bfno.train.run import RunFolder
+from bfno.train.signals import Stopped, StopSignals
+from bfno.train.state import load_optimizer, load_weights, optimizer_state
+from bfno.train.tasks import Share, Sums, Task
+
+__all__ = ["Progress", "Trainer", "Watcher", "derive_seed"]
+
+
+def derive_seed(seed: int, purpose: str, number: int = 0) -> int:
+    """A seed for one purpose, unrelated to those of the others."""
+    digest = hashlib.sha256(f"{seed}/{purpose}/{number}".encode()).digest()
+    return int.from_bytes(digest[:8], "little") >> 1
+
+
+@dataclass
+class Progress:
+    """How far a run has come; all of it is in a checkpoint.
+
+    Attributes:
+        epoch: Finished epochs.
+        batch: Steps taken in the running epoch.
+        step: Steps taken in all.
+        sums: Totals of the running epoch.
+        seconds: Time that the running epoch has taken.
+        total_seconds: Time that the finished epochs have taken.
+        best: The best epoch so far: its metrics, its step and its confusion matrix.
+        metrics_size: Bytes of the metrics file that belong to the finished epochs.
+    """
+
+    epoch: int = 0
+    batch: int = 0
+    step: int = 0
+    sums: Sums = field(default_factory=dict)
+    seconds: float = 0.0
+    total_seconds: float = 0.0
+    best: dict[str, Any] = field(default_factory=dict)
+    metrics_size: int = 0
+
+
+class Watcher:
+    """What the loop tells about itself; a display or a log overrides what it needs."""
+
+    def on_step(self, progress: Progress, steps: int) -> None:
+        """A step of an epoch of so many steps was taken."""
+
+    def on_epoch(self, metrics: dict[str, Any]) -> None:
+        """An epoch was finished and evaluated."""
+
+
+class Trainer:
+    """Trains a model in a run folder.
+
+    Args:
+        config: The settings.
+        task: Loss and metrics.
+        model: The model.
+        run: Where everything is written; only the first process writes.
+        facts: What else a checkpoint should know, such as the names of the classes.
+        watchers: Who is told of steps and epochs.
+    """
+
+    def __init__(
+        self,
+        config: Config,
+        task: Task,
+        model: nn.Module,
+        run: RunFolder,
+        facts: dict[str, Any],
+        watchers: list[Watcher],
+    ) -> None:
+        self.config, self.task, self.run = config, task, run
+        self.facts, self.watchers = facts, watchers
+        self.processes = Processes.join()
+        settings = config.train
+        trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+        optimizer = torch.optim.Adam(trained, lr=settings.lr, weight_decay=settings.weight_decay)
+        accelerator = self.processes.accelerator
+        self.model, self.optimizer = accelerator.prepare(model, optimizer)
+        self._bare_model = accelerator.unwrap_model(self.model)
+        self.progress = Progress()
+        self.stop = StopSignals()
+        self._last_save = time.monotonic()
+
+    def restore(self, checkpoint: Checkpoint) -> None:
+        """Go on from a checkpoint.
+
+        Raises:
+            ConfigError: If it is that of another model.
+        """
+        load_weights(self._bare_model, checkpoint)
+        load_optimizer(self.optimizer.optimizer, checkpoint)
+        self.progress = Progress(**checkpoint.state["progress"])
+
+    def fit(self) -> Progress:
+        """Train to the last epoch.
+
+        Raises:
+            Stopped: If a signal asked for it; the state is saved.
+            NumericalError: If loss or gradient is not finite; the state before that step is saved.
+        """
+        with self.stop:
+            while self.progress.epoch < self.config.train.epochs:
+                self._train_epoch()
+                self._finish_epoch()
+        return self.progress
+
+    def _train_epoch(self) -> None:
+        self.model.train()
+        batches = list(self._batches())
+        for samples in batches[self.progress.batch :]:
+            self._obey()
+            started = time.perf_counter()
+            try:
+                totals = self._step(samples)
+            except SolverError as error:
+                raise self._failed(f"the solver gave up: {error}") from error
+            self._note(totals, time.perf_counter() - started)
+            for watcher in self.watchers:
+                watcher.on_step(self.progress, len(batches))
+            if self.progress.batch < len(batches) and self._save_is_due():
+                self.save()
+        self._obey()
+
+    def _batches(self) -> Iterator[Tensor]:
+        """Training samples of each step of the epoch, over all processes."""
+        generator = torch.Generator()
+        generator.manual_seed(derive_seed(self.config.seed, "order", self.progress.epoch))
+        order = torch.randperm(self.task.train_size, generator=generator)
+        yield from order.split(self.config.train.batch)
+
+    def _step(self, samples: Tensor) -> Sums:
+        """One step of the optimizer; returns the sums over all processes."""
+        processes, accelerator = self.processes, self.processes.accelerator
+        noise = f"noise of process {processes.rank}"
+        torch.manual_seed(derive_seed(self.config.seed, noise, self.progress.step))
+        mine = samples.tensor_split(processes.count)[processes.rank]
+        # A process without samples computes one that does not count, for all have to take part.
+        weight = len(mine) / len(samples)
+        chosen = mine if len(mine) else samples[:1]
+        for group in self.optimizer.param_groups:
+            group["lr"] = self._learning_rate()
+        self.optimizer.zero_grad()
+        loss, sums = self.task.loss(self.model, chosen, processes.device)
+        # The processes' gradients are averaged, so each share weighs as much as it has samples.
+        accelerator.backward(loss * (weight * processes.count))
+        norm = accelerator.clip_grad_norm_(self.model.parameters(), self.config.train.clip)
+        stats = self.task.stats(self.model)
+        sums = {name: value * bool(len(mine)) for name, value in sums.items()}
+        sums |= {
+            "loss": loss.item() * len(mine),
+            "samples": len(mine),
+            "solves": 1,
+            "forward_nfe": stats.forward_evaluations,
+            "backward_nfe": stats.backward_evaluations,
+        }
+        totals = self._total(sums)
+        if not math.isfinite(totals["loss"]) or not math.isfinite(float(norm)):
+            what = "loss" if not math.isfinite(totals["loss"]) else "gradient"
+            raise self._failed(f"the {what} is not a finite number")
+        self.optimizer.step()
+        return totals
+
+    def _learning_rate(self) -> float:
+        settings = self.config.train
+        return settings.lr * settings.decay ** (self.progress.step // settings.decay_every)
+
+    def _note(self, totals: Sums, seconds: float) -> None:
+        progress = self.progress
+        for name, value in totals.items():
+            progress.sums[name] = progress.sums.get(name, 0.0) + value
+        progress.seconds += seconds
+        progress.batch += 1
+        progress.step += 1
+
+    def _finish_epoch(self) -> None:
+        progress, started = self.progress, time.perf_counter()
+        metrics, confusion = self._epoch_metrics()
+        seconds = progress.seconds + time.perf_counter() - started
+        metrics |= {"seconds": round(seconds, 3), "peak_memory": peak_memory()}
+        if self.processes.is_first:
+            self.run.append_metrics(metrics)
+        selection = f"validation_{self.task.selection}"
+        value = metrics.get(selection, metrics["epoch"])
+        if not progress.best or value > progress.best["value"]:
+            progress.best = {
+                "value": value,
+                "by": selection if selection in metrics else "last epoch",
+                "step": progress.step,
+                "metrics": metrics,
+                "confusion": confusion,
+            }
+        self.progress = Progress(
+            epoch=progress.epoch + 1,
+            step=progress.step,
+            total_seconds=progress.total_seconds + seconds,
+            best=progress.best,
+            metrics_size=self.run.metrics_size(),
+        )
+        self.save()
+        for watcher in self.watchers:
+            watcher.on_epoch(metrics)
+
+    def _epoch_metrics(self) -> tuple[dict[str, Any], list[list[int]]]:
+        progress, sums = self.progress, self.progress.sums
+        metrics: dict[str, Any] = {"epoch": progress.epoch + 1, "step": progress.step}
+        metrics["lr"] = self._learning_rate()
+        metrics |= {f"train_{k}": v for k, v in self.task.train_metrics(sums).items()}
+        confusion: list[list[int]] = []
+        for split in self.task.splits:
+            batch = self.config.train.eval_batch
+            found = self.task.evaluate(self._bare_model, split, batch, self._share())
+            metrics |= {f"{split}_{name}": value for name, value in found.metrics.items()}
+            confusion = found.confusion
+        for name in ("forward_nfe", "backward_nfe"):
+            metrics[name] = sums[name] / sums["solves"]
+        return metrics, confusion
+
+    def _share(self) -> Share:
+        # Among several, a process that left an evaluation would leave the others waiting.
+        pause = self._obey if self.processes.count == 1 else lambda: None
+        return Share(self.processes, pause)
+
+    def save(self) -> None:
+        """Write a checkpoint of this very step, and drop those no longer needed."""
+        if self.processes.is_first:
+            state: dict[str, Any] = {
+                "progress": asdict(self.progress),
+                "config": self.config.as_dict(),
+            }
+            tensors, state["optimizer"] = optimizer_state(self.optimizer.optimizer)
+            weights = self._bare_model.state_dict()
+            store = self.run.checkpoints
+            store.save(Checkpoint(self.progress.step, weights, tensors, {**self.facts, **state}))
+            best = {self.progress.best["step"]} if self.progress.best else set()
+            store.keep({*store.steps()[:2], *best})
+        self._last_save = time.monotonic()
+
+    def _save_is_due(self) -> bool:
+        return time.monotonic() - self._last_save >= self.config.train.checkpoint_seconds
+
+    def _obey(self) -> None:
+        """Save and leave if any process was asked to stop."""
+        received = int(self.processes.add_up(torch.tensor([float(self.stop.received)])).item())
+        if received:
+            self.save()
+            # Several processes may have heard it; the sum of their signals is no signal.
+            raise Stopped(self.stop.received or 15)
+
+    def _failed(self, why: str) -> NumericalError:
+        self.save()
+        lower = self._learning_rate() / 4
+        return NumericalError(
+            f"step {self.progress.step + 1} of {self.config.experiment}",
+            f"{why}; the state before this step is saved",
+            f"bfno resume {self.run.path} --set train.lr={lower:.1g}, or a smaller train.clip or "
+            "solver tolerance",
+        )
+
+    def _total(self, sums: Sums) -> Sums:
+        values = self.processes.add_up(torch.tensor(list(sums.values()), dtype=torch.float64))
+        return dict(zip(sums, values.tolist(), strict=True))

@@ -1,0 +1,81 @@
+"""The result of a run as one object, from which tables and reports are made."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import platform
+import resource
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import bfno
+
+__all__ = ["make_record", "peak_memory"]
+
+FORMAT = 1
+
+
+def make_record(
+    config: Mapping[str, Any], progress: Mapping[str, Any], facts: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Put together what a finished run has found and under which circumstances.
+
+    Args:
+        config: The settings of the run.
+        progress: How far it came, with its best epoch.
+        facts: What the loop does not know: sizes, class names, threads, processes.
+    """
+    data, _, method = config["experiment"].partition("/")
+    best = progress["best"]
+    metrics = {
+        name: value
+        for name, value in best["metrics"].items()
+        if name not in {"epoch", "step", "lr", "seconds", "peak_memory"}
+    }
+    return {
+        "format": FORMAT,
+        "experiment": config["experiment"],
+        "data": data,
+        "method": method,
+        "scale": config["scale"],
+        "seed": config["seed"],
+        "status": "finished",
+        "epochs": progress["epoch"],
+        "steps": progress["step"],
+        "chosen_epoch": best["metrics"]["epoch"],
+        "chosen_step": best["step"],
+        "chosen_by": best["by"],
+        "result": metrics,
+        "confusion": best["confusion"],
+        "seconds": round(progress["total_seconds"], 3),
+        "peak_memory": peak_memory(),
+        **facts,
+        "config": dict(config),
+        "versions": _versions(),
+        "commit": _commit(),
+    }
+
+
+def peak_memory() -> int:
+    """Most memory that this process has held so far, in bytes."""
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak if sys.platform == "darwin" else peak * 1024
+
+
+def _versions() -> dict[str, str]:
+    packages = {name: importlib.metadata.version(name) for name in ("torch", "numpy")}
+    return {"bfno": bfno.__version__, **packages, "python": platform.python_version()}
+
+
+def _commit() -> str | None:
+    """The commit of the checkout that this file belongs to, if it does."""
+    folder = Path(__file__).parent
+    command = ["git", "-C", str(folder), "rev-parse", "HEAD"]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=5, check=True)
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return done.stdout.strip()

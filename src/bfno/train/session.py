@@ -1,0 +1,165 @@
+"""Starting a run, and going on with one."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from bfno.errors import ConfigError
+from bfno.models import count_parameters
+from bfno.presets import IMAGE_PRESETS
+from bfno.train.build import build_model, load_data
+from bfno.train.config import Config, parse
+from bfno.train.experiment import merged
+from bfno.train.loop import Trainer, Watcher, derive_seed
+from bfno.train.record import make_record
+from bfno.train.run import RunFolder
+from bfno.train.tasks import ImageTask
+
+__all__ = ["default_folder", "resume", "start"]
+
+_logger = logging.getLogger(__name__)
+
+# What may change between two parts of a run. All else would make it a different experiment.
+_CHANGEABLE = ("train", "solver", "threads", "data.dir")
+
+
+def default_folder(config: Config) -> Path:
+    """Where a run goes that was given no folder."""
+    name = config.experiment.replace("/", "-")
+    return Path("runs") / f"{name}-s{config.seed}"
+
+
+def start(config: Config, folder: Path, watchers: Sequence[Watcher] = ()) -> dict[str, Any]:
+    """Train a model from the beginning and return the record of the run.
+
+    Args:
+        config: Complete settings.
+        folder: Where the run is written; must hold no other run.
+        watchers: Who is told of steps and epochs.
+
+    Raises:
+        ConfigError: If the folder holds a run, or settings do not fit.
+        DataError: If files cannot be read or written.
+        NumericalError: If the training leaves the finite numbers.
+        Stopped: If a signal ended it; `resume` goes on.
+    """
+    config = _pinned(config)
+    trainer = _prepare(config, RunFolder(folder), watchers)
+    run = trainer.run
+    if trainer.processes.is_first:
+        run.create()
+    with _held(trainer):
+        if trainer.processes.is_first:
+            run.write_config(config)
+        return _fit(trainer)
+
+
+def resume(
+    folder: Path, changes: Mapping[str, Any] | None = None, watchers: Sequence[Watcher] = ()
+) -> dict[str, Any]:
+    """Go on with a run from its newest checkpoint that is whole, bit for bit.
+
+    Args:
+        folder: The run.
+        changes: Nested settings to change, of training or solver, such as more epochs.
+        watchers: Who is told of steps and epochs.
+
+    Raises:
+        ConfigError: If this is no run, or the settings no longer fit its checkpoints.
+        DataError: If files cannot be read or written.
+        NumericalError: If the training leaves the finite numbers.
+        Stopped: If a signal ended it once more.
+    """
+    run = RunFolder(folder)
+    before = run.read_config()
+    config = parse(merged(before.as_dict(), changes or {}), "the changes")
+    _refuse_changes(before.as_dict(), config.as_dict(), "a run that has begun")
+    trainer = _prepare(config, run, watchers)
+    with _held(trainer):
+        checkpoint, problems = run.checkpoints.newest()
+        for problem in problems:
+            _logger.warning("%s: %s; an earlier checkpoint is used", problem.what, problem.why)
+        if checkpoint is not None:
+            _refuse_changes(checkpoint.state["config"], config.as_dict(), "its checkpoints")
+            trainer.restore(checkpoint)
+        if trainer.processes.is_first:
+            run.write_config(config)
+            run.cut_metrics(trainer.progress.metrics_size)
+        return _fit(trainer)
+
+
+def _pinned(config: Config) -> Config:
+    """Fix what would otherwise depend on where and how the run is resumed."""
+    folder = config.data.folder
+    paths = {
+        "folder": folder and folder.resolve(),
+        "dir": config.data.dir and config.data.dir.resolve(),
+    }
+    data = config.data.model_copy(update=paths)
+    threads = config.threads or torch.get_num_threads()
+    return config.model_copy(update={"data": data, "threads": threads})
+
+
+def _prepare(config: Config, run: RunFolder, watchers: Sequence[Watcher]) -> Trainer:
+    if config.threads:
+        torch.set_num_threads(config.threads)
+    data = load_data(config)
+    torch.manual_seed(derive_seed(config.seed, "weights"))
+    model = build_model(config, len(data.classes))
+    model.class_names = data.classes
+    facts = {"classes": list(data.classes), **_sizes(config, count_parameters(model))}
+    return Trainer(config, ImageTask(data), model, run, facts, list(watchers))
+
+
+def _sizes(config: Config, parameters: int) -> dict[str, int | None]:
+    data, _, method = config.experiment.partition("/")
+    preset = IMAGE_PRESETS.get((data, method))
+    published = preset.published if preset and config.scale == "paper" else None
+    return {"parameters": parameters, "published_parameters": published}
+
+
+@contextlib.contextmanager
+def _held(trainer: Trainer) -> Any:
+    """Keep others out of the run's folder; the first process does so for all."""
+    if trainer.processes.is_first:
+        with trainer.run:
+            yield
+    else:
+        yield
+
+
+def _fit(trainer: Trainer) -> dict[str, Any]:
+    progress = trainer.fit()
+    facts = {
+        **trainer.facts,
+        "threads": torch.get_num_threads(),
+        "processes": trainer.processes.count,
+    }
+    record = make_record(trainer.config.as_dict(), vars(progress), facts)
+    if trainer.processes.is_first:
+        trainer.run.write_record(record)
+    return record
+
+
+def _refuse_changes(before: Mapping[str, Any], now: Mapping[str, Any], of: str) -> None:
+    """Name the first setting that differs although it may not."""
+    for name, (old, new) in _differences(before, now):
+        if not any(name == free or name.startswith(f"{free}.") for free in _CHANGEABLE):
+            raise ConfigError(
+                name, f"is {new!r}, but {old!r} in {of}", "start a new run with `bfno train`"
+            )
+
+
+def _differences(before: Any, now: Any, name: str = "") -> Any:
+    if isinstance(before, Mapping) and isinstance(now, Mapping):
+        for key in {**before, **now}:
+            inner = f"{name}.{key}" if name else str(key)
+            yield from _differences(before.get(key), now.get(key), inner)
+    elif before != now:
+        yield name, (before, now)

@@ -1,0 +1,57 @@
+"""A wish to stop, heard between two steps."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from types import FrameType, TracebackType
+from typing import Any
+
+__all__ = ["StopSignals", "Stopped"]
+
+
+class Stopped(Exception):
+    """The run was asked to stop and has saved its state.
+
+    Args:
+        number: The signal.
+    """
+
+    def __init__(self, number: int) -> None:
+        super().__init__(f"stopped by {signal.Signals(number).name}")
+        self.exit_code = 128 + number
+
+
+class StopSignals:
+    """While entered, SIGTERM and SIGINT only leave a note, so that a step is never cut in two.
+
+    A second signal acts at once, for whoever cannot wait.
+
+    Attributes:
+        received: The signal that came, or 0.
+    """
+
+    def __init__(self) -> None:
+        self.received = 0
+        self._before: dict[int, Any] = {}
+
+    def __enter__(self) -> StopSignals:
+        # Python lets only the main thread handle signals; elsewhere there are none to hear.
+        if threading.current_thread() is threading.main_thread():
+            for number in (signal.SIGTERM, signal.SIGINT):
+                self._before[number] = signal.signal(number, self._hear)
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+
+    def _hear(self, number: int, frame: FrameType | None) -> None:
+        self.received = number
+        for other in self._before:
+            signal.signal(other, signal.SIG_DFL)
