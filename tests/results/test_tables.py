@@ -114,6 +114,12 @@ def test_variants_of_a_method_are_told_apart_by_their_settings():
     assert [row[-1] for row in table.rows] == [(0, 1), (0, 1)]
 
 
+def test_seeds_from_machines_with_other_threads_and_folders_are_replicates():
+    configs = [{"seed": seed, "threads": 2 + seed, "data": {"dir": f"/{seed}"}} for seed in (0, 1)]
+    runs = [_run("node", config["seed"], config=config) for config in configs]
+    assert [row[-1] for row in comparison(runs).rows] == [(0, 1)]
+
+
 def test_one_seed_twice_is_not_two_seeds():
     runs = [_run("node", 0, result=result(value)) for value in (0.9, 0.8)]
     assert [row[-1] for row in comparison(runs).rows] == [(0,), (0,)]

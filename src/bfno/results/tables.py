@@ -30,6 +30,8 @@ __all__ = [
 ]
 
 MEBIBYTE = 2**20
+# Settings that say where a run was made, not what was run.
+_INCIDENTAL = {"seed", "threads", "data.dir"}
 # More settings than this say less about a variant than the name of its run.
 _MOST_SETTINGS_IN_A_NAME = 3
 
@@ -249,7 +251,8 @@ def _by_settings(
 ) -> dict[tuple[tuple[str, str, str], str], list[RunResult]]:
     found: dict[tuple[tuple[str, str, str], str], list[RunResult]] = defaultdict(list)
     for run in runs:
-        settings = {key: value for key, value in run.config.items() if key != "seed"}
+        flat = flat_config(run.config)
+        settings = {key: value for key, value in flat.items() if key not in _INCIDENTAL}
         text = json.dumps(settings, sort_keys=True)
         found[(run.data, run.scale, run.method), text].append(run)
     return found
@@ -260,7 +263,7 @@ def _labels(method: str, groups: list[list[RunResult]]) -> list[str]:
     if len(groups) == 1:
         return [method]
     flats = [flat_config(group[0].config) for group in groups]
-    keys = list(dict.fromkeys(key for flat in flats for key in flat if key != "seed"))
+    keys = list(dict.fromkeys(key for flat in flats for key in flat if key not in _INCIDENTAL))
     keys = [key for key in keys if len({repr(flat.get(key)) for flat in flats}) > 1]
     if not 0 < len(keys) <= _MOST_SETTINGS_IN_A_NAME:
         return [f"{method} ({group[0].name})" for group in groups]
