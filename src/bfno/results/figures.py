@@ -60,7 +60,7 @@ _STYLE = {
 }
 _MOST_CLASSES_WITH_NUMBERS = 20
 _LONGEST_NAME = 24
-_CURVE_SIZE = (4.2, 3.2)
+_CURVE_WIDTH, _CURVE_HEIGHT, _LEGEND_ROW = 4.2, 3.0, 0.19  # inches
 # Losses that differ by more than this factor do not show on a linear axis.
 _WIDE_RANGE = 50.0
 
@@ -150,10 +150,12 @@ def _curves(
     if not series:
         return None
     palette = palette or colours(runs)
+    labels = list(dict.fromkeys(group.label for group in groups))
     dashes = dict(zip(keys, ("-", (0, (4, 2))), strict=False))
     alt = f"{title} on {groups[0].task[0]}: {unit} against epochs"
     with _drawing(f"{alt}, {groups[0].task}") as (figure, written):
-        figure.set_size_inches(*_CURVE_SIZE)
+        columns, rows = _legend_shape(labels)
+        figure.set_size_inches(_CURVE_WIDTH, _CURVE_HEIGHT + _LEGEND_ROW * rows)
         axes = figure.subplots()
         for group, key, points in series:
             _draw_series(axes, points, palette[group.label], dashes[key])
@@ -161,7 +163,8 @@ def _curves(
         axes.set_title(title)
         axes.set(xlabel="epoch", ylabel=unit)
         used = [key for key in keys if any(key == other for _, other, _ in series)]
-        _add_legends(axes, groups, palette, {keys[key]: dashes[key] for key in used})
+        methods = {label: palette[label] for label in labels}
+        _add_legends(axes, methods, {keys[key]: dashes[key] for key in used}, columns)
     return _inline(written.getvalue(), alt)
 
 
@@ -201,20 +204,22 @@ def _scale_axes(axes: Axes, values: list[float]) -> None:
         axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
 
 
-def _add_legends(
-    axes: Axes, groups: list[Replicates], palette: dict[str, str], styles: dict[str, Any]
-) -> None:
+def _legend_shape(labels: list[str]) -> tuple[int, int]:
+    """Columns and rows: as many columns as the longest name leaves room for."""
+    columns = max(1, 42 // (max(len(_short(label)) for label in labels) + 5))
+    return columns, math.ceil(len(labels) / columns)
+
+
+def _add_legends(axes: Axes, methods: dict[str, str], styles: dict[str, Any], columns: int) -> None:
     """Colours tell the methods, below; dashes what was measured, on the line of the title."""
     from matplotlib.lines import Line2D
 
     dashes = [Line2D([], [], color=_INK, linestyle=style) for style in styles.values()]
     corner = {"loc": "lower right", "bbox_to_anchor": (1, 1), "borderaxespad": 0.2}
     axes.legend(dashes, list(styles), ncols=len(styles), **corner)
-    labels = list(dict.fromkeys(group.label for group in groups))
-    colours = [Line2D([], [], color=palette[label], linewidth=3) for label in labels]
-    names = [_short(label) for label in labels]
-    columns = max(1, 42 // (max(map(len, names)) + 5))
-    axes.figure.legend(colours, names, loc="outside lower left", ncols=columns)
+    lines = [Line2D([], [], color=colour, linewidth=3) for colour in methods.values()]
+    names = [_short(label) for label in methods]
+    axes.figure.legend(lines, names, loc="outside lower left", ncols=columns)
 
 
 def _draw_counts(axes: Axes, counts: list[list[int]]) -> None:
@@ -267,15 +272,15 @@ def _inline(svg: str, alt: str) -> str:
     svg = re.sub(r"<metadata>.*?</metadata>|<!--.*?-->", "", svg, flags=re.DOTALL)
     used = set(re.findall(r'(?:url\(|href=")#([^)"]+)', svg))
     # Names that nothing refers to would be there once for each figure of a page.
-    svg = re.sub(r' id="([^"]*)"', lambda name: name[0] if name[1] in used else "", svg)
-    svg = re.sub(r"#[0-9a-f]{6}\b", _themed, svg)
+    svg = re.sub(r'(<\w+) id="([^"]*)"', lambda name: name[0] if name[2] in used else name[1], svg)
+    svg = re.sub(r"((?:fill|stroke): )(#[0-9a-f]{6})\b", _themed, svg)
     label = html.escape(alt, quote=True)
     return svg.replace("<svg", f'<svg role="img" aria-label="{label}"', 1).strip()
 
 
 def _themed(colour: re.Match[str]) -> str:
-    name = _THEME.get(colour[0])
-    return colour[0] if name is None else f"var({name}, {colour[0]})"
+    name = _THEME.get(colour[2])
+    return colour[0] if name is None else f"{colour[1]}var({name}, {colour[2]})"
 
 
 def _short(name: str) -> str:
