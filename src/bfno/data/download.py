@@ -31,7 +31,7 @@ __all__ = ["Patience", "Progress", "download"]
 Progress = Callable[[str, int, "int | None"], None]
 """Called with the file's name, the bytes so far and the bytes in all."""
 
-_PIECE = 1 << 18
+_PIECE = 1 << 14  # less than that is lost when a connection breaks off
 _REDIRECTS = 5
 
 
@@ -174,6 +174,8 @@ class _Fetch:
             raise _TryAgainError(f"{urlsplit(url).netloc} does not answer") from error
         except requests.ConnectionError as error:
             raise _TryAgainError(f"no connection to {urlsplit(url).netloc}") from error
+        except requests.exceptions.ChunkedEncodingError as error:
+            raise _TryAgainError("the connection broke off") from error
         except requests.RequestException as error:
             raise _TryAgainError(one_line(error)) from error
 

@@ -146,7 +146,20 @@ def _hold_out(
 
 
 def resized(split: Split, size: int) -> Split:
-    """Return the images on a square grid of this side: block averages where it divides theirs."""
+    """Return the images on a square grid, rounded to bytes.
+
+    Sides that `size` divides are averaged over blocks; otherwise linear interpolation with
+    antialiasing.
+
+    Args:
+        split: Images of any size.
+        size: Side of the grid.
+
+    Example:
+        >>> images = torch.tensor([[[[0, 10], [20, 31]]]], dtype=torch.uint8)
+        >>> resized(Split(images, torch.tensor([0])), 1).images.item()
+        15
+    """
     count, channels, height, width = split.images.shape
     if (height, width) == (size, size):
         return split
