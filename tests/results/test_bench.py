@@ -5,7 +5,7 @@ import pytest
 import torch
 
 import bfno
-from bfno.results.bench.cases import cifar_field
+from bfno.results.bench.cases import cifar_case
 from bfno.results.bench.plain import PlainField
 from bfno.results.bench.timing import compare
 
@@ -34,9 +34,9 @@ def test_a_comparison_tells_the_slower_side_and_prints_one_object_a_line():
 def test_released_weights_take_the_authors_number_of_evaluations(shared_folder, monkeypatch):
     monkeypatch.chdir(shared_folder.parent / "shared")
     torch.set_default_dtype(torch.float32)
-    field, released = cifar_field()
-    assert released
+    case = cifar_case()
+    assert case.weights == "released"
     images = torch.rand(8, 3, 32, 32)
-    solution = bfno.solve(field, images, torch.tensor([0.0, 1.0]), rtol=1e-3, atol=1e-3)
+    solution = bfno.solve(case.field, images, torch.tensor([0.0, 1.0]), rtol=1e-3, atol=1e-3)
     # Epoch 1 of the authors' run: dopri5 needs three steps, which are 2 + 6 · 3 evaluations.
     assert solution.stats.forward_evaluations == 20

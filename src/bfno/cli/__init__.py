@@ -50,6 +50,8 @@ def _explain(error: Exception) -> int:
     elif hasattr(error, "exit_code"):  # Stopped by a signal
         print(f"{what}; `bfno resume` goes on from here", file=sys.stderr)
         return int(error.exit_code)  # pyright: ignore[reportAttributeAccessIssue]
+    elif isinstance(error, ModuleNotFoundError) and error.name not in (None, "bfno"):
+        what, code = f"{error.name}: is not installed. Fix: pip install 'bfno[train,report]'", 2
     elif isinstance(error, MemoryError) or "can't allocate memory" in what:
         what, code = "memory: there is not enough. Fix: --set train.batch to a smaller number", 4
     else:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import json
 import sys
 from pathlib import Path
@@ -35,9 +36,7 @@ Log = Annotated[str | None, typer.Option(help="tensorboard: write event files to
 
 def _version(wanted: bool) -> None:
     if wanted:
-        import bfno
-
-        print(bfno.__version__)
+        print(importlib.metadata.version("bfno"))
         raise typer.Exit
 
 

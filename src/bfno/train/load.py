@@ -15,7 +15,7 @@ from bfno.train.config import Config
 from bfno.train.run import RunFolder
 from bfno.train.state import load_weights
 
-__all__ = ["TrainedRun", "load", "open_run"]
+__all__ = ["TrainedRun", "open_run"]
 
 _logger = logging.getLogger(__name__)
 
@@ -35,25 +35,11 @@ class TrainedRun:
     step: int
 
 
-def load(run: str | Path) -> ImageClassifier:
-    """Return the trained model of a run, ready to call.
-
-    It has the weights of the epoch that was best on the validation images, or of the last one where
-    there were none. It takes images between 0 and 1 of shape `(batch, *model.in_shape)` and returns
-    scores, whose columns `model.class_names` names.
-
-    Args:
-        run: The folder of the run.
-
-    Raises:
-        ConfigError: If this is no run, or nothing is trained yet.
-        DataError: If its files are damaged.
-    """
-    return open_run(Path(run)).model
-
-
 def open_run(folder: Path) -> TrainedRun:
     """Return the trained model of a run together with its settings.
+
+    It has the weights of the epoch that was best on the validation images, or of the last one where
+    there were none.
 
     Raises:
         ConfigError: If this is no run, or nothing is trained yet.

@@ -11,8 +11,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import bfno
-
 __all__ = ["make_record", "peak_memory"]
 
 FORMAT = 1
@@ -66,8 +64,8 @@ def peak_memory() -> int:
 
 
 def _versions() -> dict[str, str]:
-    packages = {name: importlib.metadata.version(name) for name in ("torch", "numpy")}
-    return {"bfno": bfno.__version__, **packages, "python": platform.python_version()}
+    packages = {name: importlib.metadata.version(name) for name in ("bfno", "torch", "numpy")}
+    return {**packages, "python": platform.python_version()}
 
 
 def _commit() -> str | None:

@@ -19,9 +19,9 @@ SEPARATE = ("layer", "step")
 """Groups that run in two processes: with ordinary memory, and with freed memory kept."""
 
 
-def main() -> None:
+def main(arguments: list[str] | None = None) -> None:
     """Run the chosen groups and print a line for each comparison."""
-    options = _read_options()
+    options = _read_options(arguments)
     if options.memory:
         print(cases.memory(options.memory))
         return
@@ -42,7 +42,7 @@ def main() -> None:
             _print_memory(options)
 
 
-def _read_options() -> argparse.Namespace:
+def _read_options(arguments: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m bfno.results.bench", description=__doc__)
     parser.add_argument("groups", nargs="*", default=list(GROUPS), metavar="group")
     parser.add_argument("--json", action="store_true", help="one JSON object a line")
@@ -50,7 +50,7 @@ def _read_options() -> argparse.Namespace:
     parser.add_argument("--child", action="store_true", help=argparse.SUPPRESS)
     parser.add_argument("--keep-memory", action="store_true", help=argparse.SUPPRESS)
     parser.add_argument("--memory", choices=("checkpoint", "direct"), help=argparse.SUPPRESS)
-    options = parser.parse_args()
+    options = parser.parse_args(arguments)
     for group in options.groups:
         if group not in GROUPS:
             parser.error(f"group must be one of {', '.join(GROUPS)}, got {group!r}")

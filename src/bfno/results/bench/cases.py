@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import resource
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from bfno.fields import OperatorField
 from bfno.ode import solve
 from bfno.results.bench.plain import PlainField, bare_work
 from bfno.results.bench.timing import Line, compare, peer_library
+from bfno.train.released import released_weights
 
 __all__ = ["CASES", "SmallField", "memory"]
 
@@ -21,35 +23,47 @@ RELEASED = Path("../shared/released/cifar10_epoch01.pt")
 Lines = Iterator[Line]
 
 
-def cifar_field() -> tuple[OperatorField, bool]:
-    """The CIFAR-10 field, with the authors' weights where they are at hand."""
-    torch.manual_seed(0)
-    field = OperatorField("bfno", channels=3, width=76, depth=3, branches=2)
+@dataclass(frozen=True)
+class Case:
+    """A model of the paper to train a step of.
+
+    Attributes:
+        name: What the table calls it.
+        field: Its field.
+        head: Its classifier.
+        images: A batch for it.
+        weights: Where its weights come from.
+    """
+
+    name: str
+    field: OperatorField
+    head: nn.Linear
+    images: Tensor
+    weights: str
+
+
+def cifar_case() -> Case:
+    """The CIFAR-10 model, with the authors' weights where they are at hand."""
+    case = _untrained_case("train", channels=3, side=32, width=76)
     if not RELEASED.exists():
-        return field, False
-    released = torch.load(RELEASED, weights_only=True, map_location="cpu")
-    field.load_state_dict(dict(_renamed(released)))
-    return field, True
+        return case
+    weights = released_weights(RELEASED)
+    for module, prefix in ((case.field, "block.dynamics.field."), (case.head, "head.")):
+        names = (name for name in weights if name.startswith(prefix))
+        module.load_state_dict({name.removeprefix(prefix): weights[name] for name in names})
+    return replace(case, weights="released")
 
 
-def _renamed(released: dict[str, Tensor]) -> Iterator[tuple[str, Tensor]]:
-    root = "1.df.df"
-    for ours, theirs in (("encoder", "initial"), ("decoder", "final")):
-        for part in ("weight", "bias"):
-            yield f"{ours}.{part}", released[f"{root}.{theirs}.{part}"]
-    for index in range(3):
-        theirs, ours = f"{root}.fc{index + 1}", f"layers.{index}"
-        blocks = [f"{theirs}.weight_block_{branch}" for branch in (1, 2)]
-        yield f"{ours}.weight", torch.stack([released[f"{block}.weights1"] for block in blocks])
-        yield f"{ours}.bias", torch.stack([released[f"{block}.bias1"] for block in blocks])
-        for part in ("weight", "bias"):
-            yield f"{ours}.merge_real.{part}", released[f"{theirs}.concat_real_layer_1.{part}"]
-            yield f"{ours}.merge_imag.{part}", released[f"{theirs}.concat_imag_layer_1.{part}"]
+def _untrained_case(name: str, channels: int, side: int, width: int) -> Case:
+    torch.manual_seed(0)
+    field = OperatorField("bfno", channels, width, depth=3, branches=2)
+    head = nn.Linear(channels * side**2, 10)
+    return Case(name, field, head, smooth_images(64, channels, side), "random")
 
 
 def layer(repeats: int, notes: dict[str, Any]) -> Lines:
     """A field of three BFNO layers, 76 channels, two branches, 32×32, batch 64."""
-    field, _ = cifar_field()
+    field = cifar_case().field
     plain, y = PlainField(field), torch.rand(64, 3, 32, 32)
     work = bare_work(field, y)
 
@@ -77,38 +91,29 @@ def layer(repeats: int, notes: dict[str, Any]) -> Lines:
 
 
 def _training_step(
-    field: nn.Module, head: nn.Module, solver: Callable[..., Tensor]
+    case: Case, model: nn.Module, solver: Callable[..., Tensor]
 ) -> Callable[[], None]:
-    images, labels, ts = smooth_images(64), torch.arange(64) % 10, torch.tensor([0.0, 1.0])
+    labels, ts = torch.arange(len(case.images)) % 10, torch.tensor([0.0, 1.0])
 
     def run() -> None:
-        field.zero_grad()
-        head.zero_grad()
-        logits = head(solver(field, images, ts).flatten(1))
+        model.zero_grad()
+        case.head.zero_grad()
+        logits = case.head(solver(model, case.images, ts).flatten(1))
         nn.functional.cross_entropy(logits, labels).backward()
 
     return run
 
 
-def smooth_images(count: int, side: int = 32) -> Tensor:
+def smooth_images(count: int, channels: int, side: int) -> Tensor:
     """Random images whose energy falls with frequency as in photographs, between 0 and 1."""
     generator = torch.Generator().manual_seed(0)
-    noise = torch.randn(count, 3, side, side, generator=generator)
+    noise = torch.randn(count, channels, side, side, generator=generator)
     grey = torch.randn(count, 1, side, side, generator=generator)
     rows, columns = torch.fft.fftfreq(side) * side, torch.fft.rfftfreq(side) * side
     radius = (rows[:, None].square() + columns.square()).sqrt().clamp(min=1)
     spectrum = torch.fft.rfft2(0.3 * noise + grey) / radius**1.2
     images = torch.fft.irfft2(spectrum, s=(side, side))
     return (0.47 + 0.2 * images / images.std((1, 2, 3), keepdim=True)).clamp(0, 1)
-
-
-def cifar_head() -> nn.Linear:
-    """The linear head of the CIFAR-10 model, likewise."""
-    head = nn.Linear(3 * 32 * 32, 10)
-    if RELEASED.exists():
-        released = torch.load(RELEASED, weights_only=True, map_location="cpu")
-        head.load_state_dict({part: released[f"2.dense.{part}"] for part in ("weight", "bias")})
-    return head
 
 
 def _solver(gradient: str, step: float | None = None) -> Callable[..., Tensor]:
@@ -120,32 +125,38 @@ def _solver(gradient: str, step: float | None = None) -> Callable[..., Tensor]:
 
 
 def step(repeats: int, notes: dict[str, Any]) -> Lines:
-    """One training step of the CIFAR-10 BFNO-NODE, dopri5 at 1e-3, batch 64."""
+    """One training step of the paper's CIFAR-10 and MNIST models, dopri5 at 1e-3, batch 64."""
+    mnist = _untrained_case("train mnist", channels=1, side=28, width=47)
+    for case in (cifar_case(), mnist):
+        yield _compare_step(case, max(1, repeats // 3), notes)
+
+
+def _compare_step(case: Case, repeats: int, notes: dict[str, Any]) -> Line:
     torchdiffeq = peer_library("torchdiffeq")
-    field, released = cifar_field()
-    head = cifar_head()
+    field, plain = case.field, PlainField(case.field)
 
     def authors(model: nn.Module, y0: Tensor, ts: Tensor) -> Tensor:
         settings = {"rtol": 1e-3, "atol": 1e-3, "method": "dopri5"}
         return torchdiffeq.odeint_adjoint(model, y0, ts, **settings)[-1]
 
     def gradient(model: nn.Module, solver: Callable[..., Tensor]) -> Tensor:
-        _training_step(model, head, solver)()
+        _training_step(case, model, solver)()
         return _flat_gradient(field)
 
-    ours = _training_step(field, head, _solver("checkpoint"))
-    theirs = _training_step(PlainField(field), head, authors)
+    ours = _training_step(case, field, _solver("checkpoint"))
+    theirs = _training_step(case, plain, authors)
     exact = gradient(field, _solver("direct"))
-    adjoint = gradient(PlainField(field), authors)
+    adjoint = gradient(plain, authors)
     same_steps = [gradient(field, _solver(kind, step=1 / 3)) for kind in ("checkpoint", "direct")]
+    line = compare(("step", case.name, "torchdiffeq adjoint"), ours, theirs, repeats=repeats)
     more = {
-        "weights": "released" if released else "random",
+        "weights": case.weights,
+        "images_per_s": len(case.images) / line.ours_s,
+        "peer_images_per_s": len(case.images) / line.peer_s,
         "gradient_error": _distance(*same_steps),
         "peer_gradient_error": _distance(adjoint, exact),
-        **notes,
     }
-    names = ("step", "train", "torchdiffeq adjoint")
-    yield compare(names, ours, theirs, repeats=max(1, repeats // 3), notes=more)
+    return replace(line, notes={**more, **notes})
 
 
 def _distance(found: Tensor, exact: Tensor) -> float:
@@ -159,10 +170,9 @@ def _flat_gradient(field: nn.Module) -> Tensor:
 
 def memory(gradient: str) -> float:
     """Peak memory in bytes that a training step adds; run it in a process of its own."""
-    field, _ = cifar_field()
-    head = cifar_head()
+    case = cifar_case()
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    _training_step(field, head, _solver(gradient))()
+    _training_step(case, case.field, _solver(gradient))()
     return 1024.0 * (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
 
 
