@@ -62,7 +62,7 @@ class _Handler(BaseHTTPRequestHandler):
         if does.stall:
             time.sleep(does.stall)
 
-    def log_message(self, *_) -> None: ...
+    def log_message(self, format: str, *args: object) -> None: ...
 
 
 @contextmanager

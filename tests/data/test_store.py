@@ -2,14 +2,15 @@
 
 import gzip
 import os
+import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
-from bfno.data import DATA_SETS, ImageSet, check, data_folder, load, locate, store
-from bfno.errors import DataError
+from bfno.data import DATA_SETS, ImageSet, check, data_folder, load, locate, read_image, store
+from bfno.errors import ConfigError, DataError
 from tests.data import official
 
 
@@ -137,10 +138,26 @@ def test_digits_need_no_files(tmp_path):
 def test_digits_keep_scikit_learns_levels():
     from sklearn.datasets import load_digits
 
-    levels = torch.from_numpy(load_digits().images)
+    levels = torch.from_numpy(load_digits(return_X_y=True)[0])
     images = load("digits")
     back = torch.cat([images.train.images, images.test.images]).double().mul(16 / 255).round()
-    assert sorted(back.flatten(1).tolist()) == sorted(levels.flatten(1).tolist())
+    assert sorted(back.flatten(1).tolist()) == sorted(levels.tolist())
+
+
+MISSING = {
+    "sklearn.datasets": ("scikit-learn", lambda folder: load("digits")),
+    "PIL": ("Pillow", lambda folder: read_image(folder / "image.png", (3, 4, 4))),
+    "pooch": ("pooch", lambda folder: store.get("mnist", folder)),
+}
+
+
+@pytest.mark.parametrize("module", MISSING)
+def test_a_missing_library_is_named_with_its_remedy(tmp_path, monkeypatch, module):
+    library, use = MISSING[module]
+    (tmp_path / "image.png").touch()
+    monkeypatch.setitem(sys.modules, module, None)
+    with pytest.raises(ConfigError, match=rf"{library}, which is missing.*'bfno\[train\]'"):
+        use(tmp_path)
 
 
 def test_a_set_that_is_not_there_says_what_to_put_where(tmp_path):

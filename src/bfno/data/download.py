@@ -81,12 +81,6 @@ def download(
         ConfigError: If pooch is missing.
         DataError: If it cannot be had; what has arrived so far stays in `NAME.part`.
     """
-    try:
-        import pooch
-    except ImportError as error:
-        raise ConfigError(
-            "download", "needs pooch, which is missing", "pip install 'bfno[train]'"
-        ) from error
     patience = patience or Patience()
     fetch = _Fetch(file, folder / file.name, fix, progress, patience)
     failure = ""
@@ -94,15 +88,7 @@ def download(
         if attempt:
             time.sleep(patience.pause * 2 ** (attempt - 1))
         try:
-            with _quiet(pooch.get_logger()):
-                pooch.retrieve(
-                    url or file.url,
-                    file.digest,
-                    file.name,
-                    folder,
-                    downloader=cast(Any, fetch),  # pooch's own type has other argument names
-                )
-            return folder / file.name
+            return _retrieve(url or file.url, file, folder, fetch)
         except _TryAgainError as error:
             failure = str(error)
         except ValueError as error:
@@ -113,6 +99,21 @@ def download(
         except OSError as error:
             raise fetch.refusal(f"cannot be written ({one_line(error)})") from error
     raise fetch.refusal(f"cannot be downloaded ({failure})")
+
+
+def _retrieve(url: str, file: RemoteFile, folder: Path, fetch: _Fetch) -> Path:
+    """Let pooch fetch the file, compare its checksum and give it its name."""
+    try:
+        import pooch
+    except ImportError as error:
+        raise ConfigError(
+            "download", "needs pooch, which is missing", "pip install 'bfno[train]'"
+        ) from error
+    with _quiet(pooch.get_logger()):
+        # The type that pooch declares for a downloader is not how it calls one.
+        downloader = cast(Any, fetch)
+        pooch.retrieve(url, file.digest, file.name, folder, downloader=downloader)
+    return folder / file.name
 
 
 class _Fetch:

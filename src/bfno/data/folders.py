@@ -72,21 +72,19 @@ def load_folder(
     folder = Path(folder)
     classes, train, test = _find_parts(folder)
     with quiet_pillow(), ThreadPoolExecutor(_THREADS) as pool:
-        read = _Readings(folder, pool, corrupt)
+        read = _Readings(pool)
         train_headers, train = read(train, lambda file: read_header(file.path))
         test_headers, test = read(test, lambda file: read_header(file.path))
         shape = _shape([*train_headers, *test_headers], size, colour)
         parts = [read(part, lambda file: decode(file.path, shape)) for part in (train, test)]
+    skipped = _skip(read.errors, folder, corrupt)
     for _, files in parts[: 2 if test else 1]:
         _check_every_class(folder, files, classes)
-    if read.skipped:
-        first = ", ".join(read.skipped[:3])
-        _LOG.warning("%s: left out %d unreadable images: %s", folder, len(read.skipped), first)
     splits = [_split(images, files, shape) for images, files in parts]
     if not test:
         kept, held_out = hold_out_of_each_class(splits[0].labels, test_fraction, seed)
         splits = [splits[0].take(kept), splits[0].take(held_out)]
-    return ImageSet(splits[0], splits[1], classes, tuple(read.skipped))
+    return ImageSet(splits[0], splits[1], classes, skipped)
 
 
 def read_image(path: Path, shape: tuple[int, int, int]) -> Tensor:
@@ -115,9 +113,9 @@ def read_image(path: Path, shape: tuple[int, int, int]) -> Tensor:
 class _Readings:
     """Reads many files at once, and gathers those that cannot be read."""
 
-    def __init__(self, folder: Path, pool: ThreadPoolExecutor, corrupt: str) -> None:
-        self._folder, self._pool, self._corrupt = folder, pool, corrupt
-        self.skipped: list[str] = []
+    def __init__(self, pool: ThreadPoolExecutor) -> None:
+        self._pool = pool
+        self.errors: list[DataError] = []
 
     def __call__(
         self, files: list[_File], function: Callable[[_File], _Result]
@@ -131,14 +129,24 @@ class _Readings:
                 return error
 
         outcomes = list(zip(files, self._pool.map(attempt, files), strict=True))
-        errors = [outcome for _, outcome in outcomes if isinstance(outcome, DataError)]
-        if errors and self._corrupt == "refuse":
-            more = f", and {len(errors) - 1} more are unreadable" if errors[1:] else ""
-            fix = f"{errors[0].fix}, or leave such files out with corrupt='skip'"
-            raise DataError(errors[0].what, errors[0].why + more, fix)
-        self.skipped += [str(Path(str(error.what)).relative_to(self._folder)) for error in errors]
+        self.errors += [outcome for _, outcome in outcomes if isinstance(outcome, DataError)]
         good = [(outcome, file) for file, outcome in outcomes if not isinstance(outcome, DataError)]
         return [outcome for outcome, _ in good], [file for _, file in good]
+
+
+def _skip(errors: list[DataError], folder: Path, corrupt: str) -> tuple[str, ...]:
+    """Names of the files that are left out, if there are any and that is allowed."""
+    if not errors:
+        return ()
+    errors = sorted(errors, key=lambda error: str(error.what))
+    if corrupt == "refuse":
+        more = f", and {len(errors) - 1} more cannot be read" if errors[1:] else ""
+        fix = f"{errors[0].fix}, or leave such files out with corrupt='skip'"
+        raise DataError(errors[0].what, errors[0].why + more, fix)
+    skipped = tuple(str(Path(str(error.what)).relative_to(folder)) for error in errors)
+    first = ", ".join(skipped[:3])
+    _LOG.warning("%s: left out %d unreadable images, first %s", folder, len(skipped), first)
+    return skipped
 
 
 def _check_settings(size: int | tuple[int, int] | None, fraction: float, corrupt: str) -> None:

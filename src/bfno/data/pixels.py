@@ -49,9 +49,12 @@ def read_header(path: Path) -> Header:
     Raises:
         DataError: If it is no image, has more than 50 megapixels or is of an unknown kind.
     """
+    from PIL import Image
+
     with _opened(path) as image:
         height, width = image.height, image.width
-        if image.getexif().get(0x0112) in {5, 6, 7, 8}:  # turned by a quarter
+        # PNG's own method decodes the whole image, in case something follows the pixels.
+        if Image.Image.getexif(image).get(0x0112) in {5, 6, 7, 8}:  # turned by a quarter
             height, width = width, height
         return Header((height, width), image.mode in _GREY)
 
