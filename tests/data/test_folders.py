@@ -163,6 +163,16 @@ def test_a_class_of_bad_images_only_is_refused(tmp_path):
         load_folder(tmp_path, corrupt="skip")
 
 
+def test_a_kind_of_tif_that_pillow_complains_about_is_refused_in_silence(tmp_path, caplog):
+    data = bytearray(save(tmp_path / "image.tif", (1, 2, 3)).read_bytes())
+    entry = data.index(struct.pack("<HHIH", 277, 3, 1, 3))  # samples a pixel
+    data[entry + 8 : entry + 10] = struct.pack("<H", 2048)
+    (tmp_path / "image.tif").write_bytes(data)
+    with pytest.raises(DataError, match="cannot be read as an image"):
+        read_image(tmp_path / "image.tif", (3, 4, 4))
+    assert caplog.messages == []
+
+
 def test_a_folder_of_another_form_is_refused(tmp_path):
     with pytest.raises(DataError, match="nowhere: is no folder"):
         load_folder(tmp_path / "nowhere")

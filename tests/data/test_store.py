@@ -234,6 +234,14 @@ def test_class_names_come_from_the_file_beside_the_images(tmp_path):
             load("cifar10", tmp_path, official=False)
 
 
+@pytest.mark.parametrize("name", ["a\0b", "x" * 5000])
+def test_a_folder_that_cannot_exist_is_not_there(name):
+    with pytest.raises(DataError, match="MNIST is not there"):
+        load("mnist", Path(name))
+    with pytest.raises(DataError, match="cannot be written"):
+        store.get("mnist", Path(name))
+
+
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
 def test_a_file_that_may_not_be_read_says_so(tmp_path):
     official.write_mnist(tmp_path)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import gzip
 import hashlib
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -60,12 +61,13 @@ def again(data_set: DataSet) -> str:
 
 def find_files(folder: Path, data_set: DataSet) -> dict[str, Path]:
     """Return the path of each needed file that lies in the folder, by its official name."""
-    return {
-        file.name: path
-        for file in data_set.contents
-        for path in [folder / spelling for spelling in reversed(file.spellings)]
-        if path.is_file()
-    }
+    found: dict[str, Path] = {}
+    for file in data_set.contents:
+        for path in (folder / spelling for spelling in file.spellings):
+            # Unlike the method of a path, this answers also where a folder may not be read.
+            if os.path.isfile(path):
+                found.setdefault(file.name, path)
+    return found
 
 
 def read_file(path: Path, file: DataFile, fix: str) -> Content:

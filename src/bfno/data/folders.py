@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 from collections import Counter
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
@@ -104,7 +105,7 @@ def read_image(path: Path, shape: tuple[int, int, int]) -> Tensor:
     if shape[0] not in (1, 3) or min(shape) < 1:
         raise ConfigError("shape", f"no image has {shape}", "use 1 or 3 channels and sides above 0")
     path = Path(path)
-    if not path.is_file():
+    if not os.path.isfile(path):
         raise DataError(path, "is not there or no file", "name an image file")
     with quiet_pillow():
         return torch.from_numpy(np.ascontiguousarray(decode(path, shape)))
@@ -160,15 +161,15 @@ def _check_settings(size: int | tuple[int, int] | None, fraction: float, corrupt
 
 def _find_parts(folder: Path) -> tuple[tuple[str, ...], list[_File], list[_File]]:
     """Class names, training files and test files; no test files if there is no such part."""
-    if not folder.is_dir():
+    if not os.path.isdir(folder):
         raise DataError(folder, "is no folder", "name a folder with one folder for each class")
     train, test = folder / "train", folder / "test"
-    if not train.is_dir():
+    if not os.path.isdir(train):
         return *_find_classes(folder), []
     classes, files = _find_classes(train)
-    if not test.is_dir():
+    if not os.path.isdir(test):
         for name in _OTHER_NAMES_FOR_TEST:
-            if (folder / name).is_dir():
+            if os.path.isdir(folder / name):
                 raise DataError(folder, f"has train and {name}, but no test", f"rename {name}")
         return classes, files, []
     test_classes, test_files = _find_classes(test)
@@ -181,14 +182,14 @@ def _find_parts(folder: Path) -> tuple[tuple[str, ...], list[_File], list[_File]
 def _find_classes(folder: Path) -> tuple[tuple[str, ...], list[_File]]:
     fix = "put the images of each class into a folder of its own"
     with refusing_damage(folder, fix):
-        folders = [path for path in _visible(folder) if path.is_dir()]
+        folders = [path for path in _visible(folder) if os.path.isdir(path)]
         if len(folders) < 2:
             why = f"has {len(folders) or 'no'} class folder{'s' * (not folders)}"
             raise DataError(folder, why, f"{fix}; at least two classes")
         files = []
         for label, path in enumerate(folders):
             found = [file for file in _visible(path) if file.suffix.lower() in SUFFIXES]
-            found = [_File(file, label) for file in found if file.is_file()]
+            found = [_File(file, label) for file in found if os.path.isfile(file)]
             if not found:
                 raise DataError(path, "holds no images", "add images or delete the folder")
             files += found

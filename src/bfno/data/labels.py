@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import numpy as np
@@ -43,7 +44,7 @@ def checked_labels(labels: np.ndarray, count: int, classes: int, content: Conten
 def class_names(folder: Path, data_set: DataSet) -> tuple[str, ...]:
     """Return the names in the data set's own file, or the official ones where it is missing."""
     path = folder / (data_set.names_file or "")
-    if not path.is_file():
+    if not os.path.isfile(path):
         return data_set.class_names
     with refusing_damage(path, again(data_set)), open(path, "rb") as stream:
         names = tuple(stream.read(_NAMES_LIMIT).decode().split())

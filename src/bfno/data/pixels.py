@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -84,17 +85,23 @@ def decode(path: Path, shape: tuple[int, int, int]) -> np.ndarray:
 
 @contextmanager
 def quiet_pillow() -> Iterator[None]:
-    """Keep Pillow from warning: what matters is an error here, and the rest is no news."""
+    """Keep Pillow from reporting to the terminal; what matters is an error here."""
     try:
         from PIL import Image
     except ImportError as error:
         raise ConfigError(
             "images", "need Pillow, which is missing", "pip install 'bfno[train]'"
         ) from error
+    logger = logging.getLogger("PIL")
+    level = logger.level
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         warnings.simplefilter("error", Image.DecompressionBombWarning)
-        yield
+        logger.setLevel(logging.CRITICAL)
+        try:
+            yield
+        finally:
+            logger.setLevel(level)
 
 
 @contextmanager

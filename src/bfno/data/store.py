@@ -113,7 +113,7 @@ def locate(name: str, data_dir: Path | None = None) -> Path:
             lacking = [file.name for file in data_set.contents if file.name not in found]
             why = f"lacks {', '.join(lacking)} of {data_set.title}"
             raise DataError(folder, why, f"{fetch}, or {_by_hand(data_set, folder)}")
-        pickled = [file for file in data_set.pickled if (folder / file).exists()]
+        pickled = [file for file in data_set.pickled if os.path.exists(folder / file)]
         if pickled:
             why = f"{pickled[0]} is {data_set.title} in pickles, which are never opened"
             raise DataError(folder, why, f"{fetch}, or {_by_hand(data_set, root / name)}")
@@ -163,7 +163,7 @@ def get(
             if data_set.archive:
                 _unpack(path, data_set)
                 path.unlink()
-    except OSError as error:
+    except (OSError, ValueError) as error:  # the latter for a path with a zero byte
         fix = "make room or give yourself access, or choose another folder with --data-dir"
         raise DataError(folder, f"cannot be written ({one_line(error)})", fix) from error
     return folder
@@ -254,9 +254,9 @@ def _form(folder: Path, data_set: DataSet) -> str | None:
     """How the folder holds the data set: as files, archive or npz; `None` if it does not."""
     if data_set.contents and len(find_files(folder, data_set)) == len(data_set.contents):
         return "files"
-    if data_set.archive and (folder / data_set.archive.name).is_file():
+    if data_set.archive and os.path.isfile(folder / data_set.archive.name):
         return "archive"
-    if data_set.name in _NPZ and (folder / f"{data_set.name}.npz").is_file():
+    if data_set.name in _NPZ and os.path.isfile(folder / f"{data_set.name}.npz"):
         return "npz"
     return None
 
