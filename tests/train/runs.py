@@ -55,4 +55,8 @@ def weights(run: Path) -> dict[str, bytes]:
 def result(run: Path) -> dict:
     """What the record says but for time and memory."""
     record = json.loads((run / "record.json").read_text())
-    return {k: v for k, v in record.items() if k not in OF_THE_MACHINE}
+    return _without_machine(record)
+
+
+def _without_machine(values: dict) -> dict:
+    return {name: value for name, value in values.items() if name not in OF_THE_MACHINE}

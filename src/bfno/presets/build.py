@@ -113,7 +113,7 @@ def _build_dynamics(model: ImageModel, image_channels: int) -> Dynamics:
     sees = 2 * model.channels if kind is SecondOrder else model.channels
     field = _build_field(model, sees)
     if kind is FirstOrder:
-        return FirstOrder(field, augment=model.channels - image_channels)
+        return FirstOrder(field, model.channels - image_channels, **model.dynamics_options)
     if kind is AdamODE:
         start = InitialMoments(image_channels, model.width, model.channels)
     else:
