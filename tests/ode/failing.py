@@ -63,6 +63,12 @@ def _raising(t: Tensor, y: Tensor) -> Tensor:
 _NON_FINITE = frozenset({Status.NON_FINITE})
 CASES: dict[str, Case] = {
     "nan at once": Case(lambda t, y: y * torch.nan, _NON_FINITE, _NON_FINITE),
+    # Its norm is infinite although each slope is a number.
+    "huge": Case(
+        lambda t, y: y * 1e300,
+        frozenset({Status.NON_FINITE, Status.STEP_UNDERFLOW}),
+        _NON_FINITE,
+    ),
     "nan later": Case(_nan_later, _NON_FINITE, _NON_FINITE),
     # y = 1 / (1 - t). An adaptive method follows it until time has no smaller step; a fixed one
     # steps over t = 1 and overflows.

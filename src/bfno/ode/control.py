@@ -79,6 +79,8 @@ class Control:
         scale = y0.abs().mul_(self.rtol).add_(self.atol)
         size_y, size_f = self._measure(y0 / scale), self._measure(slope / scale)
         trial = 1e-6 if size_y < 1e-5 or size_f < 1e-5 else 0.01 * size_y / size_f
+        if not trial > 0:  # a slope beyond all numbers; the first step finds that out
+            return 1e-6
         change = evaluate(trial, torch.add(y0, slope, alpha=trial)) - slope
         bend = self._measure(change / scale) / trial
         if size_f <= 1e-15 and bend <= 1e-15:
