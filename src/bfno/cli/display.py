@@ -6,6 +6,7 @@ import contextlib
 import csv
 import functools
 import json
+import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -43,7 +44,9 @@ def watchers(config: Any, folder: Path, log: str | None) -> list[Any]:
 
 
 def finished(record: dict[str, Any], folder: Path) -> None:
-    """Print the result of a run and what to do with it."""
+    """Print the result of a run and what to do with it; once, however many have trained it."""
+    if os.environ.get("RANK", "0") != "0":
+        return
     result = record["result"]
     print(
         f"{record['experiment']}: test accuracy {result['test_accuracy']:.2%} (epoch "

@@ -21,7 +21,7 @@ from bfno.errors import NumericalError
 from bfno.ode import SolverError
 from bfno.train.checkpoint import Checkpoint
 from bfno.train.config import Config
-from bfno.train.processes import Processes
+from bfno.train.processes import Processes, explain_lost_peers
 from bfno.train.record import peak_memory
 from bfno.train.run import RunFolder
 from bfno.train.signals import Stopped, StopSignals
@@ -95,12 +95,13 @@ class Trainer:
     ) -> None:
         self.config, self.task, self.run = config, task, run
         self.facts, self.watchers = facts, watchers
-        self.processes = Processes.join()
         settings = config.train
         trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
         optimizer = torch.optim.Adam(trained, lr=settings.lr, weight_decay=settings.weight_decay)
-        accelerator = self.processes.accelerator
-        self.model, self.optimizer = accelerator.prepare(model, optimizer)
+        with explain_lost_peers(run.path):
+            self.processes = Processes.join()
+            accelerator = self.processes.accelerator
+            self.model, self.optimizer = accelerator.prepare(model, optimizer)
         self._bare_model = accelerator.unwrap_model(self.model)
         self.progress = Progress()
         self.stop = StopSignals()
@@ -122,8 +123,11 @@ class Trainer:
         Raises:
             Stopped: If a signal asked for it; the state is saved.
             NumericalError: If loss or gradient is not finite; the state before that step is saved.
+            UserError: If another process is lost; the state before that step is saved.
         """
-        with self.stop:
+        # The processes talk to each other only while the weights rest, so what is left when one of
+        # them has died is a whole state.
+        with self.stop, explain_lost_peers(self.run.path, self.save):
             while self.progress.epoch < self.config.train.epochs:
                 self._train_epoch()
                 self._finish_epoch()
@@ -165,7 +169,7 @@ class Trainer:
         for group in self.optimizer.param_groups:
             group["lr"] = self._learning_rate()
         self.optimizer.zero_grad()
-        loss, sums = self.task.loss(self.model, chosen, processes.device)
+        loss, sums = self._loss(chosen)
         # The processes' gradients are averaged, so each share weighs as much as it has samples.
         accelerator.backward(loss * (weight * processes.count))
         norm = accelerator.clip_grad_norm_(self.model.parameters(), self.config.train.clip)
@@ -184,6 +188,18 @@ class Trainer:
             raise self._failed(f"the {what} is not a finite number")
         self.optimizer.step()
         return totals
+
+    def _loss(self, samples: Tensor) -> tuple[Tensor, Sums]:
+        """Loss of some samples; where the solver of one process gives up, all of them hear it."""
+        failure, found = None, None
+        try:
+            found = self.task.loss(self.model, samples, self.processes.device)
+        except SolverError as error:
+            failure = error
+        failures = self.processes.add_up(torch.tensor([float(failure is not None)])).item()
+        if found is None or failures:
+            raise self._failed(f"the solver gave up: {failure or 'in another process'}") from failure
+        return found
 
     def _learning_rate(self) -> float:
         settings = self.config.train
@@ -268,6 +284,8 @@ class Trainer:
         received = int(self.processes.add_up(torch.tensor([float(self.stop.received)])).item())
         if received:
             self.save()
+            # A launcher ends the others as soon as one has left, the one that writes included.
+            self.processes.wait()
             # Several processes may have heard it; the sum of their signals is no signal.
             raise Stopped(self.stop.received or 15)
 

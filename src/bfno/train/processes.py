@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import os
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
-__all__ = ["Processes"]
+from bfno.errors import UserError
+
+__all__ = ["Processes", "explain_lost_peers"]
 
 # A process that has died or hangs is noticed by the others within this time.
 _PATIENCE = timedelta(seconds=60)
@@ -38,7 +44,11 @@ class Processes:
         from accelerate import Accelerator
         from accelerate.utils import InitProcessGroupKwargs
 
-        joined = Accelerator(kwargs_handlers=[InitProcessGroupKwargs(timeout=_PATIENCE)])
+        # Where there is no GPU, Accelerate takes each process for the only one unless it is told.
+        several = int(os.environ.get("WORLD_SIZE", "1")) > 1
+        on_cpu = several and not (torch.cuda.is_available() or torch.xpu.is_available())
+        patience = InitProcessGroupKwargs(timeout=_PATIENCE)
+        joined = Accelerator(cpu=on_cpu, kwargs_handlers=[patience])
         return cls(joined.process_index, joined.num_processes, joined.device, joined)
 
     @property
@@ -51,3 +61,32 @@ class Processes:
         if self.count == 1:
             return values
         return self.accelerator.reduce(values.to(self.device), "sum").cpu()
+
+    def wait(self) -> None:
+        """Go on when all have come here."""
+        self.add_up(torch.zeros(1))
+
+
+@contextlib.contextmanager
+def explain_lost_peers(run: Path, rescue: Callable[[], object] = bool) -> Iterator[None]:
+    """Turn the many errors of a broken connection into one that says what to do.
+
+    Args:
+        run: Folder of the run.
+        rescue: Called first; may save what this process still has.
+
+    Raises:
+        UserError: If another process of the run has left or no longer answers.
+    """
+    try:
+        yield
+    except RuntimeError as error:
+        # The errors of torch.distributed, or a plain one with the name of the transport in it.
+        if not type(error).__name__.startswith("Dist") and "gloo" not in str(error):
+            raise
+        rescue()
+        raise UserError(
+            "another process of this run",
+            "has died or hangs",
+            f"look at its output, then bfno resume {run}",
+        ) from error

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import signal
 import threading
+import time
 from types import FrameType, TracebackType
 from typing import Any
 
 __all__ = ["StopSignals", "Stopped"]
+
+# A Ctrl-C often comes twice: from the terminal, and once more from a launcher that passes it on.
+_ECHO_SECONDS = 0.5
 
 
 class Stopped(Exception):
@@ -25,7 +29,7 @@ class Stopped(Exception):
 class StopSignals:
     """While entered, SIGTERM and SIGINT only leave a note, so that a step is never cut in two.
 
-    A second signal acts at once, for whoever cannot wait.
+    Another one, unless it is the echo of the first, acts at once, for whoever cannot wait.
 
     Attributes:
         received: The signal that came, or 0.
@@ -33,6 +37,7 @@ class StopSignals:
 
     def __init__(self) -> None:
         self.received = 0
+        self._time = 0.0
         self._before: dict[int, Any] = {}
 
     def __enter__(self) -> StopSignals:
@@ -52,6 +57,8 @@ class StopSignals:
             signal.signal(number, handler)
 
     def _hear(self, number: int, frame: FrameType | None) -> None:
-        self.received = number
-        for other in self._before:
-            signal.signal(other, signal.SIG_DFL)
+        if not self.received:
+            self.received, self._time = number, time.monotonic()
+        elif time.monotonic() - self._time > _ECHO_SECONDS:
+            signal.signal(number, signal.SIG_DFL)
+            signal.raise_signal(number)

@@ -9,6 +9,7 @@ import sys
 
 import torch
 
+from bfno.errors import ConfigError
 from bfno.results.bench import cases
 from bfno.results.bench.growth import growth
 from bfno.results.bench.solvers import solver
@@ -53,7 +54,7 @@ def _read_options(arguments: list[str] | None) -> argparse.Namespace:
     options = parser.parse_args(arguments)
     for group in options.groups:
         if group not in GROUPS:
-            parser.error(f"group must be one of {', '.join(GROUPS)}, got {group!r}")
+            raise ConfigError(group, "is no benchmark", f"choose among {', '.join(GROUPS)}")
     return options
 
 
