@@ -12,8 +12,8 @@ SOURCES := src tests examples
 .DEFAULT_GOAL := help
 .PHONY: demo test test-slow lint format bench clean help
 
-demo: $(VENV)/.core  ## train a BFNO-NODE and a convolutional NODE on digits (about a minute)
-	$(BIN)/python examples/train_digits.py $(ARGS)
+demo: $(VENV)/.core  ## BFNO-NODE and NODE on digits, compared in a report (two or three minutes)
+	$(BIN)/bfno demo $(ARGS)
 
 test: lint  ## lint, types, unit tests, doctests and the code in README and CONTRIBUTING
 	$(BIN)/python -m pytest $(ARGS)
@@ -31,10 +31,10 @@ format: $(VENV)/.dev  ## rewrite the sources in the house format
 	$(BIN)/ruff format $(SOURCES)
 
 bench: $(VENV)/.dev $(VENV)/.peers  ## measure against the peers, side by side in one run
-	$(BIN)/python -m bfno.results.bench $(ARGS)
+	$(BIN)/bfno bench $(ARGS)
 
 clean:  ## remove caches and what the demo wrote; the environment stays
-	rm -rf demo build dist src/*.egg-info .pytest_cache .ruff_cache .hypothesis
+	rm -rf demo demo-* build dist src/*.egg-info .pytest_cache .ruff_cache .hypothesis
 	find src tests examples -name __pycache__ -type d -prune -exec rm -rf {} +
 
 help:  ## show this list
@@ -45,11 +45,11 @@ help:  ## show this list
 $(VENV)/.core: pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(PIP) $(TORCH)
-	$(PIP) -e . matplotlib scikit-learn
+	$(PIP) -e '.[train,report]'
 	@touch $@
 
 $(VENV)/.dev: $(VENV)/.core
-	$(PIP) -e '.[dev]'
+	$(PIP) -e '.[dev,log]'
 	@touch $@
 
 $(VENV)/.peers: $(VENV)/.core

@@ -66,9 +66,10 @@ class _TheirModel:
 
     def __call__(self, images):
         ts = torch.tensor([0.0, 1.0])
-        final = odeint(self.field, images, ts, rtol=1e-3, atol=1e-3, method="dopri5")[-1]
+        states = odeint(self.field, images, ts, rtol=1e-3, atol=1e-3, method="dopri5")
+        assert isinstance(states, torch.Tensor)
         dense = self.weights["2.dense.weight"], self.weights["2.dense.bias"]
-        return nn.functional.linear(final.flatten(1), *dense)
+        return nn.functional.linear(states[-1].flatten(1), *dense)
 
 
 @pytest.fixture(scope="module")

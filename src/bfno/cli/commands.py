@@ -159,13 +159,15 @@ def import_released(
 
 @app.command()
 def demo(
-    out: Annotated[Path, typer.Option("--out", "-o", help="Folder of the demo.")] = Path("demo"),
+    out: Annotated[
+        Path | None, typer.Option("--out", "-o", help="Folder of the demo; else a new one.")
+    ] = None,
     scale: Annotated[str, typer.Option(help="smoke or cpu.")] = "cpu",
 ) -> None:
     """BFNO-NODE and NODE on handwritten digits, in about two minutes; ends in a report."""
-    from bfno.cli.demonstration import run_demo
+    from bfno.cli.demonstration import free_folder, run_demo
 
-    run_demo(out, scale)
+    run_demo(out or free_folder("demo"), scale)
 
 
 @app.command()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from pathlib import Path
 
 from bfno.cli import display
@@ -10,9 +11,15 @@ from bfno.results.report import write_report
 from bfno.train.experiment import resolve
 from bfno.train.session import start
 
-__all__ = ["run_demo"]
+__all__ = ["free_folder", "run_demo"]
 
 _METHODS = ("bfno-node", "node")
+
+
+def free_folder(name: str) -> Path:
+    """The first of NAME, NAME-2, NAME-3, … that does not exist."""
+    names = itertools.chain([name], (f"{name}-{number}" for number in itertools.count(2)))
+    return next(path for path in map(Path, names) if not path.exists())
 
 
 def run_demo(out: Path, scale: str) -> None:
@@ -23,14 +30,12 @@ def run_demo(out: Path, scale: str) -> None:
         scale: Size of the experiments.
 
     Raises:
-        ConfigError: If the folder holds a demo already.
+        ConfigError: If the folder exists.
     """
+    if out.exists():
+        raise ConfigError(out, "is there already", "choose another folder with --out")
     report = out / "report.html"
     runs = [out / f"digits-{method}" for method in _METHODS]
-    for place in (report, *runs):
-        if place.exists():
-            fix = f"remove it, or choose another folder with `bfno demo --out DIR`; see {report}"
-            raise ConfigError(place, "is there already", fix)
     for method, run in zip(_METHODS, runs, strict=True):
         config = resolve(f"digits/{method}", scale=scale)
         print(f"\n{config.experiment}: {config.train.epochs} epochs of handwritten digits")

@@ -198,7 +198,8 @@ class Trainer:
             failure = error
         failures = self.processes.add_up(torch.tensor([float(failure is not None)])).item()
         if found is None or failures:
-            raise self._failed(f"the solver gave up: {failure or 'in another process'}") from failure
+            why = failure or "in another process"
+            raise self._failed(f"the solver gave up: {why}") from failure
         return found
 
     def _learning_rate(self) -> float:
