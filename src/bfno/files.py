@@ -18,12 +18,15 @@ _LEFTOVER = ".partial"
 def write_atomically(path: Path, content: bytes) -> None:
     """Replace a file's content: the whole of it is on the disk before it gets the name.
 
+    Folders on the way to it are made.
+
     Raises:
         DataError: If the disk is full or the folder cannot be written to; the old file stays.
     """
     # In the same folder, for a rename across file systems would be a copy; named after the process.
     partial = path.with_name(f".{path.name}.{os.getpid()}{_LEFTOVER}")
     with _explained(path, len(content)):
+        path.parent.mkdir(parents=True, exist_ok=True)
         try:
             with open(partial, "wb") as file:
                 file.write(content)

@@ -125,6 +125,7 @@ def test_a_kill_at_every_file_operation_leaves_the_old_or_the_new_checkpoint(tmp
 
 def test_the_kill_harness_catches_a_writer_in_place(tmp_path, monkeypatch):
     def in_place(path, content):
+        path.parent.mkdir(parents=True, exist_ok=True)
         with files.open(path, "wb") as file:  # pyright: ignore[reportAttributeAccessIssue]
             file.write(content)
 

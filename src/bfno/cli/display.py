@@ -131,11 +131,11 @@ def size_row(row: dict[str, Any]) -> str:
 
 def comparison(runs: Sequence[Path]) -> None:
     """Print the results of runs side by side."""
-    from bfno.results.record import read_run
+    from bfno.results.record import read_runs
     from bfno.results.tables import as_text
     from bfno.results.tables import comparison as compared
 
-    print(as_text(compared([read_run(run) for run in runs])))
+    print(as_text(compared(read_runs(list(runs)))), end="")
 
 
 @contextlib.contextmanager

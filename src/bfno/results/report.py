@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Sequence
 from dataclasses import replace
 from importlib import resources
@@ -11,7 +10,8 @@ from itertools import groupby
 from pathlib import Path, PurePosixPath, PureWindowsPath
 from typing import Any
 
-from bfno.errors import ConfigError, DataError
+from bfno.errors import ConfigError
+from bfno.files import write_atomically
 from bfno.results import figures
 from bfno.results.record import Metric, RunResult, read_runs
 from bfno.results.tables import (
@@ -53,7 +53,7 @@ def write_report(folders: Sequence[Path], out: Path, force: bool = False) -> Pat
     if out.exists() and not force:
         raise ConfigError(out, "is there already", "pass --force, or name another file")
     page = render_report(read_runs([Path(folder) for folder in folders]))
-    _write_whole(out, page.encode())
+    write_atomically(out, page.encode())
     return out
 
 
@@ -253,31 +253,3 @@ def _listed(names: list[str]) -> str:
 
 def _count(number: int, noun: str) -> str:
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
-
-
-def _write_whole(file: Path, content: bytes) -> None:
-    """Write the file so that a reader, even after a crash, finds all of it or what was before."""
-    # In the same folder, since a rename is atomic only within a file system.
-    part = file.with_name(f".{file.name}.{os.getpid()}.part")
-    try:
-        file.parent.mkdir(parents=True, exist_ok=True)
-        with part.open("wb") as stream:
-            stream.write(content)
-            stream.flush()
-            os.fsync(stream.fileno())
-        part.replace(file)
-        _sync_folder(file.parent)
-    except OSError as error:
-        part.unlink(missing_ok=True)
-        why = f"cannot be written ({error.strerror})"
-        raise DataError(file, why, "name a file in a folder that you may write to") from None
-
-
-def _sync_folder(folder: Path) -> None:
-    if os.name != "posix":  # elsewhere a folder cannot be opened
-        return
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

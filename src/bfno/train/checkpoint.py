@@ -82,11 +82,6 @@ class CheckpointStore:
                 for name, content in contents.items()
             },
         }
-        try:
-            folder.mkdir(parents=True)
-        except OSError as error:
-            why = f"cannot be made: {(error.strerror or str(error)).lower()}"
-            raise DataError(folder, why, "check the folder's rights and free space") from error
         for name, content in contents.items():
             write_atomically(folder / name, content)
         write_atomically(folder / _MANIFEST, json.dumps(manifest, indent=1).encode())
