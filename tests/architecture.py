@@ -128,6 +128,32 @@ def oversized(package: Path) -> dict[str, str]:
     return found
 
 
+def writers(package: Path) -> set[str]:
+    """Modules that write files by themselves."""
+    found = calls(package, {"write_text", "write_bytes", "fdopen"})
+    found |= calls(package, {"save"}, of={"torch", "numpy", "np"})
+    for name, file in modules(package).items():
+        for node in ast.walk(_tree(file)):
+            if isinstance(node, ast.Call) and _called(node)[1] == "open":
+                modes = [*node.args[1:2], *(k.value for k in node.keywords if k.arg == "mode")]
+                texts = [str(mode.value) for mode in modes if isinstance(mode, ast.Constant)]
+                if any(set("wax+") & set(text) for text in texts):
+                    found.add(name)
+    return found
+
+
+def calls(package: Path, functions: set[str], of: set[str] | None = None) -> set[str]:
+    """Modules that call one of these functions, of these objects if any are named."""
+    return {
+        name
+        for name, file in modules(package).items()
+        for node in ast.walk(_tree(file))
+        if isinstance(node, ast.Call)
+        for owner, function in [_called(node)]
+        if function in functions and (of is None or owner in of)
+    }
+
+
 def undocumented(package: Path) -> list[str]:
     """Classes and functions that a module offers in `__all__` without a docstring."""
     known = modules(package)
@@ -158,6 +184,13 @@ def _from_targets(node: ast.ImportFrom, home: str, known: dict[str, Path]) -> It
 def _is_import_call(node: ast.Call) -> bool:
     name = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
     return name in {"import_module", "__import__"}
+
+
+def _called(node: ast.Call) -> tuple[str, str]:
+    """Name of the object, if it has one, and of its function that a call calls."""
+    if isinstance(node.func, ast.Attribute):
+        return getattr(node.func.value, "id", ""), node.func.attr
+    return "", getattr(node.func, "id", "")
 
 
 def _module_of(target: str, known: dict[str, Path]) -> str:

@@ -53,6 +53,33 @@ def test_every_public_name_exists():
         assert missing == [], name
 
 
+def test_files_are_written_through_one_door():
+    assert (
+        architecture.writers(PACKAGE)
+        == {
+            "bfno.files": "the door",
+            "bfno.data.download": "adds to a partial file, which gets its name once it is whole",
+        }.keys()
+    )
+
+
+def test_writer_check_finds(tmp_path):
+    files = {
+        "train/a.py": "def f(p):\n    open(p, 'wb')",
+        "train/b.py": "path.write_text('x')",
+        "train/c.py": "import torch\ntorch.save(x, 'y')",
+        "train/d.py": "open(p, mode='a')",
+        "train/reads.py": "open(p)\nopen(p, 'rb')",
+    }
+    found = architecture.writers(_sample(tmp_path, files))
+    assert found == {f"bfno.train.{name}" for name in "abcd"}
+
+
+def test_nothing_unpickles_but_the_import_of_released_weights():
+    found = architecture.calls(PACKAGE, {"load"}, of={"torch", "pickle", "joblib"})
+    assert found == {"bfno.train.released"}
+
+
 def test_importing_the_package_loads_no_heavy_dependency():
     assert _heavy_modules_after("import bfno") == []
 

@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import os
 import sys
-import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-
-import numpy as np
 
 from bfno.data.catalogue import DataSet, RemoteFile, find_data_set
 from bfno.data.cifar import read_cifar
@@ -32,6 +29,7 @@ from bfno.data.npz import read_npz
 from bfno.data.reading import one_line
 from bfno.data.stl import read_stl
 from bfno.errors import DataError
+from bfno.files import write_atomically
 
 __all__ = ["FileCheck", "check", "data_folder", "get", "load", "locate"]
 
@@ -298,18 +296,4 @@ def _check_files(folder: Path, data_set: DataSet) -> list[FileCheck]:
 def _unpack(archive: Path, data_set: DataSet) -> None:
     """Write the needed files beside the archive, each under its name only once it is whole."""
     for name, content in read_archive(archive, data_set).items():
-        _write(archive.parent / name, content.data)
-
-
-def _write(path: Path, data: np.ndarray) -> None:
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f"{path.name}.")
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(data.data)
-            file.flush()
-            os.fsync(file.fileno())
-        os.chmod(temporary, 0o644)
-        os.replace(temporary, path)
-    except BaseException:
-        os.unlink(temporary)
-        raise
+        write_atomically(archive.parent / name, content.data.tobytes())
