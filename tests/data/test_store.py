@@ -3,6 +3,7 @@
 import gzip
 import os
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -190,10 +191,35 @@ def test_pickles_are_named_and_never_opened(tmp_path, name, pickled):
         load(name, tmp_path)
 
 
-def test_only_official_files_pass_unless_asked_otherwise(tmp_path):
+def test_only_official_files_pass_where_that_is_asked_for(tmp_path):
     official.write_mnist(tmp_path)
     with pytest.raises(DataError, match=r"is not the official file \(truncated\)"):
-        load("mnist", tmp_path)
+        load("mnist", tmp_path, official=True)
+    assert len(load("mnist", tmp_path, official=False).train) == 12
+
+
+@pytest.mark.parametrize("name", ["mnist", "cifar10", "cifar100", "stl10"])
+def test_a_set_of_ones_own_in_the_official_layout_is_taken_with_a_note(tmp_path, caplog, name):
+    if name == "mnist":
+        official.write_mnist(tmp_path)
+    else:
+        official.write_files(tmp_path, official.FILES[name]())
+    assert len(load(name, tmp_path).test) > 0
+    assert "no official file" in caplog.text
+
+
+def test_one_file_cut_off_among_official_ones_is_refused(tmp_path, monkeypatch):
+    files = official.cifar10_files(each=4)
+    data_set = DATA_SETS["cifar10"]
+    contents = tuple(replace(f, size=len(files[f.name]), digest=None) for f in data_set.contents)
+    sets = {**DATA_SETS, "cifar10": replace(data_set, contents=contents)}
+    monkeypatch.setattr("bfno.data.catalogue.DATA_SETS", sets)
+    official.write_files(tmp_path, files)
+    assert len(load("cifar10", tmp_path).test) == 4
+    cut = files["data_batch_3.bin"][: 2 * 3073]  # exactly two of its four images
+    official.write_files(tmp_path, {"data_batch_3.bin": cut})
+    with pytest.raises(DataError, match=r"data_batch_3\.bin: is not the official file"):
+        load("cifar10", tmp_path)
 
 
 def test_check_tells_the_state_of_each_file(tmp_path):
