@@ -9,7 +9,8 @@ from bfno.train.experiment import merged, resolve
 from bfno.train.loop import Progress, Watcher
 
 # What a metrics line says of the machine and not of the model.
-OF_THE_MACHINE = ("seconds", "peak_memory")
+# A commit beside a running test is none of the model's business either.
+OF_THE_MACHINE = ("seconds", "peak_memory", "commit")
 
 _TINY = {
     "seed": 3,

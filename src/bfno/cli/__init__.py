@@ -47,8 +47,9 @@ def _explain(error: Exception) -> int:
     elif hasattr(error, "format_message"):  # click's: the words themselves are wrong
         usage = str(error.format_message()).rstrip(".")  # pyright: ignore[reportAttributeAccessIssue]
         what, code = f"command line: {usage}. Fix: see `bfno --help`", 2
-    elif hasattr(error, "exit_code"):  # Stopped by a signal
-        print(f"{what}; `bfno resume` goes on from here", file=sys.stderr)
+    elif hasattr(error, "exit_code"):  # Stopped by a signal, and all processes together
+        if os.environ.get("RANK", "0") == "0":
+            print(f"{what}; `bfno resume` goes on from here", file=sys.stderr)
         return int(error.exit_code)  # pyright: ignore[reportAttributeAccessIssue]
     elif isinstance(error, ModuleNotFoundError) and error.name not in (None, "bfno"):
         what, code = f"{error.name}: is not installed. Fix: pip install 'bfno[train,report]'", 2
