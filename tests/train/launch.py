@@ -88,6 +88,18 @@ def _main(command: list[str], output: Path, hook: Hook | None, environment: dict
     sys.exit(code)
 
 
+def send(process: BaseProcess | subprocess.Popen, number: int) -> None:
+    """Send a process a signal."""
+    assert process.pid is not None
+    os.kill(process.pid, number)
+
+
+def lives(process: BaseProcess | subprocess.Popen) -> bool:
+    """Whether a process has not ended yet."""
+    ended = process.poll() if isinstance(process, subprocess.Popen) else process.exitcode
+    return ended is None
+
+
 def codes(processes: list[BaseProcess], seconds: float = 60) -> list[int | None]:
     """Exit codes of processes that have to end within a time; they are ended if they do not."""
     end = time.monotonic() + seconds

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import sys
-import traceback
 
 __all__ = ["main"]
 
@@ -18,11 +16,12 @@ def main(arguments: list[str] | None = None) -> int:
     """
     words = list(sys.argv[1:] if arguments is None else arguments)
     debug = "--debug" in words  # an option of every command, wherever it stands
-    logging.basicConfig(format="note: %(message)s", level=logging.WARNING, stream=sys.stderr)
     try:
         return _run([word for word in words if word != "--debug"])
     except Exception as error:
         if debug:
+            import traceback
+
             traceback.print_exc()
         return _explain(error)
     except KeyboardInterrupt:
@@ -30,8 +29,12 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _run(words: list[str]) -> int:
+    # Every import is made in here: a Ctrl-C that comes during one is caught like any other.
+    import logging
+
     from bfno.cli.commands import app
 
+    logging.basicConfig(format="note: %(message)s", level=logging.WARNING, stream=sys.stderr)
     result = app(args=words, prog_name="bfno", standalone_mode=False)
     return result if isinstance(result, int) else 0
 

@@ -1,0 +1,224 @@
+"""Signals and kills at any moment, and two who want the same run."""
+
+import os
+import random
+import re
+import signal
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from bfno.cli import display
+from bfno.errors import ConfigError
+from bfno.train.loop import Watcher
+from bfno.train.run import RunFolder
+from bfno.train.session import resume, start
+from tests.train import launch
+from tests.train.runs import metrics, result, tiny, weights
+
+# Ten epochs of six steps.
+SHORT = {"train": {"epochs": 10}}
+# Longer than any test takes to find and stop it.
+ENDLESS = {"train": {"epochs": 100_000}}
+
+
+@pytest.fixture(scope="module")
+def uninterrupted(tmp_path_factory):
+    run = tmp_path_factory.mktemp("run") / "whole"
+    start(tiny(SHORT), run)
+    return run
+
+
+def _assert_same(run: Path, other: Path) -> None:
+    assert weights(run) == weights(other)
+    assert metrics(run) == metrics(other)
+    assert result(run) == result(other)
+
+
+class _Slowly(Watcher):
+    """Gives the steps of a small run the length of large ones."""
+
+    def __init__(self, seconds: float) -> None:
+        self.seconds = seconds
+
+    def on_step(self, progress, steps):
+        time.sleep(self.seconds)
+
+
+def _slow_down(seconds: float) -> None:
+    original = display.watchers
+    display.watchers = lambda *arguments: [*original(*arguments), _Slowly(seconds)]
+
+
+def _some_milliseconds() -> None:
+    _slow_down(0.02)
+
+
+def _a_minute() -> None:
+    _slow_down(60)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_to_the_program_saves_the_step_and_says_so(tmp_path, number):
+    run = tmp_path / "run"
+    started = launch.program(launch.words(tiny(ENDLESS), run))
+    launch.wait_for(launch.has_trained(run), "the first epoch")
+    started.send_signal(number)
+    code, _, err = launch.finish(started, 10)
+    assert code == 128 + number
+    assert err == f"stopped by {number.name}; `bfno resume` goes on from here\n"
+    stopped = RunFolder(run).checkpoints.steps()[0]
+    # Three epochs more, compared with a run that was never stopped.
+    more = {"train": {"epochs": stopped // 6 + 3}}
+    resume(run, more)
+    start(tiny(more), tmp_path / "whole")
+    _assert_same(run, tmp_path / "whole")
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_within_a_step_waits_for_its_end(tmp_path, uninterrupted, number):
+    run = tmp_path / "run"
+    process = launch.fork(launch.words(tiny(SHORT), run), tmp_path / "log", hook=_some_milliseconds)
+    launch.wait_for(launch.has_trained(run), "the first epoch")
+    launch.send(process, number)
+    assert launch.codes([process], 10) == [128 + number]
+    assert not (run / "record.json").exists()
+    assert launch.codes([launch.fork(["resume", str(run)], tmp_path / "again")]) == [0]
+    _assert_same(run, uninterrupted)
+
+
+def test_a_second_signal_does_not_wait_but_an_echo_is_none(tmp_path):
+    run = tmp_path / "run"
+    process = launch.fork(launch.words(tiny(ENDLESS), run), tmp_path / "log", hook=_a_minute)
+    launch.wait_for((run / "config.yaml").exists, "the run")
+    time.sleep(0.5)  # the first step takes milliseconds, the pause behind it a minute
+    for _ in range(3):
+        launch.send(process, signal.SIGINT)
+        time.sleep(0.05)
+    process.join(1)
+    assert process.exitcode is None
+    launch.send(process, signal.SIGINT)
+    assert launch.codes([process], 5) == [-signal.SIGINT]
+    assert "Traceback" not in (tmp_path / "log.err").read_text()
+
+
+def _has_loaded(process, library: str):
+    maps = Path(f"/proc/{process.pid}/maps")
+    return lambda: process.poll() is not None or library in maps.read_text()
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="sees imports through /proc")
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("library", ["_pydantic_core", "libtorch_cpu", "sklearn"])
+def test_a_signal_during_the_imports_shows_no_traceback(tmp_path, number, library):
+    started = launch.program(launch.words(tiny(ENDLESS), tmp_path / "run"))
+    launch.wait_for(_has_loaded(started, library), library)
+    started.send_signal(number)
+    code, out, err = launch.finish(started, 10)
+    assert code in (128 + number, -number)
+    assert (out, err) == ("", "")
+
+
+def test_a_run_in_training_refuses_a_second_process_and_names_the_first(tmp_path):
+    run = tmp_path / "run"
+    first = launch.fork(launch.words(tiny(ENDLESS), run), tmp_path / "first")
+    launch.wait_for(launch.has_trained(run), "the first epoch")
+    begun = time.monotonic()
+    second = launch.program(["resume", str(run)])
+    code, _, err = launch.finish(second, 30)
+    assert code == 2 and time.monotonic() - begun < 30
+    assert re.fullmatch(rf"error: .*is in use by process {first.pid} on .*\. Fix: .*\n", err)
+    first.kill()
+    first.join()
+    steps = RunFolder(run).checkpoints.steps()[0]
+    assert resume(run, {"train": {"epochs": steps // 6 + 1}})["status"] == "finished"
+
+
+def test_a_folder_is_held_by_one_and_free_when_it_is_left(tmp_path):
+    holder = f"in use by process {os.getpid()} on"
+    for _ in range(2):
+        with RunFolder(tmp_path), pytest.raises(ConfigError, match=holder):
+            RunFolder(tmp_path).__enter__()
+
+
+def _often(epochs: int):
+    return tiny({"train": {"epochs": epochs, "checkpoint_seconds": 0}})
+
+
+def _go_on(run: Path, epochs: int) -> list[str]:
+    """What a user would type after a kill: resume, or train if nothing had begun."""
+    if not (run / "config.yaml").exists():
+        return launch.words(_often(epochs), run)
+    return ["resume", str(run), "-s", f"train.epochs={epochs}"]
+
+
+def _kill_after(process, seconds: float) -> bool:
+    """Kill a process unless it ends before; whether it was killed."""
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        if not launch.lives(process):
+            return False
+        time.sleep(0.002)
+    launch.send(process, signal.SIGKILL)
+    return True
+
+
+def _attempt(command: list[str], log: Path, is_real: bool, chance: random.Random) -> bool:
+    """Run a command and kill it after some time; whether it came to that."""
+    if is_real:
+        process = launch.program(command)
+        killed = _kill_after(process, chance.uniform(0.1, 8))
+        code, _, err = launch.finish(process)
+    else:
+        process = launch.fork(command, log)
+        killed = _kill_after(process, chance.uniform(0.02, 1.0))
+        code = launch.codes([process])[0]
+        file = log.with_suffix(".err")
+        err = file.read_text() if file.exists() else ""
+    assert code == (-signal.SIGKILL if killed else 0)
+    assert err == "", "a run that was killed is an ordinary run"
+    return killed
+
+
+def _leftovers(run: Path) -> list[Path]:
+    """Checks that what a kill has left can be used; returns what it has left half done."""
+    if not (run / "config.yaml").exists():
+        return []
+    folder = RunFolder(run)
+    folder.read_config()
+    for step in folder.checkpoints.steps():
+        folder.checkpoints.load(step)
+    started = (path for path in run.glob("checkpoints/step-*") if path.is_dir())
+    return [path for path in started if not (path / "manifest.json").exists()]
+
+
+def _survive(run: Path, kills: int, real: int, chance: random.Random) -> int:
+    """Kill a run many times, first as a program of its own; how many kills hit a checkpoint."""
+    epochs, done, hits = 4, 0, 0
+    while done < kills:
+        command = _go_on(run, epochs)
+        if _attempt(command, run.with_name("log"), done < real, chance):
+            done += 1
+            hits += bool(_leftovers(run))
+        else:
+            epochs += 4
+    last = {"train": {"epochs": epochs + 2, "checkpoint_seconds": 1000}}
+    if not (run / "config.yaml").exists():
+        start(tiny(last), run)
+    resume(run, last)
+    start(tiny(last), run.with_name("whole"))
+    _assert_same(run, run.with_name("whole"))
+    assert not _leftovers(run) and not list(run.rglob("*.partial*"))
+    return hits
+
+
+def test_a_run_killed_a_few_times_ends_with_the_same_bytes(tmp_path):
+    _survive(tmp_path / "run", 5, 0, random.Random(0))
+
+
+@pytest.mark.slow
+def test_a_run_killed_fifty_times_ends_with_the_same_bytes(tmp_path):
+    hits = _survive(tmp_path / "run", 50, 12, random.Random(1))
+    assert hits > 0, "no kill has come while a checkpoint was written"
