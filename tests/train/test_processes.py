@@ -15,7 +15,9 @@ from safetensors.torch import load
 
 from bfno.cli import display
 from bfno.ode import SolverError, Stats, Status
+from bfno.train.checkpoint import CheckpointStore
 from bfno.train.loop import Watcher
+from bfno.train.run import RunFolder
 from bfno.train.session import resume, start
 from bfno.train.tasks import ImageTask
 from tests.train import launch
@@ -33,7 +35,8 @@ def _config(experiment="digits/bfno-node", samples=41, batch=5, epochs=2, solver
         {
             "data": {"train_limit": samples, "validation": 0.0, "test_limit": 12},
             "solver": solver or {"method": "midpoint"},
-            "train": {"epochs": epochs, "batch": batch, "eval_batch": 5, "lr": lr},
+            # A clipped gradient would hide that its share was weighed wrongly.
+            "train": {"epochs": epochs, "batch": batch, "eval_batch": 5, "lr": lr, "clip": 1e6},
         },
         experiment,
     )
@@ -174,7 +177,7 @@ def test_the_echo_of_a_signal_does_not_cut_the_save(tmp_path, uninterrupted):
 
 
 class _AtStep(Watcher):
-    """Sends one process a signal that no program can handle."""
+    """Sends one process a signal after a step."""
 
     def __init__(self, step: int, rank: int, number: int) -> None:
         self.step, self.rank, self.number = step, rank, number
@@ -195,6 +198,27 @@ def _kill_the_second() -> None:
 
 def _kill_the_first() -> None:
     _watch(_AtStep(3, 0, signal.SIGKILL))
+
+
+def _stop_and_save_slowly() -> None:
+    _watch(_AtStep(3, 0, signal.SIGTERM))
+    original = CheckpointStore.save
+
+    def save(self, checkpoint):
+        time.sleep(2)
+        original(self, checkpoint)
+
+    CheckpointStore.save = save
+
+
+def test_nobody_leaves_before_the_state_is_saved(tmp_path):
+    # A launcher would end the process that still writes as soon as another has left.
+    run = tmp_path / "run"
+    command = launch.words(_config(), run)
+    processes = launch.fork_several(command, tmp_path / "log", _stop_and_save_slowly)
+    processes[1].join(30)
+    assert RunFolder(run).checkpoints.steps() == [3]
+    assert launch.codes(processes, 10) == [143, 143]
 
 
 def _freeze_the_second() -> None:
