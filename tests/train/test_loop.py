@@ -181,6 +181,20 @@ def test_a_solver_that_gives_up_stops_with_its_remedy(tmp_path, monkeypatch):
     assert "\n" not in str(error.value)
 
 
+def test_a_solver_that_gives_up_in_an_evaluation_loses_no_training(tmp_path, monkeypatch):
+    start(tiny(), tmp_path / "whole")
+
+    def give_up(*_):
+        raise SolverError(Status.STEP_LIMIT, "t = 0.5", Stats())
+
+    with monkeypatch.context() as patch, pytest.raises(NumericalError, match="solver gave up"):
+        patch.setattr(ImageTask, "evaluate", give_up)
+        start(tiny(), tmp_path / "run")
+    resume(tmp_path / "run")
+    assert weights(tmp_path / "run") == weights(tmp_path / "whole")
+    assert metrics(tmp_path / "run") == metrics(tmp_path / "whole")
+
+
 def test_a_diverging_run_is_stopped_by_the_real_solver(tmp_path):
     changes = {"solver": {"method": "dopri5", "max_steps": 20}, "train": {"lr": 1e6, "epochs": 9}}
     with pytest.raises(NumericalError, match="Fix: bfno resume"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -12,7 +13,8 @@ from typing import Any
 import torch
 
 from bfno.data import DATA_SETS, Split, read_image, resized
-from bfno.errors import ConfigError, DataError
+from bfno.errors import ConfigError, DataError, NumericalError
+from bfno.ode import SolverError
 from bfno.presets import IMAGE_DATA
 from bfno.train.build import load_images
 from bfno.train.config import DataSettings
@@ -48,6 +50,7 @@ def evaluate_run(
     Raises:
         ConfigError: If the classes are not those of the run.
         DataError: If files are missing or wrong.
+        NumericalError: If the solver gives up.
     """
     settings = _other_data(run.config.data, data, data_dir)
     found = load_images(settings, run.config.seed)
@@ -64,7 +67,8 @@ def evaluate_run(
     started = time.perf_counter()
     batch = batch or run.config.train.eval_batch
     share = Share() if progress is None else Share(pause=_counter(progress, batch, len(split)))
-    evaluation = evaluate_images(run.model, split, len(classes), batch, share)
+    with _explained_failure():
+        evaluation = evaluate_images(run.model, split, len(classes), batch, share)
     return {
         **evaluation.metrics,
         "samples": len(split),
@@ -137,11 +141,20 @@ def predict(run: TrainedRun, files: Iterable[Path]) -> Iterator[Prediction]:
         except DataError as error:
             yield Prediction(file, "", {}, error)
             continue
-        with torch.inference_mode():
+        with torch.inference_mode(), _explained_failure():
             scores = run.model(image.float().div(255))[0]
         names = run.model.class_names
         probabilities = dict(zip(names, scores.softmax(0).tolist(), strict=True))
         yield Prediction(file, names[int(scores.argmax())], probabilities)
+
+
+@contextlib.contextmanager
+def _explained_failure() -> Iterator[None]:
+    try:
+        yield
+    except SolverError as error:
+        fix = "raise solver.rtol and solver.atol in the run's config.yaml"
+        raise NumericalError("the solver", str(error), fix) from error
 
 
 def _read(file: Path, run: TrainedRun) -> torch.Tensor:

@@ -129,8 +129,11 @@ class Trainer:
         # them has died is a whole state.
         with self.stop, explain_lost_peers(self.run.path, self.save):
             while self.progress.epoch < self.config.train.epochs:
-                self._train_epoch()
-                self._finish_epoch()
+                try:
+                    self._train_epoch()
+                    self._finish_epoch()
+                except SolverError as error:
+                    raise self._failed(f"the solver gave up: {error}") from error
         return self.progress
 
     def _train_epoch(self) -> None:
@@ -139,10 +142,7 @@ class Trainer:
         for samples in batches[self.progress.batch :]:
             self._obey()
             started = time.perf_counter()
-            try:
-                totals = self._step(samples)
-            except SolverError as error:
-                raise self._failed(f"the solver gave up: {error}") from error
+            totals = self._step(samples)
             self._note(totals, time.perf_counter() - started)
             for watcher in self.watchers:
                 watcher.on_step(self.progress, len(batches))
