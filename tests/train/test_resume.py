@@ -8,7 +8,9 @@ import pytest
 
 from bfno.errors import ConfigError
 from bfno.train import loop
-from bfno.train.loop import Watcher
+from bfno.train.checkpoint import Checkpoint
+from bfno.train.loop import Progress, Watcher
+from bfno.train.run import RunFolder
 from bfno.train.session import resume, start
 from bfno.train.signals import Stopped
 from tests.train.runs import StopAfter, metrics, result, tiny, weights
@@ -124,6 +126,23 @@ def test_a_run_without_any_checkpoint_starts_anew(tmp_path, uninterrupted):
     shutil.rmtree(run / "checkpoints")
     resume(run)
     assert metrics(run) == metrics(uninterrupted)
+
+
+def test_weights_that_came_without_an_optimizer_are_trained_on(tmp_path):
+    whole, run = tmp_path / "whole", tmp_path / "run"
+    start(tiny({"train": {"epochs": 1}}), whole)
+    trained = RunFolder(whole).checkpoints.newest()[0]
+    assert trained is not None
+    state = {**trained.state, "progress": vars(Progress())}
+    del state["optimizer"]
+    folder = RunFolder(run)
+    folder.create()
+    folder.write_config(tiny({"train": {"epochs": 2}, "threads": 1}))
+    folder.checkpoints.save(Checkpoint(0, trained.model, {}, state))
+    record = resume(run)
+    assert record["steps"] == 12
+    first = json.loads(metrics(run)[0])["train_loss"]
+    assert first < json.loads(metrics(whole)[0])["train_loss"]
 
 
 def test_more_epochs_continue_a_finished_run(tmp_path, uninterrupted):

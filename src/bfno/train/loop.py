@@ -114,7 +114,8 @@ class Trainer:
             ConfigError: If it is that of another model.
         """
         load_weights(self._bare_model, checkpoint)
-        load_optimizer(self.optimizer.optimizer, checkpoint)
+        if "optimizer" in checkpoint.state:  # imported weights come without
+            load_optimizer(self.optimizer.optimizer, checkpoint)
         self.progress = Progress(**checkpoint.state["progress"])
 
     def fit(self) -> Progress:
