@@ -140,8 +140,12 @@ def test_a_run_in_training_refuses_a_second_process_and_names_the_first(tmp_path
 def test_a_folder_is_held_by_one_and_free_when_it_is_left(tmp_path):
     holder = f"in use by process {os.getpid()} on"
     for _ in range(2):
-        with RunFolder(tmp_path), pytest.raises(ConfigError, match=holder):
-            RunFolder(tmp_path).__enter__()
+        RunFolder(tmp_path).check_free()
+        with RunFolder(tmp_path):
+            with pytest.raises(ConfigError, match=holder):
+                RunFolder(tmp_path).__enter__()
+            with pytest.raises(ConfigError, match=holder):
+                RunFolder(tmp_path).check_free()
 
 
 def _often(epochs: int):

@@ -93,7 +93,23 @@ class RunFolder:
     def write_record(self, record: Mapping[str, Any]) -> None:
         write_atomically(self.record_file, (json.dumps(record, indent=1) + "\n").encode())
 
+    def check_free(self) -> None:
+        """Make sure that nobody trains in the folder at this moment.
+
+        Raises:
+            ConfigError: If somebody does.
+        """
+        # Shared: the processes of one run all ask, and must not take each other for strangers.
+        os.close(self._locked(fcntl.LOCK_SH))
+
     def __enter__(self) -> RunFolder:
+        self._lock = self._locked(fcntl.LOCK_EX)
+        os.ftruncate(self._lock, 0)
+        os.write(self._lock, f"process {os.getpid()} on {socket.gethostname()}".encode())
+        remove_leftovers(self.path)
+        return self
+
+    def _locked(self, kind: int) -> int:
         path = self.path / ".lock"
         try:
             descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
@@ -102,18 +118,14 @@ class RunFolder:
             raise DataError(self.path, why, "check the folder's rights") from error
         try:
             # The kernel drops the lock when the process ends, however it ends: no lock goes stale.
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
         except OSError:
             holder = os.read(descriptor, 200).decode(errors="replace") or "another process"
             os.close(descriptor)
             raise ConfigError(
                 self.path, f"is in use by {holder}", "wait for it, or stop it first"
             ) from None
-        os.ftruncate(descriptor, 0)
-        os.write(descriptor, f"process {os.getpid()} on {socket.gethostname()}".encode())
-        self._lock = descriptor
-        remove_leftovers(self.path)
-        return self
+        return descriptor
 
     def __exit__(
         self,

@@ -80,6 +80,7 @@ def resume(
     before = run.read_config()
     config = parse(merged(before.as_dict(), changes or {}), "the changes")
     _refuse_changes(before.as_dict(), config.as_dict(), "a run that has begun")
+    run.check_free()  # now, for to prepare takes seconds; the first process holds it from then on
     trainer = _prepare(config, run, watchers)
     with _held(trainer):
         checkpoint, problems = run.checkpoints.newest()
