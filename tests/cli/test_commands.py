@@ -92,6 +92,12 @@ def test_a_run_has_its_files(digits_run):
     assert {"config", "versions", "commit", "threads", "seed", "seconds"} <= set(record)
 
 
+def test_a_record_says_what_was_changed(digits_run):
+    changes = json.loads((digits_run / "record.json").read_text())["changes"]
+    given = {word for word in TINY if "=" in word and not word.startswith("threads")}
+    assert {change.replace('"', "") for change in changes} == given
+
+
 def test_eval_prints_one_object(digits_run, capsys):
     assert main(["eval", str(digits_run), "--limit", "50", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)

@@ -15,6 +15,11 @@ def test_a_finished_run_is_read_with_its_epochs(tmp_path):
     assert run.command == "bfno train digits/bfno-node --scale cpu --seed 7"
 
 
+def test_the_command_repeats_what_was_changed(tmp_path):
+    run = read_run(write_run(tmp_path, changes=["train.lr=0.5", "solver.step=null"]))
+    assert run.command.endswith("--seed 7 --set train.lr=0.5 --set solver.step=null")
+
+
 @pytest.mark.parametrize("keep", [1, 20, -1])
 def test_a_last_line_cut_off_while_written_is_left_out(tmp_path, keep):
     folder = write_run(tmp_path)

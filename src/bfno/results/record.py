@@ -77,6 +77,7 @@ class RunResult:
         peak_memory: Most bytes in use.
         classes: Names of the classes.
         confusion: Counts of test samples, a row a true class, a column a predicted one.
+        changes: Settings that differ from the experiment's own, as `--set` takes them.
         config: The resolved settings, nested.
         versions: Versions of the programs, by name.
         commit: Commit of the sources.
@@ -101,6 +102,7 @@ class RunResult:
     peak_memory: float | None = None
     classes: list[str] = field(default_factory=list)
     confusion: list[list[int]] = field(default_factory=list)
+    changes: list[str] = field(default_factory=list)
     config: dict[str, Any] = field(default_factory=dict)
     versions: dict[str, Any] = field(default_factory=dict)
     commit: str | None = None
@@ -117,6 +119,8 @@ class RunResult:
     def command(self) -> str:
         """The command that trains this run again."""
         words = ["bfno", "train", self.experiment, "--scale", self.scale, "--seed", str(self.seed)]
+        for change in self.changes:
+            words += ["--set", change]
         return shlex.join(words)
 
 
@@ -282,6 +286,7 @@ _CHECKS: dict[str, tuple[str, Callable[[object], bool]]] = {
     **dict.fromkeys(("config", "versions"), ("an object", _is_dict)),
     "result": ("an object of numbers", _is_metrics),
     "classes": ("a list of texts", _is_texts),
+    "changes": ("a list of texts", _is_texts),
     "confusion": ("a square of counts", _is_square),
 }
 _NEEDED = {"experiment", "data", "method", "scale", "seed"}

@@ -5,7 +5,8 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import importlib.resources
-from collections.abc import Iterable, Mapping
+import json
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +16,13 @@ from bfno.errors import ConfigError, DataError
 from bfno.presets import IMAGE_DATA, ImageModel, find_image_preset
 from bfno.train.config import Config, parse
 
-__all__ = ["SCALES", "merged", "read_settings", "resolve"]
+__all__ = ["SCALES", "changed_settings", "differences", "merged", "read_settings", "resolve"]
 
 SCALES = ("smoke", "cpu", "paper")
 _MOST_BYTES = 1 << 20
 _Tree = dict[str, Any]
+# They say where and for which seed an experiment was run, not which one it was.
+_CIRCUMSTANCES = ("seed", "threads", "data.dir", "data.folder")
 
 
 def resolve(
@@ -81,6 +84,32 @@ def read_settings(pairs: Iterable[str]) -> _Tree:
             value = {part: value}
         tree = merged(tree, value)
     return tree
+
+
+def changed_settings(config: Config) -> list[str]:
+    """The settings, as `--set` takes them, in which an experiment differs from its preset.
+
+    Example:
+        >>> changed_settings(resolve("digits/node", changes={"train": {"lr": 0.5}}))
+        ['train.lr=0.5']
+    """
+    colour = {"data": {"colour": config.data.colour}}
+    preset = resolve(config.experiment, scale=config.scale, changes=colour)
+    return [
+        f"{name}={json.dumps(value)}"
+        for name, (_, value) in differences(preset.as_dict(), config.as_dict())
+        if name not in _CIRCUMSTANCES
+    ]
+
+
+def differences(before: Any, now: Any, name: str = "") -> Iterator[tuple[str, tuple[Any, Any]]]:
+    """Name and both values of every setting that differs between two trees."""
+    if isinstance(before, Mapping) and isinstance(now, Mapping):
+        for key in {**before, **now}:
+            inner = f"{name}.{key}" if name else str(key)
+            yield from differences(before.get(key), now.get(key), inner)
+    elif before != now:
+        yield name, (before, now)
 
 
 def _preset(name: str, scale: str, tree: Mapping[str, Any]) -> _Tree:

@@ -15,7 +15,7 @@ from bfno.models import count_parameters
 from bfno.presets import IMAGE_PRESETS
 from bfno.train.build import build_model, load_data
 from bfno.train.config import Config, parse
-from bfno.train.experiment import merged
+from bfno.train.experiment import changed_settings, differences, merged
 from bfno.train.loop import Trainer, Watcher, derive_seed
 from bfno.train.record import make_record
 from bfno.train.run import RunFolder
@@ -141,6 +141,7 @@ def _fit(trainer: Trainer) -> dict[str, Any]:
         **trainer.facts,
         "threads": torch.get_num_threads(),
         "processes": trainer.processes.count,
+        "changes": changed_settings(trainer.config),
     }
     record = make_record(trainer.config.as_dict(), vars(progress), facts)
     if trainer.processes.is_first:
@@ -150,17 +151,8 @@ def _fit(trainer: Trainer) -> dict[str, Any]:
 
 def _refuse_changes(before: Mapping[str, Any], now: Mapping[str, Any], of: str) -> None:
     """Name the first setting that differs although it may not."""
-    for name, (old, new) in _differences(before, now):
+    for name, (old, new) in differences(before, now):
         if not any(name == free or name.startswith(f"{free}.") for free in _CHANGEABLE):
             raise ConfigError(
                 name, f"is {new!r}, but {old!r} in {of}", "start a new run with `bfno train`"
             )
-
-
-def _differences(before: Any, now: Any, name: str = "") -> Any:
-    if isinstance(before, Mapping) and isinstance(now, Mapping):
-        for key in {**before, **now}:
-            inner = f"{name}.{key}" if name else str(key)
-            yield from _differences(before.get(key), now.get(key), inner)
-    elif before != now:
-        yield name, (before, now)
