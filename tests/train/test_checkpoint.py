@@ -131,7 +131,7 @@ def test_the_kill_harness_catches_a_writer_in_place(tmp_path, monkeypatch):
 
     monkeypatch.setattr("bfno.train.checkpoint.write_atomically", in_place)
     torn = 0
-    for number in range(1, 12):
+    for number in range(1, 20):
         folder = tmp_path / str(number)
         with pytest.MonkeyPatch.context() as patch, pytest.raises((_Killed, StopIteration)):
             _fail_at(patch, number, _Killed())
