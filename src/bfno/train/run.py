@@ -8,7 +8,6 @@ import os
 import socket
 from collections.abc import Mapping
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 from bfno.errors import ConfigError, DataError
@@ -127,12 +126,7 @@ class RunFolder:
             ) from None
         return descriptor
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         if self._lock is not None:
             os.close(self._lock)
             self._lock = None
