@@ -142,7 +142,7 @@ def _skip(errors: list[DataError], folder: Path, corrupt: str) -> tuple[str, ...
     errors = sorted(errors, key=lambda error: str(error.what))
     if corrupt == "refuse":
         more = f", and {len(errors) - 1} more cannot be read" if errors[1:] else ""
-        fix = f"{errors[0].fix}, or leave such files out with corrupt='skip'"
+        fix = f"{errors[0].fix}, or leave such files out with --set data.corrupt=skip"
         raise DataError(errors[0].what, errors[0].why + more, fix)
     skipped = tuple(str(Path(str(error.what)).relative_to(folder)) for error in errors)
     first = ", ".join(skipped[:3])
