@@ -15,6 +15,12 @@ def test_a_finished_run_is_read_with_its_epochs(tmp_path):
     assert run.command == "bfno train digits/bfno-node --scale cpu --seed 7"
 
 
+def test_the_command_names_the_folder_of_images_but_not_where_it_lies(tmp_path):
+    config = {"data": {"name": "folder", "folder": "/somewhere/my photos"}}
+    run = read_run(write_run(tmp_path, config=config))
+    assert run.command.endswith("--folder 'my photos'")
+
+
 def test_the_command_repeats_what_was_changed(tmp_path):
     run = read_run(write_run(tmp_path, changes=["train.lr=0.5", "solver.step=null"]))
     assert run.command.endswith("--seed 7 --set train.lr=0.5 --set solver.step=null")

@@ -9,7 +9,7 @@ import yaml
 from bfno.errors import ConfigError, UserError
 from bfno.presets import IMAGE_DATA, IMAGE_PRESETS
 from bfno.train.build import build_model
-from bfno.train.experiment import SCALES, merged, read_settings, resolve
+from bfno.train.experiment import SCALES, changed_settings, merged, read_settings, resolve
 
 
 def test_the_paper_scale_is_the_recipe_of_the_paper():
@@ -46,6 +46,14 @@ def test_a_folder_of_grey_images_gets_the_sizes_for_grey_images():
     colour = resolve("folder/anode", scale="paper")
     assert colour.model.width == IMAGE_PRESETS["cifar10", "anode"].model.width
     assert (grey.data.shape[0], colour.data.shape[0]) == (1, 3)
+
+
+@pytest.mark.parametrize("settings", [[], ["data.colour=false"], ["data.colour=false", "seed=3"]])
+def test_the_changed_settings_resolve_to_the_same_experiment(settings):
+    given = read_settings([*settings, "train.lr=0.25", "model.field_options.branches=3"])
+    config = resolve("folder/bfno-node", changes=given)
+    again = resolve("folder/bfno-node", changes=read_settings(changed_settings(config)))
+    assert again == config.model_copy(update={"seed": again.seed})
 
 
 def test_any_dynamics_goes_with_any_field():

@@ -7,7 +7,7 @@ import math
 import shlex
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Any
 
 from bfno.errors import ConfigError, DataError
@@ -119,6 +119,9 @@ class RunResult:
     def command(self) -> str:
         """The command that trains this run again."""
         words = ["bfno", "train", self.experiment, "--scale", self.scale, "--seed", str(self.seed)]
+        folder = self.config.get("data", {}).get("folder")
+        if folder:  # its name alone: where it lies is nobody else's business
+            words += ["--folder", PurePath(folder).name]
         for change in self.changes:
             words += ["--set", change]
         return shlex.join(words)

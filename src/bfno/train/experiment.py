@@ -93,9 +93,10 @@ def changed_settings(config: Config) -> list[str]:
         >>> changed_settings(resolve("digits/node", changes={"train": {"lr": 0.5}}))
         ['train.lr=0.5']
     """
+    # Whether a folder is read in colour also decides its model, so the two cannot differ apart.
     colour = {"data": {"colour": config.data.colour}}
     preset = resolve(config.experiment, scale=config.scale, changes=colour)
-    return [
+    return ["data.colour=false"] * (not config.data.colour) + [
         f"{name}={json.dumps(value)}"
         for name, (_, value) in differences(preset.as_dict(), config.as_dict())
         if name not in _CIRCUMSTANCES
