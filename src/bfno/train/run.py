@@ -45,11 +45,11 @@ class RunFolder:
     def record_file(self) -> Path:
         return self.path / "record.json"
 
-    def create(self) -> None:
-        """Make the folder.
+    def check_unused(self) -> None:
+        """Make sure that there is no run in the folder yet.
 
         Raises:
-            ConfigError: If there is a run in it already.
+            ConfigError: If there is.
         """
         if self.config_file.exists():
             raise ConfigError(
@@ -57,6 +57,15 @@ class RunFolder:
                 "there is a run in this folder already",
                 f"go on with `bfno resume {self.path}`, or choose another folder with --out",
             )
+
+    def create(self) -> None:
+        """Make the folder.
+
+        Raises:
+            ConfigError: If there is a run in it already.
+            DataError: If it cannot be made.
+        """
+        self.check_unused()
         try:
             self.path.mkdir(parents=True, exist_ok=True)
         except OSError as error:

@@ -49,9 +49,9 @@ def start(config: Config, folder: Path, watchers: Sequence[Watcher] = ()) -> dic
         NumericalError: If the training leaves the finite numbers.
         Stopped: If a signal ended it; `resume` goes on.
     """
-    config = _pinned(config)
-    trainer = _prepare(config, RunFolder(folder), watchers)
-    run = trainer.run
+    config, run = _pinned(config), RunFolder(folder)
+    run.check_unused()  # before the data are loaded, which may take long
+    trainer = _prepare(config, run, watchers)
     if trainer.processes.is_first:
         run.create()
     with _held(trainer):
