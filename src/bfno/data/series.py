@@ -1,0 +1,181 @@
+"""Irregular series as tensors, and batches of them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+__all__ = ["UNLABELLED", "Scaling", "Series", "SeriesBatch", "SeriesSplits"]
+
+UNLABELLED = -1
+"""The label of what has none."""
+
+
+@dataclass(frozen=True)
+class SeriesBatch:
+    """Some series side by side, padded to the longest.
+
+    Attributes:
+        times: `(batch, time)`; padding repeats a series' last time.
+        values: `(batch, time, features)`; zero where nothing was observed.
+        mask: `(batch, time, features)`; whether the value was observed.
+        labels: `(batch,)`, or `(batch, time)` where every row has one; `UNLABELLED` for none.
+    """
+
+    times: Tensor
+    values: Tensor
+    mask: Tensor
+    labels: Tensor
+
+    def to(self, device: torch.device, dtype: torch.dtype) -> SeriesBatch:
+        """The same on another device, with numbers of another precision."""
+        return SeriesBatch(
+            self.times.to(device, dtype),
+            self.values.to(device, dtype),
+            self.mask.to(device),
+            self.labels.to(device),
+        )
+
+
+@dataclass(frozen=True)
+class Series:
+    """Irregular series, one after the other.
+
+    Attributes:
+        times: Time of each row, `(rows,)`, in double precision; ascending within a series.
+        values: `(rows, features)` in single precision; zero where nothing was observed.
+        mask: `(rows, features)`; whether the value was observed.
+        labels: `(count,)`, or `(rows,)` where every row has one; `UNLABELLED` for none.
+        starts: Number of each series' first row, then the number of all rows, `(count + 1,)`.
+        ids: Name of each series.
+        by_row: Whether every row has a label; else every series.
+    """
+
+    times: Tensor
+    values: Tensor
+    mask: Tensor
+    labels: Tensor
+    starts: Tensor
+    ids: tuple[str, ...]
+    by_row: bool
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    @property
+    def lengths(self) -> Tensor:
+        """Number of rows of each series."""
+        return self.starts.diff()
+
+    def take(self, indices: Tensor) -> Series:
+        """Return these series, in this order."""
+        rows = self._rows(indices)
+        lengths = self.lengths[indices]
+        return Series(
+            self.times[rows],
+            self.values[rows],
+            self.mask[rows],
+            self.labels[rows] if self.by_row else self.labels[indices],
+            torch.cat((lengths.new_zeros(1), lengths.cumsum(0))),
+            tuple(self.ids[index] for index in indices.tolist()),
+            self.by_row,
+        )
+
+    def batch(self, indices: Tensor) -> SeriesBatch:
+        """Return these series side by side, each on its own times."""
+        lengths = self.lengths[indices]
+        number = torch.arange(int(lengths.max()))
+        within = number < lengths[:, None]
+        last = (lengths - 1)[:, None]
+        rows = self.starts[indices][:, None] + torch.minimum(number, last)
+        labels = self.labels[indices]
+        if self.by_row:
+            labels = self.labels[rows].where(within, torch.tensor(UNLABELLED))
+        present = within[:, :, None]
+        return SeriesBatch(
+            self.times[rows], self.values[rows] * present, self.mask[rows] & present, labels
+        )
+
+    def union_batch(self, indices: Tensor) -> SeriesBatch:
+        """Return these series on the union of their times, as the published code does.
+
+        Where a series has no row at a time of another, it observes nothing.
+        """
+        part = self.take(indices)
+        times, place = part.times.unique(return_inverse=True)
+        owner = torch.arange(len(part)).repeat_interleave(part.lengths)
+        shape = (len(part), len(times))
+        values = part.values.new_zeros(*shape, part.values.shape[-1])
+        mask = torch.zeros_like(values, dtype=torch.bool)
+        values[owner, place], mask[owner, place] = part.values, part.mask
+        labels = part.labels
+        if self.by_row:
+            labels = torch.full(shape, UNLABELLED)
+            labels[owner, place] = part.labels
+        return SeriesBatch(times.expand(shape), values, mask, labels)
+
+    def _rows(self, indices: Tensor) -> Tensor:
+        lengths = self.lengths[indices]
+        ends = lengths.cumsum(0)
+        offset = self.starts[indices] - (ends - lengths)
+        return torch.arange(int(lengths.sum())) + offset.repeat_interleave(lengths)
+
+
+@dataclass(frozen=True)
+class Scaling:
+    """An affine map of times and values, remembered with a run so that new data go the same way.
+
+    A scaled time is `time / span`; a scaled value is `(value - shift) / scale`, cut off at `limit`
+    on both sides.
+
+    Attributes:
+        span: Time that becomes 1.
+        shift: One number a feature.
+        scale: One number a feature.
+        limit: Largest absolute value; None does not cut.
+    """
+
+    span: float
+    shift: tuple[float, ...]
+    scale: tuple[float, ...]
+    limit: float | None = None
+
+    def apply(self, series: Series) -> Series:
+        """Return the series as a model sees them."""
+        values = (series.values.double() - self._row(self.shift)) / self._row(self.scale)
+        if self.limit is not None:
+            values = values.clamp(-self.limit, self.limit)
+        values = values.float().where(series.mask, 0.0)
+        return replace(series, times=series.times / self.span, values=values)
+
+    def restore(self, values: Tensor) -> Tensor:
+        """Return scaled values of shape `(..., features)` in the units of the data."""
+        scale, shift = self._row(self.scale), self._row(self.shift)
+        return values * scale.to(values) + shift.to(values)
+
+    @staticmethod
+    def _row(numbers: tuple[float, ...]) -> Tensor:
+        return torch.tensor(numbers, dtype=torch.float64)
+
+
+@dataclass(frozen=True)
+class SeriesSplits:
+    """Series as training sees them.
+
+    Attributes:
+        train: What the model learns from.
+        validation: What decides between models, if anything does.
+        test: What is looked at once, at the end.
+        features: Name of each feature.
+        classes: Name of each class, by its label.
+        scaling: How raw times and values became those that a model sees.
+    """
+
+    train: Series
+    validation: Series | None
+    test: Series
+    features: tuple[str, ...]
+    classes: tuple[str, ...]
+    scaling: Scaling

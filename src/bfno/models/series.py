@@ -1,0 +1,173 @@
+"""What every model of irregular series takes and returns."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from itertools import pairwise
+
+import torch
+from torch import Tensor, nn
+
+from bfno.ode import Stats
+
+__all__ = ["ObservedRows", "SeriesModel", "SeriesOutput", "dense", "network", "tanh_network"]
+
+
+@dataclass(frozen=True)
+class SeriesOutput:
+    """What a model says about a batch of series.
+
+    Attributes:
+        scores: Scores of the classes, `(samples, batch, classes)` for a label a series or
+            `(samples, batch, time, classes)` for one a row.
+        prediction: Values that the model expects, `(samples, batch, time, features)`. A latent
+            model has seen the whole series; a recurrent one only the rows before.
+        kl: Divergence of the posterior of the initial state from its prior, averaged over its
+            dimensions, `(batch,)`; None where there is no posterior.
+    """
+
+    scores: Tensor
+    prediction: Tensor
+    kl: Tensor | None = None
+
+
+class SeriesModel(nn.Module, ABC):
+    """A classifier of irregular series that also predicts their values.
+
+    A batch is padded to its longest series: padding repeats the last time and observes nothing,
+    which no model can tell from no rows at all.
+
+    Args:
+        features: Number of features.
+        classes: Number of classes.
+        by_row: Whether every row has a label; else every series.
+
+    Attributes:
+        couples_series: Whether an output depends on the other series of the batch.
+        stats: What the solver did in the last call.
+        class_names: Name of each class; numbers until somebody gives better ones.
+        feature_names: Likewise for the features.
+
+    Shape:
+        `times` `(batch, time)`, ascending; `values` and `mask` `(batch, time, features)`.
+    """
+
+    couples_series = False
+
+    def __init__(self, features: int, classes: int, *, by_row: bool) -> None:
+        super().__init__()
+        self.features, self.classes, self.by_row = features, classes, by_row
+        self.class_names = tuple(str(number) for number in range(classes))
+        self.feature_names = tuple(str(number) for number in range(features))
+        self.stats = Stats()
+
+    def forward(self, times: Tensor, values: Tensor, mask: Tensor) -> SeriesOutput:
+        if values.shape != (*times.shape, self.features) or mask.shape != values.shape:
+            raise ValueError(
+                f"times must have shape (batch, time), values and mask (batch, time, "
+                f"{self.features}), got {tuple(times.shape)}, {tuple(values.shape)} and "
+                f"{tuple(mask.shape)}"
+            )
+        mask = mask.bool()
+        # Whatever stands where nothing was observed, even NaN, must not reach any sum.
+        return self._run(times.to(values.dtype), values.where(mask, 0.0), mask)
+
+    @abstractmethod
+    def _run(self, times: Tensor, values: Tensor, mask: Tensor) -> SeriesOutput:
+        """Scores and predictions; values are zero where nothing was observed."""
+
+    @property
+    def outputs(self) -> int:
+        """Number of numbers that the classifier has to give; see `_scores`."""
+        return 1 if self.classes == 2 and not self.by_row else self.classes
+
+    def _scores(self, logits: Tensor) -> Tensor:
+        """Scores of the classes; a single logit is that of the second of two."""
+        if self.outputs > 1:
+            return logits
+        return torch.cat((torch.zeros_like(logits), logits), dim=-1)
+
+
+class ObservedRows:
+    """The rows of a batch in which something was observed, moved together.
+
+    Args:
+        times: `(batch, time)`.
+        values: `(batch, time, features)`.
+        mask: `(batch, time, features)`.
+        backward: Whether the last row comes first.
+
+    Attributes:
+        times: `(batch, rows)`; padding repeats a series' last time (its first one if backward).
+        values: `(batch, rows, features)`; zero in padding.
+        mask: `(batch, rows, features)`; false in padding.
+        present: `(batch, rows)`; whether this is a row and not padding.
+
+    Example:
+        >>> mask = torch.tensor([[[True], [False], [True]]])
+        >>> rows = ObservedRows(torch.tensor([[0.0, 1.0, 2.0]]), mask * 1.0, mask, backward=True)
+        >>> rows.times
+        tensor([[2., 0.]]...)
+    """
+
+    def __init__(
+        self, times: Tensor, values: Tensor, mask: Tensor, *, backward: bool = False
+    ) -> None:
+        observed = mask.any(-1)
+        self._seen = observed.cumsum(1)
+        lengths = observed.sum(1, keepdim=True)
+        most = max(int(lengths.max()), 1)
+        number = torch.arange(most, device=times.device)
+        self.present = number < lengths
+        order = (~observed).to(torch.int8).argsort(dim=1, stable=True)[:, :most]
+        last = (lengths - 1).clamp(min=0)
+        place = (last - number if backward else number.expand(len(times), -1)).clamp(min=0)
+        chosen = order.gather(1, torch.minimum(place, last))
+        self.times = times.gather(1, chosen)
+        wide = chosen.unsqueeze(-1).expand(-1, -1, values.shape[-1])
+        here = self.present.unsqueeze(-1)
+        self.values = values.gather(1, wide) * here
+        self.mask = mask.gather(1, wide) & here
+
+    def after_each(self, states: Tensor) -> Tensor:
+        """What held after every row of the batch, observed or not.
+
+        Args:
+            states: `(batch, rows + 1, size)`: before the first observed row, then after each one.
+        """
+        return self._at(self._seen, states)
+
+    def before_each(self, states: Tensor) -> Tensor:
+        """What held before every row of the batch; see `after_each`."""
+        return self._at(torch.nn.functional.pad(self._seen[:, :-1], (1, 0)), states)
+
+    @staticmethod
+    def _at(number: Tensor, states: Tensor) -> Tensor:
+        return states.gather(1, number.unsqueeze(-1).expand(-1, -1, states.shape[-1]))
+
+
+def dense(inputs: int, outputs: int) -> nn.Linear:
+    """A linear layer that starts small: weights of deviation 0.1, no bias."""
+    layer = nn.Linear(inputs, outputs)
+    nn.init.normal_(layer.weight, std=0.1)
+    nn.init.zeros_(layer.bias)
+    return layer
+
+
+def network(*sizes: int, activation: type[nn.Module] = nn.Tanh) -> nn.Sequential:
+    """Dense layers of these sizes with an activation between them.
+
+    Example:
+        >>> len(network(3, 50, 50, 2))
+        5
+    """
+    layers: list[nn.Module] = []
+    for inputs, outputs in pairwise(sizes):
+        layers += [dense(inputs, outputs), activation()]
+    return nn.Sequential(*layers[:-1])
+
+
+def tanh_network(inputs: int, outputs: int, layers: int, units: int) -> nn.Sequential:
+    """The network of the Latent-ODE experiments: `layers` hidden maps between two outer ones."""
+    return network(inputs, *[units] * (layers + 1), outputs)
