@@ -22,12 +22,14 @@ class SeriesBatch:
         values: `(batch, time, features)`; zero where nothing was observed.
         mask: `(batch, time, features)`; whether the value was observed.
         labels: `(batch,)`, or `(batch, time)` where every row has one; `UNLABELLED` for none.
+        rows: `(batch, time)`; number of the row among all of the series' table, -1 for no row.
     """
 
     times: Tensor
     values: Tensor
     mask: Tensor
     labels: Tensor
+    rows: Tensor
 
     def to(self, device: torch.device, dtype: torch.dtype) -> SeriesBatch:
         """The same on another device, with numbers of another precision."""
@@ -36,6 +38,7 @@ class SeriesBatch:
             self.values.to(device, dtype),
             self.mask.to(device),
             self.labels.to(device),
+            self.rows,
         )
 
 
@@ -95,7 +98,11 @@ class Series:
             labels = self.labels[rows].where(within, torch.tensor(UNLABELLED))
         present = within[:, :, None]
         return SeriesBatch(
-            self.times[rows], self.values[rows] * present, self.mask[rows] & present, labels
+            self.times[rows],
+            self.values[rows] * present,
+            self.mask[rows] & present,
+            labels,
+            rows.where(within, torch.tensor(-1)),
         )
 
     def union_batch(self, indices: Tensor) -> SeriesBatch:
@@ -103,7 +110,7 @@ class Series:
 
         Where a series has no row at a time of another, it observes nothing.
         """
-        part = self.take(indices)
+        part, numbers = self.take(indices), self._rows(indices)
         times, place = part.times.unique(return_inverse=True)
         owner = torch.arange(len(part)).repeat_interleave(part.lengths)
         shape = (len(part), len(times))
@@ -114,7 +121,9 @@ class Series:
         if self.by_row:
             labels = torch.full(shape, UNLABELLED)
             labels[owner, place] = part.labels
-        return SeriesBatch(times.expand(shape), values, mask, labels)
+        rows = torch.full(shape, -1)
+        rows[owner, place] = numbers
+        return SeriesBatch(times.expand(shape), values, mask, labels, rows)
 
     def _rows(self, indices: Tensor) -> Tensor:
         lengths = self.lengths[indices]
