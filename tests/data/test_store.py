@@ -117,9 +117,9 @@ def test_the_folder_is_the_given_one_then_the_environment_then_the_cache(tmp_pat
     monkeypatch.setenv("BFNO_DATA", "")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     for platform, home in [("linux", tmp_path), ("darwin", Path.home() / "Library" / "Caches")]:
-        monkeypatch.setattr(store.sys, "platform", platform)
+        monkeypatch.setattr(sys, "platform", platform)
         assert data_folder(None) == home / "bfno"
-    monkeypatch.setattr(store.sys, "platform", "win32")
+    monkeypatch.setattr(sys, "platform", "win32")
     monkeypatch.setenv("LOCALAPPDATA", str(tmp_path / "Local"))
     assert data_folder(None) == tmp_path / "Local" / "bfno"
 

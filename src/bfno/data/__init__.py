@@ -1,4 +1,4 @@
-"""Image files as tensors of bytes: named data sets, folders of images, and their division.
+"""Images and irregular series as tensors: named data sets, files of one's own, their division.
 
 Each name is imported when it is first used, so that listing the data sets loads no torch.
 """
@@ -12,16 +12,25 @@ if TYPE_CHECKING:
     from bfno.data.catalogue import DATA_SETS, DataFile, DataSet, RemoteFile, find_data_set
     from bfno.data.folders import load_folder, read_image
     from bfno.data.images import ImageSet, Split, Splits, divide, resized
+    from bfno.data.places import data_folder
+    from bfno.data.protocols import SeriesSource, load_series
+    from bfno.data.series import UNLABELLED, Scaling, Series, SeriesBatch, SeriesSplits
     from bfno.data.stl import stl10_folds
-    from bfno.data.store import FileCheck, check, data_folder, get, load, locate
+    from bfno.data.store import FileCheck, check, get, load, locate
 
 __all__ = [
     "DATA_SETS",
+    "UNLABELLED",
     "DataFile",
     "DataSet",
     "FileCheck",
     "ImageSet",
     "RemoteFile",
+    "Scaling",
+    "Series",
+    "SeriesBatch",
+    "SeriesSource",
+    "SeriesSplits",
     "Split",
     "Splits",
     "check",
@@ -31,6 +40,7 @@ __all__ = [
     "get",
     "load",
     "load_folder",
+    "load_series",
     "locate",
     "read_image",
     "resized",
@@ -41,8 +51,11 @@ _HOMES = {
     "bfno.data.catalogue": ("DATA_SETS", "DataFile", "DataSet", "RemoteFile", "find_data_set"),
     "bfno.data.folders": ("load_folder", "read_image"),
     "bfno.data.images": ("ImageSet", "Split", "Splits", "divide", "resized"),
+    "bfno.data.places": ("data_folder",),
+    "bfno.data.protocols": ("SeriesSource", "load_series"),
+    "bfno.data.series": ("UNLABELLED", "Scaling", "Series", "SeriesBatch", "SeriesSplits"),
     "bfno.data.stl": ("stl10_folds",),
-    "bfno.data.store": ("FileCheck", "check", "data_folder", "get", "load", "locate"),
+    "bfno.data.store": ("FileCheck", "check", "get", "load", "locate"),
 }
 _HOME = {name: module for module, names in _HOMES.items() for name in names}
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import os
-import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,6 +26,7 @@ from bfno.data.idx import read_idx
 from bfno.data.images import ImageSet, Split
 from bfno.data.labels import class_names
 from bfno.data.npz import read_npz
+from bfno.data.places import data_folder
 from bfno.data.reading import one_line
 from bfno.data.stl import read_stl
 from bfno.errors import DataError
@@ -61,29 +61,6 @@ class FileCheck:
     state: str
     size: int | None
     detail: str
-
-
-def data_folder(data_dir: Path | None = None) -> Path:
-    """Return the folder with all data sets.
-
-    It is the one given, else the one that the environment variable `BFNO_DATA` names, else `bfno`
-    in the user's cache folder.
-
-    Example:
-        >>> data_folder(Path("here"))
-        PosixPath('here')
-    """
-    if data_dir is not None:
-        return Path(data_dir)
-    if os.environ.get("BFNO_DATA"):
-        return Path(os.environ["BFNO_DATA"])
-    if sys.platform == "win32":
-        cache = os.environ.get("LOCALAPPDATA") or "~/AppData/Local"
-    elif sys.platform == "darwin":
-        cache = "~/Library/Caches"
-    else:
-        cache = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
-    return Path(os.path.expanduser(cache)) / "bfno"
 
 
 def locate(name: str, data_dir: Path | None = None) -> Path:
