@@ -6,7 +6,6 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
 __all__ = ["gated_update", "run_gru"]
@@ -38,6 +37,9 @@ def run_gru(cell: nn.GRUCell, inputs: Tensor, kept: Tensor | None = None) -> Ten
         cell: The unit.
         inputs: `(batch, rows, cell.input_size)`.
         kept: Factor of the state before each step, `(batch, rows, 1)`; None keeps all of it.
+
+    Raises:
+        RuntimeError: In a backward pass with `create_graph=True`.
 
     Returns:
         State before the first row and after each, `(batch, rows + 1, cell.hidden_size)`.
@@ -89,17 +91,18 @@ class _Recurrence(torch.autograd.Function):
         return states[1:]
 
     @staticmethod
-    @once_differentiable
-    def backward(  # pyright: ignore[reportIncompatibleMethodOverride]
-        ctx: Any, *gradients: Tensor
-    ) -> tuple[Tensor | None, ...]:
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        # PyTorch's own guard lets a constant gradient pass, and then leaves out terms silently.
+        if torch.is_grad_enabled():
+            raise RuntimeError("run_gru cannot be differentiated twice; pass create_graph=False")
         states, factors, weight, faded, new, new_states, gates = ctx.saved_tensors
         reset, update = gates.chunk(2, dim=-1)
         to_new = (1 - update) * (1 - new.square())
         to_update = (faded - new) * update * (1 - update)
         to_reset = to_new * new_states * reset * (1 - reset)
         to_gates = torch.stack((to_reset, to_update, to_new * reset), dim=2)
-        of_states, of_faded = gradients[0].clone(), torch.empty_like(new)
+        of_states = gradients[0].clone(memory_format=torch.contiguous_format)
+        of_faded = torch.empty_like(new)
         of_gates = torch.empty_like(to_gates)
         flat = of_gates.flatten(2)
         for row in reversed(range(len(new))):

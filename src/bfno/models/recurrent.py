@@ -82,7 +82,7 @@ class RecurrentClassifier(SeriesModel):
         rows = ObservedRows(times, values, mask)
         states = self._states(rows)
         if self.by_row:
-            logits = self.classifier(rows.after_each(states))
+            logits = rows.after_each(self.classifier(states))
         else:
             lengths = rows.present.sum(1)
             logits = self.classifier(states[torch.arange(len(states)), lengths])
