@@ -1,0 +1,111 @@
+"""What every model of series is built from."""
+
+import pytest
+import torch
+from torch import nn
+
+from bfno.models.series import (
+    ObservedRows,
+    SeriesModel,
+    SeriesOutput,
+    dense,
+    network,
+    tanh_network,
+)
+from tests.models.irregular import irregular_batch, observed_rows
+
+
+class Echo(SeriesModel):
+    """Gives back what it was given."""
+
+    def _run(self, times, values, mask):
+        return SeriesOutput(self._scores(values.sum(1)[None, :, : self.outputs]), values[None])
+
+
+@pytest.mark.parametrize("backward", [False, True])
+def test_observed_rows_are_moved_together_in_order(backward):
+    times, values, mask = irregular_batch()
+    rows = ObservedRows(times, values, mask, backward=backward)
+    assert rows.times.shape == rows.present.shape == (6, 7)
+    for series in range(6):
+        kept = observed_rows(mask[series])[:: -1 if backward else 1]
+        assert rows.present[series].tolist() == [True] * len(kept) + [False] * (7 - len(kept))
+        assert torch.equal(rows.times[series, : len(kept)], times[series, kept])
+        assert torch.equal(rows.values[series, : len(kept)], values[series, kept])
+        assert torch.equal(rows.mask[series, : len(kept)], mask[series, kept])
+        assert rows.values[series, len(kept) :].eq(0).all()
+        assert not rows.mask[series, len(kept) :].any()
+        last = times[series, kept[-1]] if kept else times[series, 0]
+        assert rows.times[series, len(kept) :].eq(last).all()
+
+
+def test_there_are_as_many_rows_as_the_fullest_series_observes():
+    times, values, mask = (part[[2, 3, 5]] for part in irregular_batch())
+    rows = ObservedRows(times, values, mask)
+    assert rows.times.shape[1] == max(len(observed_rows(one)) for one in mask)
+    nothing = ObservedRows(times[1:2], values[1:2], mask[1:2])
+    assert nothing.times.shape == (1, 1) and not nothing.present.any()
+
+
+def test_states_hold_from_one_observation_to_the_next():
+    times, values, mask = irregular_batch()
+    rows = ObservedRows(times, values, mask)
+    states = torch.randn(6, 8, 2)
+    after, before = rows.after_each(states), rows.before_each(states)
+    assert after.shape == before.shape == (6, 7, 2)
+    for series in range(6):
+        kept = observed_rows(mask[series])
+        for row in range(7):
+            seen = sum(other <= row for other in kept)
+            assert torch.equal(after[series, row], states[series, seen])
+            assert torch.equal(before[series, row], states[series, seen - (row in kept)])
+
+
+def test_gradients_reach_the_values_that_were_observed():
+    times, values, mask = irregular_batch()
+    values.requires_grad_()
+    ObservedRows(times, values, mask, backward=True).values.sum().backward()
+    assert values.grad is not None
+    assert torch.equal(values.grad, mask.any(-1, keepdim=True).expand(mask.shape).double())
+
+
+def test_a_model_never_sees_what_was_not_observed():
+    times, values, mask = irregular_batch()
+    output = Echo(3, 3, by_row=False)(times, values.where(mask, torch.nan), mask.double())
+    assert torch.equal(output.prediction[0], values)
+
+
+def test_a_single_logit_is_that_of_the_second_class():
+    times, values, mask = irregular_batch()
+    model = Echo(3, 2, by_row=False)
+    assert model.outputs == 1
+    scores = model(times, values, mask).scores
+    assert torch.equal(scores[0, :, 1], values.sum(1)[:, 0]) and scores[..., 0].eq(0).all()
+    assert Echo(3, 2, by_row=True).outputs == 2 and Echo(3, 5, by_row=False).outputs == 5
+
+
+@pytest.mark.parametrize("wrong", [0, 1, 2])
+def test_shapes_that_do_not_fit_are_refused(wrong):
+    batch = list(irregular_batch())
+    batch[wrong] = batch[wrong][:, :-1]
+    with pytest.raises(ValueError, match=r"\(batch, time\)"):
+        Echo(3, 2, by_row=False)(*batch)
+
+
+def test_dense_layers_start_small():
+    layer = dense(200, 300)
+    assert layer.bias.eq(0).all()
+    # Ten standard errors of the deviation of 60000 weights.
+    assert abs(layer.weight.std().item() - 0.1) < 10 * 0.1 / 120_000**0.5
+
+
+def test_networks_have_an_activation_between_two_maps_and_none_at_the_end():
+    kinds = [type(layer) for layer in network(3, 5, 4, 2, activation=nn.ReLU)]
+    assert kinds == [nn.Linear, nn.ReLU, nn.Linear, nn.ReLU, nn.Linear]
+    assert [type(layer) for layer in network(3, 2)] == [nn.Linear]
+
+
+def test_a_tanh_network_has_its_hidden_maps_between_two_outer_ones():
+    layers = [layer for layer in tanh_network(3, 2, 4, 7) if isinstance(layer, nn.Linear)]
+    sizes = [(layer.in_features, layer.out_features) for layer in layers]
+    assert sizes == [(3, 7), *[(7, 7)] * 4, (7, 2)]
