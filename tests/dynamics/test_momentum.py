@@ -105,6 +105,9 @@ def test_trained_scalars_are_those_of_the_public_scripts():
     assert scalars(Nesterov(wave)) == []
     assert scalars(GeneralizedNesterov(wave)) == []
     assert scalars(GeneralizedNesterov(wave, restoring="learned")) == [2]
+    options = {"restoring": "learned", "restoring_logit": 0.5}
+    assert scalars(GeneralizedHeavyBall(wave, **options)) == [-3, 0.5]
+    assert scalars(GeneralizedNesterov(wave, **options)) == [0.5]
 
 
 def test_nesterov_without_force_has_a_closed_form():

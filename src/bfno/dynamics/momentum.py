@@ -27,8 +27,8 @@ class GeneralizedHeavyBall(Dynamics):
     Args:
         field: Maps time and position to a force.
         start: Maps the input to what follows it in the initial state `[h, m]`; zeros if not given.
-        restoring: The strength `ξ`: a constant, or `learned` for the softplus of a trained scalar
-            that starts at 2.
+        restoring: The strength `ξ`: a constant, or `learned` for the softplus of a trained scalar.
+        restoring_logit: Where that scalar starts.
         activation: The function `ς`: tanh, hardtanh (clipped to ±0.5) or identity.
 
     Shape:
@@ -49,11 +49,12 @@ class GeneralizedHeavyBall(Dynamics):
         start: Start | None = None,
         *,
         restoring: Strength = 1.5,
+        restoring_logit: float = 2.0,
         activation: str = "tanh",
     ) -> None:
         super().__init__(field, start)
         self.friction_logit = nn.Parameter(torch.tensor(-3.0))
-        self.restoring = _RestoringForce(restoring)
+        self.restoring = _RestoringForce(restoring, restoring_logit)
         self._squash, _ = _find_squash(activation)
 
     @property
@@ -102,8 +103,8 @@ class GeneralizedNesterov(Dynamics):
             `(h, h')`, is changed by the derivatives of `(x, m)`, and is read out as if it were
             `(x, m)`.
         sign: The sign `s` of the field, 1 or -1.
-        restoring: The strength `ξ`: a constant, or `learned` for the softplus of a trained scalar
-            that starts at 2.
+        restoring: The strength `ξ`: a constant, or `learned` for the softplus of a trained scalar.
+        restoring_logit: Where that scalar starts.
         activation: The function `ς`: tanh, hardtanh (clipped to ±0.5) or identity.
 
     Shape:
@@ -128,6 +129,7 @@ class GeneralizedNesterov(Dynamics):
         variant: str = "consistent",
         sign: int = 1,
         restoring: Strength = 1.5,
+        restoring_logit: float = 2.0,
         activation: str = "tanh",
     ) -> None:
         super().__init__(field, start)
@@ -138,7 +140,7 @@ class GeneralizedNesterov(Dynamics):
         if sign not in (1, -1):
             raise ValueError(f"sign must be 1 or -1, got {sign}; scale the field instead")
         self.variant, self.sign = variant, sign
-        self.restoring = _RestoringForce(restoring)
+        self.restoring = _RestoringForce(restoring, restoring_logit)
         self._squash, self._slope = _find_squash(activation)
 
     def initial(self, x: Tensor) -> Tensor:
@@ -207,14 +209,14 @@ class Nesterov(GeneralizedNesterov):
 class _RestoringForce(nn.Module):
     """Subtracts `ξ h` from a force."""
 
-    def __init__(self, strength: Strength) -> None:
+    def __init__(self, strength: Strength, logit: float) -> None:
         super().__init__()
         learned = strength == "learned"
         if isinstance(strength, str) and not learned:
             raise ValueError(
                 f"restoring must be a number or learned, got {strength!r}; pass 0 for none"
             )
-        self.logit = nn.Parameter(torch.tensor(2.0)) if learned else None
+        self.logit = nn.Parameter(torch.tensor(float(logit))) if learned else None
         self.constant = 0.0 if learned else float(strength)
 
     def forward(self, force: Tensor, position: Tensor) -> Tensor:

@@ -1,5 +1,6 @@
 """Any callable `(t, y)` to a trajectory; knows no network."""
 
+from bfno.ode.advance import advance
 from bfno.ode.block import NeuralODE
 from bfno.ode.odeint import odeint, odeint_adjoint, odeint_event
 from bfno.ode.solution import Solution, SolverError, Stats, Status
@@ -16,6 +17,7 @@ __all__ = [
     "Stats",
     "Status",
     "Tableau",
+    "advance",
     "odeint",
     "odeint_adjoint",
     "odeint_event",

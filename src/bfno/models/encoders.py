@@ -1,0 +1,103 @@
+"""What a series says about the state that it starts from."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+
+import torch
+from torch import Tensor, nn
+
+from bfno.models.ode_rnn import ODERNN
+from bfno.models.series import ObservedRows, network
+from bfno.ode import Stats
+
+__all__ = ["ODERNNEncoder", "Posterior", "RNNEncoder", "SeriesEncoder"]
+
+_SMALLEST_DEVIATION = 1e-6
+"""Keeps the divergence from the prior finite where a network answers zero."""
+
+
+class Posterior:
+    """Normal distributions of initial states, `(batch, latents)`.
+
+    Args:
+        raw: Means, and then numbers whose absolute values are the standard deviations.
+    """
+
+    def __init__(self, raw: Tensor) -> None:
+        self.mean, spread = raw.chunk(2, dim=-1)
+        self.deviation = spread.abs() + _SMALLEST_DEVIATION
+
+    def sample(self, noise: Tensor) -> Tensor:
+        """States from standard normal numbers of shape `(samples, batch or 1, latents)`."""
+        return self.mean + self.deviation * noise
+
+    def divergence(self) -> Tensor:
+        """Divergence from the standard normal distribution, averaged over latents, `(batch,)`."""
+        square = self.mean.square() + self.deviation.square()
+        return ((square - 1) / 2 - self.deviation.log()).mean(-1)
+
+
+class SeriesEncoder(nn.Module, ABC):
+    """Reads series backwards, from the last row to the first.
+
+    Attributes:
+        latents: Numbers in the initial state.
+        stats: What a solver did in the last call, if there is one.
+    """
+
+    def __init__(self, latents: int) -> None:
+        super().__init__()
+        self.latents = latents
+        self.stats = Stats()
+
+    @abstractmethod
+    def forward(self, times: Tensor, values: Tensor, mask: Tensor) -> Posterior:
+        """The distribution of the state at each series' first time."""
+
+
+class RNNEncoder(SeriesEncoder):
+    """A gated recurrent network over the observed rows and the times between them.
+
+    Args:
+        features: Number of features.
+        latents: Numbers in the initial state.
+        size: Numbers in the network's state.
+        units: Hidden units between the last state and the distribution.
+    """
+
+    def __init__(self, features: int, latents: int, size: int = 40, units: int = 50) -> None:
+        super().__init__(latents)
+        self.recurrent = nn.GRU(2 * features + 1, size, batch_first=True)
+        self.posterior = network(size, units, 2 * latents)
+
+    def forward(self, times: Tensor, values: Tensor, mask: Tensor) -> Posterior:
+        rows = ObservedRows(times, values, mask, backward=True)
+        gaps = nn.functional.pad(-rows.times.diff(dim=1), (1, 0)).unsqueeze(-1)
+        inputs = torch.cat((gaps, rows.values, rows.mask.to(values.dtype)), dim=-1)
+        states = nn.functional.pad(self.recurrent(inputs)[0], (0, 0, 1, 0))
+        lengths = rows.present.sum(1)
+        last = states[torch.arange(len(states), device=states.device), lengths]
+        return Posterior(self.posterior(last))
+
+
+class ODERNNEncoder(SeriesEncoder):
+    """An ODE-RNN that goes back in time.
+
+    Args:
+        recurrent: The network, built with `backward=True`.
+        latents: Numbers in the initial state.
+        units: Hidden units between the last state and the distribution.
+    """
+
+    def __init__(self, recurrent: ODERNN, latents: int, units: int = 100) -> None:
+        super().__init__(latents)
+        if not recurrent.backward:
+            raise ValueError("an encoder goes back in time; build its ODERNN with backward=True")
+        self.recurrent = recurrent
+        self.posterior = network(2 * recurrent.size, units, 2 * latents)
+
+    def forward(self, times: Tensor, values: Tensor, mask: Tensor) -> Posterior:
+        states = self.recurrent(times, values, mask)
+        self.stats = self.recurrent.stats
+        return Posterior(self.posterior(torch.cat((states.after[:, 0], states.spread[:, 0]), -1)))

@@ -1,0 +1,116 @@
+"""Series as trajectories of a latent state whose start is inferred from what was observed."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from bfno.models.encoders import Posterior, SeriesEncoder
+from bfno.models.generators import Generator
+from bfno.models.series import SeriesModel, SeriesOutput, dense, network
+
+__all__ = ["LatentODE"]
+
+
+class LatentODE(SeriesModel):
+    """A variational autoencoder whose decoder is an equation of a latent state.
+
+    The encoder reads a series backwards and gives a normal distribution of the latent state at its
+    first time. Samples of it move along the generator's equation; at every time a linear map
+    predicts the values. Labels of rows are read from the states at their times, a label of the
+    series from the initial state alone.
+
+    In training, samples are random. In evaluation they use the same normal numbers for every
+    series and in every call, so that outputs are reproducible and do not depend on the batch.
+
+    Args:
+        features: Number of features.
+        classes: Number of classes.
+        encoder: Reads the series.
+        generator: Moves the states.
+        by_row: Whether every row has a label; else every series.
+        samples: Number of samples of each initial state.
+        head: Hidden units of the classifier's layers; none for a linear classifier.
+
+    References:
+        Rubanova et al., Latent Ordinary Differential Equations for Irregularly-Sampled Time
+        Series, 2019.
+    """
+
+    def __init__(
+        self,
+        features: int,
+        classes: int,
+        encoder: SeriesEncoder,
+        generator: Generator,
+        *,
+        by_row: bool,
+        samples: int = 3,
+        head: tuple[int, ...] = (300, 300),
+    ) -> None:
+        super().__init__(features, classes, by_row=by_row)
+        if samples < 1:
+            raise ValueError(f"samples must be at least 1, got {samples}")
+        self.encoder, self.generator, self.samples = encoder, generator, samples
+        self.couples_series = generator.couples_series
+        latents, size = encoder.latents, encoder.latents + generator.augment
+        self.decoder = dense(size, features)
+        self.head = network(size if by_row else latents, *head, self.outputs, activation=nn.ReLU)
+        fixed = torch.Generator().manual_seed(_NOISE_SEED)
+        noise = torch.randn(samples, 1, latents, generator=fixed, dtype=torch.float64)
+        self.noise: Tensor
+        self.register_buffer("noise", noise.to(torch.get_default_dtype()), persistent=False)
+
+    def _run(self, times: Tensor, values: Tensor, mask: Tensor) -> SeriesOutput:
+        posterior = self.encoder(times, values, mask)
+        z0 = self._start(posterior)
+        path = self.generator(z0, times)
+        self.stats = self.generator.stats
+        scores = self._scores(self.head(path if self.by_row else z0))
+        return SeriesOutput(scores, self.decoder(path), posterior.divergence())
+
+    def reconstruct(self, times: Tensor, values: Tensor, mask: Tensor, at: Tensor) -> Tensor:
+        """Expected values at any times, between the observed ones or after them.
+
+        Args:
+            times: Times of the rows, `(batch, time)`.
+            values: `(batch, time, features)`.
+            mask: Whether the value was observed.
+            at: Times at which values are wanted, `(batch, wanted)`, in any order.
+
+        Returns:
+            `(samples, batch, wanted, features)`.
+
+        Raises:
+            ValueError: If a time lies before the first row of its series.
+        """
+        if at.dim() != 2 or len(at) != len(times) or bool((at < times[:, :1]).any()):
+            raise ValueError(
+                "at must hold one row of times a series, none before the series' first time, got "
+                f"shape {tuple(at.shape)} for {len(times)} series"
+            )
+        mask = mask.bool()
+        times, at = times.to(values.dtype), at.to(values.dtype)
+        z0 = self._start(self.encoder(times, values.where(mask, 0.0), mask))
+        ascending, order = torch.cat((times[:, :1], at), dim=1).sort(dim=1, stable=True)
+        path = self.generator(z0, ascending)
+        self.stats = self.generator.stats
+        return self.decoder(_undo(path, order)[:, :, 1:])
+
+    def _start(self, posterior: Posterior) -> Tensor:
+        noise = self.noise
+        if self.training:
+            noise = torch.randn(
+                self.samples, *posterior.mean.shape, dtype=noise.dtype, device=noise.device
+            )
+        return posterior.sample(noise)
+
+
+_NOISE_SEED = 1991
+"""Any number does; it only has to stay the same."""
+
+
+def _undo(path: Tensor, order: Tensor) -> Tensor:
+    """Put states that were sorted by time, `(samples, batch, time, size)`, back in order."""
+    place = order.argsort(dim=1)[None, :, :, None].expand(*path.shape)
+    return path.gather(2, place)

@@ -1,0 +1,301 @@
+"""Recurrent networks whose state follows a differential equation between two rows."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from bfno.dynamics import Dynamics, FirstOrder, GeneralizedHeavyBall, GeneralizedNesterov
+from bfno.fields.series import Autonomous
+from bfno.models.schedule import Schedule, make_schedule
+from bfno.models.series import SeriesModel, SeriesOutput, dense, network, tanh_network
+from bfno.ode.advance import take_step
+from bfno.ode.solution import Stats
+from bfno.ode.tableaus import find_method
+
+__all__ = [
+    "DYNAMICS",
+    "ODERNN",
+    "GRUUnit",
+    "ODERNNClassifier",
+    "RecurrentStates",
+    "make_ode_rnn",
+]
+
+DYNAMICS = ("first_order", "generalized_heavy_ball", "generalized_nesterov")
+"""How the state of an ODE-RNN moves, by name."""
+
+
+class RecurrentStates(NamedTuple):
+    """States of a recurrent network, `(batch, time, size)` each.
+
+    Attributes:
+        before: At the time of each row, before the row is seen.
+        after: After it is seen.
+        spread: The second part of the state, after the row is seen.
+    """
+
+    before: Tensor
+    after: Tensor
+    spread: Tensor
+
+
+class GRUUnit(nn.Module):
+    """The update of an ODE-RNN: a gated unit of a state `y` and its spread `s`, made of networks.
+
+    `u = σ(MLP[y, s, x])`, `r = σ(MLP[y, s, x])`, `[n, q] = MLP[y r, s r, x]`, and then
+    `y ← (1 - u) n + u y`, `s ← (1 - u) |q| + u s`. Each network has one hidden layer with tanh.
+
+    The part of the hidden layers that depends on `x` alone is one product for all rows, see
+    `read`; both gates share their products as well.
+
+    Args:
+        inputs: Numbers in `x`.
+        size: Numbers in `y`, and in `s`.
+        units: Hidden units of each network.
+
+    References:
+        Rubanova et al., Latent Ordinary Differential Equations for Irregularly-Sampled Time
+        Series, 2019.
+    """
+
+    def __init__(self, inputs: int, size: int, units: int) -> None:
+        super().__init__()
+        self.size, self.units = size, units
+        self.read_row = dense(inputs, 3 * units)
+        self.gates_hidden = nn.Parameter(torch.empty(2 * size, 2 * units).normal_(std=0.1))
+        self.update = dense(units, size)
+        self.reset = dense(units, size)
+        self.new_hidden = nn.Parameter(torch.empty(2 * size, units).normal_(std=0.1))
+        self.new = dense(units, 2 * size)
+
+    def read(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """What the gates and the new state take from rows `x`."""
+        gates, new = self.read_row(x).split((2 * self.units, self.units), dim=-1)
+        return gates, new
+
+    def joint_gates(self) -> tuple[Tensor, Tensor]:
+        """Weights and biases of both gates' outputs as one map."""
+        weight = torch.block_diag(self.update.weight, self.reset.weight)
+        return weight.T, torch.cat((self.update.bias, self.reset.bias))
+
+    def forward(
+        self,
+        state: Tensor,
+        row: tuple[Tensor, Tensor],
+        idle: Tensor | None = None,
+        joint: tuple[Tensor, Tensor] | None = None,
+    ) -> Tensor:
+        """Update states.
+
+        Args:
+            state: `y` and `s`, `(batch, 2, size)`.
+            row: What `read` made of the rows.
+            idle: `(batch, 1)`; where true, the state stays as it is.
+            joint: What `joint_gates` returns, if it is at hand.
+        """
+        weight, bias = self.joint_gates() if joint is None else joint
+        flat = state.flatten(1)
+        hidden = torch.addmm(row[0], flat, self.gates_hidden).tanh()
+        update, reset = torch.addmm(bias, hidden, weight).sigmoid().chunk(2, dim=-1)
+        if idle is not None:
+            update = update.masked_fill(idle, 1.0)
+        kept = (state * reset.unsqueeze(1)).flatten(1)
+        new = self.new(torch.addmm(row[1], kept, self.new_hidden).tanh())
+        mean, spread = new.chunk(2, dim=-1)
+        candidate = torch.stack((mean, spread.abs()), dim=1)
+        return candidate.lerp(state, update.unsqueeze(1))
+
+
+class ODERNN(nn.Module):
+    """A recurrent network whose state moves by an equation between rows and jumps at them.
+
+    Every series goes along its own times, with steps of its own: the network takes one step of
+    every series at once, whichever row each is on its way to, and leaves out series that have
+    ended. A row updates the state where anything was observed in it.
+
+    In every gap the dynamics' clock runs once through its interval, with its rates multiplied by
+    the length of the gap. Only dynamics that depend on time can tell.
+
+    Args:
+        dynamics: Moves the state.
+        features: Number of features.
+        size: Numbers in the state.
+        gru_units: Hidden units of the update's networks.
+        method: Name of a Runge–Kutta method with fixed steps.
+        step: Largest step; a gap is cut into as many equal ones as are needed.
+        gaps: `own`, or `public_code` for what the published code does in forward mode: it moves
+            from the row before back to the one before that, and once over the whole series.
+        backward: Whether to go from the last row to the first one, starting shortly after it.
+
+    Attributes:
+        stats: How often the last call evaluated the field.
+
+    Shape:
+        `times` `(batch, time)`, `values` and `mask` `(batch, time, features)` to
+        `RecurrentStates` of `(batch, time, size)`.
+    """
+
+    def __init__(
+        self,
+        dynamics: Dynamics,
+        features: int,
+        size: int,
+        gru_units: int = 50,
+        *,
+        method: str = "midpoint",
+        step: float = 0.02,
+        gaps: str = "own",
+        backward: bool = False,
+    ) -> None:
+        super().__init__()
+        if not step > 0:
+            raise ValueError(f"step must be positive, got {step}")
+        if gaps not in ("own", "public_code") or (gaps == "public_code" and backward):
+            raise ValueError(
+                f"gaps must be own, or public_code in a forward network, got {gaps!r} with "
+                f"backward={backward}"
+            )
+        self.dynamics, self.size, self.step = dynamics, size, step
+        self.gaps, self.backward = gaps, backward
+        self.unit = GRUUnit(2 * features, size, gru_units)
+        self.tableau = find_method(method)
+        self.stats = Stats()
+
+    def forward(self, times: Tensor, values: Tensor, mask: Tensor) -> RecurrentStates:
+        if self.backward:
+            times, values, mask = times.flip(1), values.flip(1), mask.flip(1)
+        schedule = self.schedule(times, mask.any(-1))
+        rows = torch.cat((values, mask.to(values.dtype)), dim=-1).flatten(0, 1)
+        before, after = self._run(schedule, rows)
+        states = schedule.at_rows(before, after)
+        if self.backward:
+            states = [state.flip(1) for state in states]
+        return RecurrentStates(*states)
+
+    def schedule(self, times: Tensor, observed: Tensor) -> Schedule:
+        """The steps from row to row, of times in the order in which the network goes."""
+        gaps, counts = self._gaps(times)
+        return make_schedule(gaps, counts, observed, self.dynamics.interval)
+
+    def _gaps(self, times: Tensor) -> tuple[Tensor, Tensor]:
+        """Signed time before each row, and the fewest steps it takes."""
+        lead = -_LEAD if self.backward or self.gaps == "public_code" else 0.0
+        own = torch.cat((times.new_full((len(times), 1), lead), times.diff(dim=1)), dim=1)
+        if self.gaps == "own":
+            return own, steps_in(own, self.step)
+        gaps = torch.cat((own[:, :1], times[:, -1:] - times[:, :1], -own[:, 1:-1]), dim=1)
+        gaps = gaps[:, : times.shape[1]]
+        # A row at the time of the one before is padding, where nothing may happen.
+        gaps = torch.cat((gaps[:, :1], gaps[:, 1:].where(own[:, 1:] != 0, 0.0)), dim=1)
+        counts = steps_in(gaps, self.step)
+        counts[:, 1:2].clamp_(max=1)
+        return gaps, counts
+
+    def _run(self, schedule: Schedule, rows: Tensor) -> tuple[Tensor, Tensor]:
+        """States before and after every tick of the schedule, the series' ticks side by side."""
+        gates, new = self.unit.read(rows.index_select(0, schedule.rows))
+        joint = self.unit.joint_gates()
+        state = rows.new_zeros(schedule.width, 2, self.size)
+        before, after = [], [state]
+        parts = [schedule.times, schedule.lengths, schedule.sizes, schedule.idle, gates, new]
+        for time, length, size, idle, gate, fresh in zip(
+            *(part.split(schedule.active) for part in parts), strict=True
+        ):
+            state = state[: len(size)]
+            y, s = state.unbind(1)
+            y = take_step(self.dynamics, self.tableau, y, (time, length), size)
+            state = self.unit(torch.stack((y, s), dim=1), (gate, fresh), idle, joint)
+            before.append(y)
+            after.append(state)
+        self.stats = Stats(len(before) * len(self.tableau.stages), 0, len(before))
+        return torch.cat((after[0][:, 0], *before)), torch.cat(after)
+
+
+_LEAD = 0.01
+"""How long after the last row a backward network starts."""
+
+
+def steps_in(gaps: Tensor, step: float) -> Tensor:
+    """Number of steps of at most `step` in each gap; what rounding adds to a gap does not count."""
+    counts = (gaps.detach().abs() / step - 1e-4).ceil().long()
+    return torch.maximum(counts, (gaps != 0).long())
+
+
+class ODERNNClassifier(SeriesModel):
+    """An ODE-RNN that classifies a series, or every row of it, from what it has seen so far.
+
+    Args:
+        features: Number of features.
+        classes: Number of classes.
+        recurrent: The network; `make_ode_rnn` makes it.
+        by_row: Whether every row has a label; else every series.
+        decoder: Hidden units of the network that predicts a row from the state before it.
+        head: Hidden units of the classifier's layers.
+    """
+
+    def __init__(
+        self,
+        features: int,
+        classes: int,
+        recurrent: ODERNN,
+        *,
+        by_row: bool,
+        decoder: int = 100,
+        head: tuple[int, ...] = (300, 300),
+    ) -> None:
+        super().__init__(features, classes, by_row=by_row)
+        self.recurrent = recurrent
+        position = recurrent.size // recurrent.dynamics.components
+        self.decoder = network(position, decoder, features)
+        self.head = network(position, *head, self.outputs, activation=nn.ReLU)
+
+    def _run(self, times: Tensor, values: Tensor, mask: Tensor) -> SeriesOutput:
+        states = self.recurrent(times, values, mask)
+        self.stats = self.recurrent.stats
+        seen = states.after if self.by_row else states.after[:, -1]
+        scores = self._scores(self.head(self._read_out(seen)))
+        return SeriesOutput(scores.unsqueeze(0), self.decoder(self._read_out(states.before))[None])
+
+    def _read_out(self, states: Tensor) -> Tensor:
+        read = self.recurrent.dynamics.read_out(states.flatten(0, -2))
+        return read.unflatten(0, states.shape[:-1])
+
+
+def make_ode_rnn(
+    features: int,
+    latents: int = 20,
+    *,
+    layers: int = 3,
+    units: int = 50,
+    gru_units: int = 50,
+    dynamics: str = "first_order",
+    **options: Any,
+) -> ODERNN:
+    """An ODE-RNN whose field is a tanh network.
+
+    Args:
+        features: Number of features.
+        latents: Numbers in the position; dynamics with momentum have as many besides.
+        layers: Hidden maps of the field.
+        units: Hidden units of the field.
+        gru_units: Hidden units of the update's networks.
+        dynamics: One of `DYNAMICS`.
+        **options: Options of `ODERNN`.
+
+    Example:
+        >>> make_ode_rnn(41, dynamics="generalized_heavy_ball").size
+        40
+    """
+    field = Autonomous(tanh_network(latents, latents, layers, units))
+    if dynamics == "first_order":
+        moved: Dynamics = FirstOrder(field)
+    elif dynamics == "generalized_heavy_ball":
+        moved = GeneralizedHeavyBall(field, restoring="learned", restoring_logit=1.0)
+    elif dynamics == "generalized_nesterov":
+        moved = GeneralizedNesterov(field, restoring="learned", restoring_logit=0.0)
+    else:
+        raise ValueError(f"dynamics must be one of {', '.join(DYNAMICS)}, got {dynamics!r}")
+    return ODERNN(moved, features, moved.components * latents, gru_units, **options)

@@ -1,0 +1,106 @@
+"""Which step of which gap every series takes at the same moment."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+__all__ = ["Schedule", "make_schedule"]
+
+MOST_TICKS = 100_000
+"""Steps of one series that no sensible setting needs: more would seem to hang."""
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """The steps of all series, one tick after the other.
+
+    At tick `k` every series takes the `k`-th of its own steps. Series with more steps come first,
+    so that those that have ended are the last ones; ticks lie one behind the other without gaps.
+
+    Attributes:
+        width: Number of series.
+        active: How many series have not ended, for each tick.
+        rows: Which row a step leads to, counted through the batch, `(steps,)`.
+        times: The dynamics' clock at the start of each step, `(steps,)`.
+        lengths: What each step adds to the clock.
+        sizes: What each step multiplies rates with.
+        idle: Whether no update follows, `(steps, 1)`.
+        place: Tick after which each row has been seen, as a number of a step; numbers below
+            `width` are the series' starts, `(batch, time)`.
+        moved: Whether any step leads to a row, `(batch, time)`.
+    """
+
+    width: int
+    active: list[int]
+    rows: Tensor
+    times: Tensor
+    lengths: Tensor
+    sizes: Tensor
+    idle: Tensor
+    place: Tensor
+    moved: Tensor
+
+    def at_rows(self, before: Tensor, after: Tensor) -> list[Tensor]:
+        """States of the rows of the batch from those of the steps.
+
+        Args:
+            before: Start of each series and then each step's result, `(width + steps, size)`.
+            after: The same with updates, and with the second part, `(width + steps, 2, size)`.
+
+        Returns:
+            Before each row, after it, and the second part after it, `(batch, time, size)`.
+        """
+        chosen = after.index_select(0, self.place.flatten())
+        chosen = chosen.unflatten(0, self.place.shape)
+        arrived = before.index_select(0, self.place.flatten()).unflatten(0, self.place.shape)
+        seen, spread = chosen.unbind(2)
+        # Where no step leads, the last step led to an earlier row, whose update counts.
+        return [arrived.where(self.moved.unsqueeze(-1), seen), seen, spread]
+
+
+def make_schedule(
+    gaps: Tensor, counts: Tensor, observed: Tensor, interval: tuple[float, float]
+) -> Schedule:
+    """Line the steps of all series up.
+
+    Args:
+        gaps: Signed time before each row, `(batch, time)`.
+        counts: Steps that it takes, `(batch, time)`.
+        observed: Whether each row updates the state, `(batch, time)`.
+        interval: Between which times the dynamics' clock runs in every gap.
+    """
+    counts = torch.maximum(counts, observed.long())
+    ends = counts.cumsum(1)
+    totals = ends[:, -1]
+    most = int(totals.max())
+    if most > MOST_TICKS:
+        raise ValueError(
+            f"a series needs {most} steps; scale its times to about one, or use larger steps"
+        )
+    order = totals.argsort(descending=True, stable=True)
+    ticks = torch.arange(most, device=gaps.device)
+    going = ticks[:, None] < totals[order]
+    number, position = going.nonzero(as_tuple=True)
+    series = order[position]
+    found = torch.searchsorted(ends, ticks.expand(len(ends), -1).contiguous(), right=True)
+    row = found[series, number]
+    count = counts[series, row]
+    within = number - (ends[series, row] - count)
+    length = (interval[1] - interval[0]) / count.to(gaps.dtype)
+    active = going.sum(1)
+    first = torch.nn.functional.pad(active.cumsum(0), (1, 0))[:-1] + len(gaps)
+    first = torch.nn.functional.pad(first, (1, 0))
+    return Schedule(
+        width=len(gaps),
+        active=active.tolist(),
+        rows=series * gaps.shape[1] + row,
+        times=interval[0] + within * length,
+        lengths=length,
+        sizes=gaps[series, row] / count,
+        idle=((within < count - 1) | ~observed[series, row]).unsqueeze(-1),
+        place=first[ends] + order.argsort()[:, None],
+        moved=counts > 0,
+    )

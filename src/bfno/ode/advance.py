@@ -1,0 +1,99 @@
+"""Fixed Runge–Kutta steps over an interval of every sample's own, recorded by plain autograd.
+
+`solve` is made for long ways and many requested times. A recurrent model instead asks for a short
+way between every two of its updates, where whatever surrounds the steps costs more than they do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from bfno.ode.state import scale_rows
+from bfno.ode.step import Field
+from bfno.ode.tableaus import Tableau, find_method
+
+__all__ = ["advance", "take_step"]
+
+
+def advance(
+    field: Field,
+    y: Tensor,
+    start: Tensor,
+    gap: Tensor,
+    *,
+    method: str = "midpoint",
+    steps: int | Tensor = 1,
+) -> Tensor:
+    """Move every sample over its own interval by steps of equal size.
+
+    A sample whose steps are used up stands still, so its result does not depend on the others.
+
+    Args:
+        field: The derivative, called with one time a sample.
+        y: States, `(batch, ...)`.
+        start: Where each interval begins, `(batch,)`.
+        gap: Length of each interval, `(batch,)`; negative goes back in time.
+        method: Name of a Runge–Kutta method, see `METHODS`.
+        steps: Number of steps, the same for all or one a sample, `(batch,)`.
+
+    Raises:
+        ValueError: If shapes do not fit or a way has no steps.
+
+    Example:
+        >>> y = torch.ones(2, 1)
+        >>> gap = torch.tensor([0.0, 1.0])
+        >>> advance(lambda t, y: -y, y, torch.zeros(2), gap, method="euler", steps=2)
+        tensor([[1.0000],
+                [0.2500]]...)
+    """
+    tableau = find_method(method)
+    counts = torch.as_tensor(steps, device=y.device).expand(len(y))
+    _check(y, start, gap, counts)
+    size = (gap / counts.clamp(min=1)).to(y.dtype)
+    first = start.to(y.dtype)
+    fewest, most = (0, 0) if len(y) == 0 else torch.stack(counts.aminmax()).tolist()
+    for number in range(int(most)):
+        moving = size if number < fewest else size.where(number < counts, 0.0)
+        y = take_step(field, tableau, y, (torch.add(first, size, alpha=number), moving), moving)
+    return y
+
+
+def take_step(
+    field: Field, tableau: Tableau, y: Tensor, clock: tuple[Tensor, Tensor], size: Tensor
+) -> Tensor:
+    """Take one step.
+
+    Args:
+        field: The derivative.
+        tableau: The method.
+        y: States, `(batch, ...)`.
+        clock: What the field takes for the time at the start of the step, and for its length.
+        size: Factor of the slopes, `(batch,)`: the step's length, unless the clock has a pace of
+            its own.
+    """
+    time, length = clock
+    factor, slopes = scale_rows(size, y), []
+    for row, node in zip(tableau.stages, tableau.nodes, strict=True):
+        moment = torch.add(time, length, alpha=node) if node else time
+        slopes.append(field(moment, _moved(y, slopes, row, factor)))
+    return _moved(y, slopes, tableau.weights, factor)
+
+
+def _moved(y: Tensor, slopes: Sequence[Tensor], weights: Sequence[float], factor: Tensor) -> Tensor:
+    for slope, weight in zip(slopes, weights, strict=True):
+        if weight:
+            y = torch.addcmul(y, slope, factor, value=weight)
+    return y
+
+
+def _check(y: Tensor, start: Tensor, gap: Tensor, counts: Tensor) -> None:
+    if y.dim() == 0 or start.shape != y.shape[:1] or gap.shape != y.shape[:1]:
+        raise ValueError(
+            f"start and gap must hold one value a sample, got shapes {tuple(start.shape)} and "
+            f"{tuple(gap.shape)} for a state of shape {tuple(y.shape)}"
+        )
+    if bool(((counts < 1) & (gap != 0)).any()):
+        raise ValueError("steps must be at least 1 for every sample whose gap is not zero")
