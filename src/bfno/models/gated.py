@@ -75,19 +75,20 @@ class _Recurrence(torch.autograd.Function):
         faded, new = from_inputs.new_empty(2, rows, batch, size)
         gates = from_inputs.new_empty(rows, batch, 2 * size)
         from_states = torch.empty_like(from_inputs)
+        new_states = from_states[..., 2 * size :]
         to_gates = weight.t()
-        for row in range(rows):
-            state, gate, from_state = faded[row], gates[row], from_states[row]
-            torch.mul(states[row], factors[row], out=state)
+        fading = _by_row(states[:-1], factors, faded, from_states)
+        opening = _by_row(from_inputs[..., : 2 * size], from_states[..., : 2 * size], gates)
+        renewing = _by_row(from_inputs[..., 2 * size :], gates[..., :size], new_states, new)
+        moving = _by_row(gates[..., size:], states[1:])
+        steps = zip(fading, opening, renewing, moving, strict=True)
+        for (old, factor, state, from_state), to_open, to_renew, (update, result) in steps:
+            torch.mul(old, factor, out=state)
             torch.addmm(bias, state, to_gates, out=from_state)
-            open_input, new_input = from_inputs[row].split((2 * size, size), dim=1)
-            open_state, new_state = from_state.split((2 * size, size), dim=1)
-            torch.add(open_input, open_state, out=gate).sigmoid_()
-            torch.addcmul(new_input, gate[:, :size], new_state, out=new[row]).tanh_()
-            torch.lerp(new[row], state, gate[:, size:], out=states[row + 1])
-        ctx.save_for_backward(
-            states, factors, weight, faded, new, from_states[..., 2 * size :], gates
-        )
+            torch.add(*to_open[:2], out=to_open[2]).sigmoid_()
+            fresh = torch.addcmul(*to_renew[:3], out=to_renew[3]).tanh_()
+            torch.lerp(fresh, state, update, out=result)
+        ctx.save_for_backward(states, factors, weight, faded, new, new_states, gates)
         return states[1:]
 
     @staticmethod
@@ -101,20 +102,26 @@ class _Recurrence(torch.autograd.Function):
         to_update = (faded - new) * update * (1 - update)
         to_reset = to_new * new_states * reset * (1 - reset)
         to_gates = torch.stack((to_reset, to_update, to_new * reset), dim=2)
-        of_states = gradients[0].clone(memory_format=torch.contiguous_format)
-        of_faded = torch.empty_like(new)
-        of_gates = torch.empty_like(to_gates)
+        of_states = F.pad(gradients[0], (0, 0, 0, 0, 1, 0))
+        of_faded, of_gates = torch.empty_like(new), torch.empty_like(to_gates)
         flat = of_gates.flatten(2)
-        for row in reversed(range(len(new))):
-            gradient = of_states[row]
-            torch.mul(to_gates[row], gradient.unsqueeze(1), out=of_gates[row])
-            through = torch.mul(gradient, update[row], out=of_faded[row])
-            through.addmm_(flat[row], weight)
-            if row:
-                of_states[row - 1].addcmul_(through, factors[row])
-        of_inputs = torch.cat((flat[..., : -new.shape[-1]], of_states * to_new), dim=-1)
+        after, before = of_states[1:], of_states[:-1]
+        steps = _by_row(after.unsqueeze(2), to_gates, of_gates, flat, of_faded, factors, before)
+        passing = _by_row(after, update)
+        for (wide, to_gate, of_gate, one, through, factor, earlier), kept in reversed(
+            list(zip(steps, passing, strict=True))
+        ):
+            torch.mul(to_gate, wide, out=of_gate)
+            torch.mul(*kept, out=through).addmm_(one, weight)
+            earlier.addcmul_(through, factor)
+        of_inputs = torch.cat((flat[..., : -new.shape[-1]], after * to_new), dim=-1)
         of_factors = None
         if ctx.needs_input_grad[1]:
             of_factors = (of_faded * states[:-1]).sum(-1, keepdim=True)
         of_weight = flat.flatten(0, 1).t() @ faded.flatten(0, 1)
         return of_inputs, of_factors, of_weight, flat.sum((0, 1))
+
+
+def _by_row(*tensors: Tensor) -> list[tuple[Tensor, ...]]:
+    """Rows of some tensors side by side; taken at once, views cost a fraction."""
+    return list(zip(*[one.unbind() for one in tensors], strict=True))

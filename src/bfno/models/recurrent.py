@@ -91,12 +91,13 @@ class RecurrentClassifier(SeriesModel):
 
     def _states(self, rows: ObservedRows) -> Tensor:
         """State before the first observed row and after each."""
-        gaps = row_gaps(rows.times, self.gap)
-        since = time_since_observed(gaps, rows.mask)
-        values = rows.values
-        if self.imputation is not None:
-            values = self.imputation(values, rows.mask, since)
-        seen = torch.cat((values, rows.mask.to(values)), dim=-1)
-        if self.decay is not None:
-            return run_gru(self.gru, seen, decay_factor(self.decay(since)))
-        return run_gru(self.gru, torch.cat((seen, gaps.unsqueeze(-1)), dim=-1))
+        values, kept, gaps = rows.values, None, row_gaps(rows.times, self.gap)
+        seen = [rows.mask.to(values), gaps.unsqueeze(-1)]
+        if self.imputation is not None or self.decay is not None:
+            since = time_since_observed(gaps, rows.mask)
+            if self.imputation is not None:
+                values = self.imputation(values, rows.mask, since)
+            if self.decay is not None:
+                kept = decay_factor(self.decay(since))
+                seen.pop()
+        return run_gru(self.gru, torch.cat((values, *seen), dim=-1), kept)
