@@ -3,10 +3,11 @@
 import json
 import signal
 from pathlib import Path
+from typing import Any
 
-from bfno.train.config import Config
-from bfno.train.experiment import merged, resolve
+from bfno.train.experiment import resolve
 from bfno.train.loop import Progress, Watcher
+from bfno.train.trees import merged
 
 # What a metrics line says of the machine and not of the model.
 # A commit beside a running test is none of the model's business either.
@@ -22,7 +23,7 @@ _TINY = {
 }
 
 
-def tiny(changes: dict | None = None, experiment: str = "digits/bfno-node") -> Config:
+def tiny(changes: dict | None = None, experiment: str = "digits/bfno-node") -> Any:
     """Settings of a run that takes a fraction of a second; every mechanism takes part in it."""
     return resolve(experiment, scale="smoke", changes=merged(_TINY, changes or {}))
 

@@ -8,8 +8,9 @@ import yaml
 
 from bfno.errors import ConfigError, UserError
 from bfno.presets import IMAGE_DATA, IMAGE_PRESETS
-from bfno.train.build import build_model
-from bfno.train.experiment import SCALES, changed_settings, merged, read_settings, resolve
+from bfno.train.experiment import SCALES, changed_settings, resolve
+from bfno.train.images.build import build_model
+from bfno.train.trees import merged, read_settings
 
 
 def test_the_paper_scale_is_the_recipe_of_the_paper():

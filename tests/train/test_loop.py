@@ -11,11 +11,11 @@ from bfno.data import Splits
 from bfno.errors import ConfigError, NumericalError
 from bfno.ode import SolverError, Stats, Status
 from bfno.train import loop, session
-from bfno.train.build import build_model, load_data
+from bfno.train.images.build import build_model, load_data
+from bfno.train.images.task import ImageTask, evaluate_images
 from bfno.train.load import open_run
 from bfno.train.loop import derive_seed
 from bfno.train.session import resume, start
-from bfno.train.tasks import ImageTask, evaluate_images
 from tests.train.runs import metrics, tiny, weights
 
 

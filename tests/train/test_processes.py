@@ -16,10 +16,10 @@ from safetensors.torch import load
 from bfno.cli import display
 from bfno.ode import SolverError, Stats, Status
 from bfno.train.checkpoint import CheckpointStore
+from bfno.train.images.task import ImageTask
 from bfno.train.loop import Watcher
 from bfno.train.run import RunFolder
 from bfno.train.session import resume, start
-from bfno.train.tasks import ImageTask
 from tests.train import launch
 from tests.train.runs import metrics, result, tiny, weights
 

@@ -84,12 +84,12 @@ def config(
 @app.command()
 def resume(run: Run, settings: Sets = None, data_dir: DataDir = None, log: Log = None) -> None:
     """Go on with a run that was stopped or killed, bit for bit."""
-    from bfno.train import experiment, session
     from bfno.train import run as runs
+    from bfno.train import session, trees
 
-    changes = experiment.read_settings(settings or [])
+    changes = trees.read_settings(settings or [])
     if data_dir is not None:
-        changes = experiment.merged(changes, {"data": {"dir": str(data_dir.resolve())}})
+        changes = trees.merged(changes, {"data": {"dir": str(data_dir.resolve())}})
     watchers = display.watchers(runs.RunFolder(run).read_config(), run, log)
     display.finished(session.resume(run, changes, watchers), run)
 
@@ -98,36 +98,38 @@ def resume(run: Run, settings: Sets = None, data_dir: DataDir = None, log: Log =
 def evaluate(
     run: Run,
     data: Annotated[
-        str | None, typer.Option(help="Other data: a data set's name or a folder of images.")
+        str | None, typer.Option(help="Other data: a data set's name, a folder, or a table.")
     ] = None,
     data_dir: DataDir = None,
-    limit: Annotated[int | None, typer.Option(min=1, help="Only the first N test images.")] = None,
-    batch: Annotated[int | None, typer.Option(min=1, help="Images at a time.")] = None,
+    limit: Annotated[int | None, typer.Option(min=1, help="Only the first N test samples.")] = None,
+    batch: Annotated[int | None, typer.Option(min=1, help="Samples at a time.")] = None,
     as_json: Json = False,
 ) -> None:
-    """Accuracy, confusion matrix, scores of each class and function evaluations of a run."""
-    from bfno.train.evaluation import evaluate_run
+    """Metrics, confusion matrix, scores of each class and function evaluations of a run."""
+    from bfno.train.families import family_of
+    from bfno.train.family import TestRequest
     from bfno.train.load import open_run
 
-    places = {"data": data, "data_dir": data_dir}
-    with display.bar("images") as progress:
-        found = evaluate_run(open_run(run), **places, limit=limit, batch=batch, progress=progress)
+    opened = open_run(run)
+    with display.bar("samples") as progress:
+        request = TestRequest(data, data_dir, limit, batch, progress)
+        found = family_of(opened.config.experiment).evaluate(opened, request)
     print(json.dumps(found) if as_json else display.evaluation(found))
 
 
 @app.command()
 def predict(
     run: Run,
-    files: Annotated[list[Path], typer.Argument(help="Image files.")],
+    files: Annotated[list[Path], typer.Argument(help="Images, or tables of series.")],
     layout: Annotated[str, typer.Option("--format", help="table, csv or json.")] = "table",
 ) -> int:
-    """Class and probabilities of image files."""
+    """Class and probabilities of images, of series, or of their rows."""
     printer = display.prediction_printer(layout)
-    from bfno.train.evaluation import predict as predictions
+    from bfno.train.families import family_of
     from bfno.train.load import open_run
 
-    code = 0
-    for prediction in predictions(open_run(run), files):
+    code, opened = 0, open_run(run)
+    for prediction in family_of(opened.config.experiment).predict(opened, files):
         if prediction.error is None:
             printer(prediction)
         else:
@@ -139,9 +141,9 @@ def predict(
 @app.command()
 def models(as_json: Json = False) -> None:
     """Every method for every data set: parameters here, parameters in the paper."""
-    from bfno.presets.build import preset_sizes
+    from bfno.train.sizes import model_sizes
 
-    for row in preset_sizes():
+    for row in model_sizes():
         print(json.dumps(row) if as_json else display.size_row(row), flush=True)
 
 
@@ -190,7 +192,9 @@ def report(
 
 @app.command()
 def bench(
-    groups: Annotated[list[str] | None, typer.Argument(help="layer, step, solver, growth.")] = None,
+    groups: Annotated[
+        list[str] | None, typer.Argument(help="layer, step, solver, growth, series.")
+    ] = None,
     as_json: Json = False,
     repeats: Annotated[int | None, typer.Option(min=1, help="Measurements of each pair.")] = None,
 ) -> None:
@@ -209,7 +213,8 @@ def _resolved(
     data_dir: Path | None = None,
     folder: Path | None = None,
 ) -> Any:
-    from bfno.train.experiment import merged, read_settings, resolve
+    from bfno.train.experiment import resolve
+    from bfno.train.trees import merged, read_settings
 
     flags: dict[str, Any] = {} if seed is None else {"seed": seed}
     places = {"dir": data_dir, "folder": folder}

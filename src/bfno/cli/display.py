@@ -47,32 +47,65 @@ def finished(record: dict[str, Any], folder: Path) -> None:
     """Print the result of a run and what to do with it; once, however many have trained it."""
     if os.environ.get("RANK", "0") != "0":
         return
-    result = record["result"]
+    result, headline = record["result"], record.get("judged_by", "test_accuracy")
     print(
-        f"{record['experiment']}: test accuracy {result['test_accuracy']:.2%} (epoch "
-        f"{record['chosen_epoch']}, chosen by {record['chosen_by'].replace('_', ' ')}), "
+        f"{record['experiment']}: {_title(headline)} {_shown(headline, result.get(headline))} "
+        f"(epoch {record['chosen_epoch']}, chosen by {record['chosen_by'].replace('_', ' ')}), "
         f"{record['parameters']:,} parameters, {result['test_nfe']:.1f} NFE a test batch, "
         f"{record['seconds']:.0f} s"
     )
     print(f"{folder}: try `bfno eval {folder}` or `bfno predict {folder} FILES`")
 
 
+# Names and formats of the metrics that an evaluation may have, in the order of the table.
+_METRICS = {
+    "accuracy": ("accuracy", ".2%"),
+    "macro_f1": ("macro-F1", ".4f"),
+    "auroc": ("AUROC", ".4f"),
+    "auprc": ("AUPRC", ".4f"),
+    "loss": ("loss", ".4f"),
+    "mse": ("MSE", ".5f"),
+    "nfe": ("NFE", ".1f"),
+    "seconds": ("seconds", ".1f"),
+}
+
+
+def _title(key: str) -> str:
+    split, _, name = key.partition("_")
+    return f"{split} {_METRICS[name][0]}" if name in _METRICS else key
+
+
+def _shown(key: str, value: float | None) -> str:
+    name = key.partition("_")[2] if key not in _METRICS else key
+    return "unknown" if value is None else format(value, _METRICS.get(name, ("", ".4f"))[1])
+
+
 def evaluation(found: dict[str, Any]) -> str:
     """The result of an evaluation as text."""
-    lines = [
-        f"accuracy  {found['accuracy']:.2%} of {found['samples']:,} images",
-        f"loss      {found['loss']:.4f}",
-        f"NFE       {found['nfe']:.1f} a batch",
-        f"seconds   {found['seconds']:.1f}",
-        "",
-        f"{'class':16} precision  recall      f1  samples",
-    ]
+    lines = list(_metric_lines(found))
+    if found.get("transductive"):
+        lines.append("transductive: a prediction depends on the other series of its batch")
+    lines += ["", f"{'class':16} precision  recall      f1  samples"]
     for name, scores in zip(found["classes"], found["per_class"], strict=True):
         row = "  ".join(f"{scores[key]:>6.1%}" for key in ("precision", "recall", "f1"))
         lines.append(f"{name:16}    {row}  {scores['samples']:>7.0f}")
     if len(found["classes"]) <= _MOST_CLASSES:
         lines += ["", "confusion (rows: true, columns: predicted)", *_matrix(found)]
     return "\n".join(lines)
+
+
+def _metric_lines(found: dict[str, Any]) -> Iterator[str]:
+    remarks = {"accuracy": f"of {found['samples']:,} {found['unit']}", "nfe": "a batch"}
+    if found["unit"] == "time points":
+        remarks["accuracy"] += f" in {found['series']:,} series"
+    for name, (title, _) in _METRICS.items():
+        if name not in found:
+            continue
+        parts = [_shown(name, found[name])]
+        if name in found.get("intervals", {}):
+            low, high = (_shown(name, bound) for bound in found["intervals"][name])
+            parts.append(f"[{low}, {high}]")
+        yield f"{title:9} {' '.join([*parts, remarks.get(name, '')]).rstrip()}"
 
 
 def _matrix(found: dict[str, Any]) -> Iterator[str]:
@@ -95,14 +128,18 @@ def prediction_printer(layout: str) -> Callable[[Any], None]:
 
 
 def _print_row(prediction: Any) -> None:
+    places = prediction.place.values()
     likely = sorted(prediction.probabilities.items(), key=lambda item: -item[1])[:3]
     shown = "  ".join(f"{name} {probability:.1%}" for name, probability in likely)
-    print(f"{prediction.file}  {prediction.label}  ({shown})", flush=True)
+    where = "  ".join(f"{value:g}" if isinstance(value, float) else value for value in places)
+    place = f"{prediction.file}  {where}".rstrip()
+    print(f"{place}  {prediction.label}  ({shown})", flush=True)
 
 
 def _print_json(prediction: Any) -> None:
     values = {
         "file": str(prediction.file),
+        **prediction.place,
         "label": prediction.label,
         "probabilities": prediction.probabilities,
     }
@@ -116,17 +153,19 @@ class _CsvPrinter:
 
     def __call__(self, prediction: Any) -> None:
         if not self._has_header:
-            self._writer.writerow(["file", "label", *prediction.probabilities])
+            self._writer.writerow(["file", *prediction.place, "label", *prediction.probabilities])
             self._has_header = True
         values = (f"{value:.6f}" for value in prediction.probabilities.values())
-        self._writer.writerow([prediction.file, prediction.label, *values])
+        place = prediction.place.values()
+        self._writer.writerow([prediction.file, *place, prediction.label, *values])
 
 
 def size_row(row: dict[str, Any]) -> str:
     """One line of the list of models."""
     paper = "" if row["paper"] is None else f"{row['paper']:>9,} in the paper"
     differs = "" if row["paper"] in (None, row["parameters"]) else "  (differs)"
-    return f"{row['data']:14} {row['method']:30} {row['parameters']:>9,} {paper}{differs}"
+    line = f"{row['data']:14} {row['method']:30} {row['parameters']:>9,} {paper}{differs}"
+    return line.rstrip()
 
 
 def comparison(runs: Sequence[Path]) -> None:

@@ -17,6 +17,8 @@ _COLUMNS = (
     ("train", "train_accuracy", ".2%"),
     ("valid.", "validation_accuracy", ".2%"),
     ("test", "test_accuracy", ".2%"),
+    ("valid.", "validation_auroc", ".4f"),
+    ("AUROC", "test_auroc", ".4f"),
     ("NFE fwd", "forward_nfe", ".1f"),
     ("bwd", "backward_nfe", ".1f"),
     ("test", "test_nfe", ".1f"),
@@ -32,10 +34,10 @@ class TrainingDisplay(Watcher):
         config: The settings of the run.
     """
 
-    def __init__(self, config: Config) -> None:
+    def __init__(self, config: Config[Any, Any]) -> None:
         self._config = config
         self._is_first = os.environ.get("RANK", "0") == "0"
-        self._has_header = False
+        self._columns: list[tuple[str, str, str]] = []
         self._bar: Any = None
 
     def on_step(self, progress: Progress, steps: int) -> None:
@@ -66,9 +68,11 @@ class TrainingDisplay(Watcher):
             self._bar = None
         if not self._is_first:
             return
-        if not self._has_header:
-            print("  ".join(f"{title:>7}" for title, _, _ in _COLUMNS))
-            self._has_header = True
+        if not self._columns:
+            self._columns = [column for column in _COLUMNS if column[1] in metrics]
+            print("  ".join(f"{title:>7}" for title, _, _ in self._columns))
         shown = {**metrics, "peak_memory": metrics["peak_memory"] / 2**20}
-        cells = (format(shown[name], form) if name in shown else "-" for _, name, form in _COLUMNS)
+        cells = (
+            format(shown[name], form) if name in shown else "-" for _, name, form in self._columns
+        )
         print("  ".join(f"{cell:>7}" for cell in cells), flush=True)

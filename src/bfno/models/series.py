@@ -45,6 +45,7 @@ class SeriesModel(nn.Module, ABC):
 
     Attributes:
         couples_series: Whether an output depends on the other series of the batch.
+        samples: Number of latent samples, the first axis of the outputs.
         stats: What the solver did in the last call.
         class_names: Name of each class; numbers until somebody gives better ones.
         feature_names: Likewise for the features.
@@ -54,6 +55,7 @@ class SeriesModel(nn.Module, ABC):
     """
 
     couples_series = False
+    samples = 1
 
     def __init__(self, features: int, classes: int, *, by_row: bool) -> None:
         super().__init__()

@@ -9,13 +9,17 @@ from bfno.presets.images import (
     ImagePreset,
     find_image_preset,
 )
+from bfno.presets.series import SERIES_DATA, SERIES_METHODS, SeriesData
 
 __all__ = [
     "IMAGE_DATA",
     "IMAGE_PRESETS",
     "PAPER_DATA",
+    "SERIES_DATA",
+    "SERIES_METHODS",
     "ImageData",
     "ImageModel",
     "ImagePreset",
+    "SeriesData",
     "find_image_preset",
 ]

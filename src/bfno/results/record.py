@@ -46,7 +46,8 @@ class Metric:
         return -value if self.higher_is_better else value
 
 
-# A run is judged by the first of these that it has; a new task adds its line here.
+# A run is judged by the one that it names, else by the first of these that it has; a new task adds
+# its line here.
 HEADLINES = (
     Metric("test_accuracy", "test accuracy", 4, higher_is_better=True),
     Metric("test_auroc", "test AUROC", 4, higher_is_better=True),
@@ -72,6 +73,7 @@ class RunResult:
         steps: Number of training steps.
         chosen_epoch: Epoch whose weights were kept.
         chosen_by: Why these.
+        judged_by: Key of the metric that the run is judged by, if it says so.
         result: Metrics of the kept weights, by name.
         seconds: Time of the training.
         peak_memory: Most bytes in use.
@@ -97,6 +99,7 @@ class RunResult:
     steps: int | None = None
     chosen_epoch: int | None = None
     chosen_by: str | None = None
+    judged_by: str | None = None
     result: dict[str, float] = field(default_factory=dict)
     seconds: float | None = None
     peak_memory: float | None = None
@@ -113,15 +116,20 @@ class RunResult:
     @property
     def headline(self) -> Metric | None:
         """The metric that this run is judged by; none if it has none that we know."""
-        return next((metric for metric in HEADLINES if metric.key in self.result), None)
+        known = [metric for metric in HEADLINES if metric.key in self.result]
+        # The run's own choice comes first, then the order of the list.
+        return min(known, key=lambda metric: metric.key != self.judged_by, default=None)
 
     @property
     def command(self) -> str:
         """The command that trains this run again."""
         words = ["bfno", "train", self.experiment, "--scale", self.scale, "--seed", str(self.seed)]
-        folder = self.config.get("data", {}).get("folder")
-        if folder:  # its name alone: where it lies is nobody else's business
-            words += ["--folder", PurePath(folder).name]
+        data = self.config.get("data", {})
+        # The name alone: where it lies is nobody else's business.
+        if data.get("folder"):
+            words += ["--folder", PurePath(data["folder"]).name]
+        if data.get("path"):
+            words += ["--set", f"data.path={PurePath(data['path']).name}"]
         for change in self.changes:
             words += ["--set", change]
         return shlex.join(words)
@@ -282,7 +290,7 @@ def _is_square(value: object) -> bool:
 # What each key of a record must look like, in words and as a check.
 _CHECKS: dict[str, tuple[str, Callable[[object], bool]]] = {
     **dict.fromkeys(("experiment", "data", "method", "scale"), ("text", _is_text)),
-    **dict.fromkeys(("chosen_by", "commit"), ("text", _is_text)),
+    **dict.fromkeys(("chosen_by", "commit", "judged_by"), ("text", _is_text)),
     **dict.fromkeys(("seed", "parameters", "published_parameters"), ("an integer", _is_int)),
     **dict.fromkeys(("steps", "chosen_epoch", "threads", "processes"), ("an integer", _is_int)),
     **dict.fromkeys(("seconds", "peak_memory"), ("a number", _is_number)),

@@ -4,35 +4,18 @@ from __future__ import annotations
 
 import json
 import logging
-from dataclasses import dataclass
 from pathlib import Path
 
 from bfno.errors import ConfigError, DataError
-from bfno.models import ImageClassifier
-from bfno.train.build import build_model
 from bfno.train.checkpoint import Checkpoint
-from bfno.train.config import Config
+from bfno.train.families import family_of
+from bfno.train.family import TrainedRun
 from bfno.train.run import RunFolder
 from bfno.train.state import load_weights
 
-__all__ = ["TrainedRun", "open_run"]
+__all__ = ["open_run"]
 
 _logger = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True)
-class TrainedRun:
-    """A trained model and how it came about.
-
-    Attributes:
-        config: The settings of its run.
-        model: The model, ready to call.
-        step: The step whose weights it has.
-    """
-
-    config: Config
-    model: ImageClassifier
-    step: int
 
 
 def open_run(folder: Path) -> TrainedRun:
@@ -48,11 +31,9 @@ def open_run(folder: Path) -> TrainedRun:
     run = RunFolder(folder)
     config = run.read_config()
     checkpoint = _best_checkpoint(run)
-    classes = tuple(checkpoint.state["classes"])
-    model = build_model(config, len(classes))
+    model = family_of(config.experiment).build(config, checkpoint.state)
     load_weights(model, checkpoint)
-    model.class_names = classes
-    return TrainedRun(config, model.eval(), checkpoint.step)
+    return TrainedRun(config, model.eval(), checkpoint.step, checkpoint.state)
 
 
 def _best_checkpoint(run: RunFolder) -> Checkpoint:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import hashlib
 import math
 import time
-from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -26,7 +25,7 @@ from bfno.train.record import peak_memory
 from bfno.train.run import RunFolder
 from bfno.train.signals import Stopped, StopSignals
 from bfno.train.state import load_optimizer, load_weights, optimizer_state
-from bfno.train.tasks import Share, Sums, Task
+from bfno.train.tasks import Place, Share, Sums, Task, solver_stats
 
 __all__ = ["Progress", "Trainer", "Watcher", "derive_seed"]
 
@@ -86,7 +85,7 @@ class Trainer:
 
     def __init__(
         self,
-        config: Config,
+        config: Config[Any, Any],
         task: Task,
         model: nn.Module,
         run: RunFolder,
@@ -97,7 +96,8 @@ class Trainer:
         self.facts, self.watchers = facts, watchers
         settings = config.train
         trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
-        optimizer = torch.optim.Adam(trained, lr=settings.lr, weight_decay=settings.weight_decay)
+        kind = {"adam": torch.optim.Adam, "adamax": torch.optim.Adamax}[settings.optimizer]
+        optimizer = kind(trained, lr=settings.lr, weight_decay=settings.weight_decay)
         with explain_lost_peers(run.path):
             self.processes = Processes.join()
             accelerator = self.processes.accelerator
@@ -139,7 +139,7 @@ class Trainer:
 
     def _train_epoch(self) -> None:
         self.model.train()
-        batches = list(self._batches())
+        batches = self._batches()
         for samples in batches[self.progress.batch :]:
             self._obey()
             started = time.perf_counter()
@@ -151,12 +151,11 @@ class Trainer:
                 self.save()
         self._obey()
 
-    def _batches(self) -> Iterator[Tensor]:
+    def _batches(self) -> list[Tensor]:
         """Training samples of each step of the epoch, over all processes."""
         generator = torch.Generator()
         generator.manual_seed(derive_seed(self.config.seed, "order", self.progress.epoch))
-        order = torch.randperm(self.task.train_size, generator=generator)
-        yield from order.split(self.config.train.batch)
+        return self.task.batches(self.config.train.batch, generator)
 
     def _step(self, samples: Tensor) -> Sums:
         """One step of the optimizer; returns the sums over all processes."""
@@ -173,8 +172,9 @@ class Trainer:
         loss, sums = self._loss(chosen)
         # The processes' gradients are averaged, so each share weighs as much as it has samples.
         accelerator.backward(loss * (weight * processes.count))
-        norm = accelerator.clip_grad_norm_(self.model.parameters(), self.config.train.clip)
-        stats = self.task.stats(self.model)
+        longest = self.config.train.clip or math.inf
+        norm = accelerator.clip_grad_norm_(self.model.parameters(), longest)
+        stats = solver_stats(self.model)
         sums = {name: value * bool(len(mine)) for name, value in sums.items()}
         sums |= {
             "loss": loss.item() * len(mine),
@@ -194,7 +194,8 @@ class Trainer:
         """Loss of some samples; where the solver of one process gives up, all of them hear it."""
         failure, found = None, None
         try:
-            found = self.task.loss(self.model, samples, self.processes.device)
+            place = Place(self.processes.device, self.progress.epoch)
+            found = self.task.loss(self.model, samples, place)
         except SolverError as error:
             failure = error
         failures = self.processes.add_up(torch.tensor([float(failure is not None)])).item()
@@ -205,7 +206,8 @@ class Trainer:
 
     def _learning_rate(self) -> float:
         settings = self.config.train
-        return settings.lr * settings.decay ** (self.progress.step // settings.decay_every)
+        share = settings.decay ** (self.progress.step // settings.decay_every)
+        return settings.lr * max(share, settings.decay_floor)
 
     def _note(self, totals: Sums, seconds: float) -> None:
         progress = self.progress

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from bfno.data import DATA_SETS
 from bfno.errors import DataError
-from bfno.train.build import build_model
 from bfno.train.checkpoint import Checkpoint
 from bfno.train.config import Config
 from bfno.train.experiment import resolve
+from bfno.train.images.build import build_model
 from bfno.train.loop import Progress
 from bfno.train.run import RunFolder
 from bfno.train.state import load_weights
@@ -44,7 +45,7 @@ def released_weights(file: Path) -> dict[str, Tensor]:
         ) from error
 
 
-def import_released(file: Path, folder: Path) -> Config:
+def import_released(file: Path, folder: Path) -> Config[Any, Any]:
     """Turn published weights into a run that can be evaluated, used for predictions and trained on.
 
     Args:

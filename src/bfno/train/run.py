@@ -72,10 +72,10 @@ class RunFolder:
             why = f"cannot be made: {(error.strerror or str(error)).lower()}"
             raise DataError(self.path, why, "choose another folder with --out") from error
 
-    def write_config(self, config: Config) -> None:
+    def write_config(self, config: Config[Any, Any]) -> None:
         write_atomically(self.config_file, config.as_yaml().encode())
 
-    def read_config(self) -> Config:
+    def read_config(self) -> Config[Any, Any]:
         """The settings of the run.
 
         Raises:

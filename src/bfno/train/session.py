@@ -12,14 +12,13 @@ import torch
 
 from bfno.errors import ConfigError
 from bfno.models import count_parameters
-from bfno.presets import IMAGE_PRESETS
-from bfno.train.build import build_model, load_data
 from bfno.train.config import Config, parse
-from bfno.train.experiment import changed_settings, differences, merged
+from bfno.train.experiment import changed_settings
+from bfno.train.families import family_of
 from bfno.train.loop import Trainer, Watcher, derive_seed
 from bfno.train.record import make_record
 from bfno.train.run import RunFolder
-from bfno.train.tasks import ImageTask
+from bfno.train.trees import differences, merged
 
 __all__ = ["default_folder", "resume", "start"]
 
@@ -29,13 +28,15 @@ _logger = logging.getLogger(__name__)
 _CHANGEABLE = ("train", "solver", "threads", "data.dir")
 
 
-def default_folder(config: Config) -> Path:
+def default_folder(config: Config[Any, Any]) -> Path:
     """Where a run goes that was given no folder."""
     name = config.experiment.replace("/", "-")
     return Path("runs") / f"{name}-s{config.seed}"
 
 
-def start(config: Config, folder: Path, watchers: Sequence[Watcher] = ()) -> dict[str, Any]:
+def start(
+    config: Config[Any, Any], folder: Path, watchers: Sequence[Watcher] = ()
+) -> dict[str, Any]:
     """Train a model from the beginning and return the record of the run.
 
     Args:
@@ -78,7 +79,7 @@ def resume(
     """
     run = RunFolder(folder)
     before = run.read_config()
-    config = parse(merged(before.as_dict(), changes or {}), "the changes")
+    config = parse(type(before), merged(before.as_dict(), changes or {}), "the changes")
     _refuse_changes(before.as_dict(), config.as_dict(), "a run that has begun")
     run.check_free()  # now, for to prepare takes seconds; the first process holds it from then on
     trainer = _prepare(config, run, watchers)
@@ -95,34 +96,27 @@ def resume(
         return _fit(trainer)
 
 
-def _pinned(config: Config) -> Config:
+def _pinned(config: Config[Any, Any]) -> Config[Any, Any]:
     """Fix what would otherwise depend on where and how the run is resumed."""
-    folder = config.data.folder
-    paths = {
-        "folder": folder and folder.resolve(),
-        "dir": config.data.dir and config.data.dir.resolve(),
-    }
+    paths = {name: value.resolve() for name, value in config.data if isinstance(value, Path)}
     data = config.data.model_copy(update=paths)
     threads = config.threads or torch.get_num_threads()
     return config.model_copy(update={"data": data, "threads": threads})
 
 
-def _prepare(config: Config, run: RunFolder, watchers: Sequence[Watcher]) -> Trainer:
+def _prepare(config: Config[Any, Any], run: RunFolder, watchers: Sequence[Watcher]) -> Trainer:
     if config.threads:
         torch.set_num_threads(config.threads)
-    data = load_data(config)
+    family = family_of(config.experiment)
+    data = family.load(config)
     torch.manual_seed(derive_seed(config.seed, "weights"))
-    model = build_model(config, len(data.classes))
-    model.class_names = data.classes
-    facts = {"classes": list(data.classes), **_sizes(config, count_parameters(model))}
-    return Trainer(config, ImageTask(data), model, run, facts, list(watchers))
-
-
-def _sizes(config: Config, parameters: int) -> dict[str, int | None]:
-    data, _, method = config.experiment.partition("/")
-    preset = IMAGE_PRESETS.get((data, method))
-    published = preset.published if preset and config.scale == "paper" else None
-    return {"parameters": parameters, "published_parameters": published}
+    known = family.facts(data)
+    model = family.build(config, known)
+    sizes = {
+        "parameters": count_parameters(model),
+        "published_parameters": family.published(config),
+    }
+    return Trainer(config, family.task(config, data), model, run, {**known, **sizes}, [*watchers])
 
 
 @contextlib.contextmanager
@@ -139,6 +133,7 @@ def _fit(trainer: Trainer) -> dict[str, Any]:
     progress = trainer.fit()
     facts = {
         **trainer.facts,
+        "judged_by": f"test_{trainer.task.selection}",
         "threads": torch.get_num_threads(),
         "processes": trainer.processes.count,
         "changes": changed_settings(trainer.config),

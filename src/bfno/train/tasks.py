@@ -9,11 +9,10 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor, nn
 
-from bfno.data import Split, Splits
 from bfno.ode import Stats
 from bfno.train.processes import Processes
 
-__all__ = ["Evaluation", "ImageTask", "Share", "Sums", "Task", "evaluate_images"]
+__all__ = ["Evaluation", "Place", "Share", "Sums", "Task", "solver_stats"]
 
 Sums = dict[str, float]
 """Totals over samples and batches; averages are taken once, at the end."""
@@ -45,6 +44,19 @@ class Share:
     pause: Callable[[], object] = bool
 
 
+@dataclass(frozen=True)
+class Place:
+    """Where and when a loss is computed.
+
+    Attributes:
+        device: Where.
+        epoch: Number of finished epochs, for losses that change in the course of training.
+    """
+
+    device: torch.device
+    epoch: int = 0
+
+
 class Task(Protocol):
     """All that the loop knows of a task."""
 
@@ -52,21 +64,16 @@ class Task(Protocol):
     """Metric of the validation split that decides which epoch is best; larger is better."""
 
     @property
-    def train_size(self) -> int:
-        """Number of training samples."""
-        ...
-
-    @property
     def splits(self) -> tuple[str, ...]:
         """Names of the splits that are evaluated after an epoch."""
         ...
 
-    def loss(self, model: nn.Module, samples: Tensor, device: torch.device) -> tuple[Tensor, Sums]:
-        """Mean loss over training samples, given by number, and further sums over them."""
+    def batches(self, size: int, generator: torch.Generator) -> list[Tensor]:
+        """Training samples, by number, of each step of an epoch; every sample once."""
         ...
 
-    def stats(self, model: nn.Module) -> Stats:
-        """What the model's last solve cost."""
+    def loss(self, model: nn.Module, samples: Tensor, place: Place) -> tuple[Tensor, Sums]:
+        """Mean loss over training samples, given by number, and further sums over them."""
         ...
 
     def train_metrics(self, sums: Sums) -> dict[str, float]:
@@ -78,98 +85,7 @@ class Task(Protocol):
         ...
 
 
-class ImageTask:
-    """Classification of images by cross-entropy.
-
-    Args:
-        data: The divided images.
-    """
-
-    selection = "accuracy"
-
-    def __init__(self, data: Splits) -> None:
-        self.data = data
-
-    @property
-    def train_size(self) -> int:
-        return len(self.data.train)
-
-    @property
-    def splits(self) -> tuple[str, ...]:
-        return ("test",) if self.data.validation is None else ("validation", "test")
-
-    def loss(self, model: nn.Module, samples: Tensor, device: torch.device) -> tuple[Tensor, Sums]:
-        images, labels = _batch(self.data.train, samples, model, device)
-        scores = model(images)
-        loss = nn.functional.cross_entropy(scores, labels)
-        correct = (scores.detach().argmax(1) == labels).sum().item()
-        return loss, {"correct": correct}
-
-    def stats(self, model: nn.Module) -> Stats:
-        return _solver_stats(model)
-
-    def train_metrics(self, sums: Sums) -> dict[str, float]:
-        return {
-            "loss": sums["loss"] / sums["samples"],
-            "accuracy": sums["correct"] / sums["samples"],
-        }
-
-    def evaluate(self, model: nn.Module, split: str, batch: int, share: Share) -> Evaluation:
-        return evaluate_images(
-            model, getattr(self.data, split), len(self.data.classes), batch, share
-        )
-
-
-def evaluate_images(
-    model: nn.Module, split: Split, classes: int, batch: int, share: Share | None = None
-) -> Evaluation:
-    """Loss, accuracy, evaluations a batch and confusion matrix of a classifier.
-
-    Args:
-        model: The classifier.
-        split: Images and labels.
-        classes: Number of classes.
-        batch: Images at a time; the solver's steps suit all images of a batch, so that the last
-            digits depend on it.
-        share: This process's part; None is the whole.
-    """
-    share = share or Share()
-    processes = share.processes
-    was_training = model.training
-    model.eval()
-    confusion = torch.zeros(classes, classes, dtype=torch.float64)
-    loss, evaluations, batches = 0.0, 0, 0
-    with torch.inference_mode():
-        for samples in torch.arange(len(split)).split(batch)[processes.rank :: processes.count]:
-            share.pause()
-            images, labels = _batch(split, samples, model, processes.device)
-            scores = model(images)
-            loss += nn.functional.cross_entropy(scores, labels, reduction="sum").item()
-            evaluations += _solver_stats(model).forward_evaluations
-            batches += 1
-            places = (labels * classes + scores.argmax(1)).cpu()
-            confusion += torch.bincount(places, minlength=classes**2).view(classes, classes)
-    model.train(was_training)
-    sums = torch.tensor([loss, evaluations, batches], dtype=torch.float64)
-    total = processes.add_up(torch.cat((sums, confusion.flatten())))
-    confusion = total[3:].view(classes, classes)
-    metrics = {
-        "loss": total[0].item() / len(split),
-        "accuracy": confusion.trace().item() / len(split),
-        "nfe": total[1].item() / total[2].item(),
-    }
-    return Evaluation(metrics, confusion.long().tolist())
-
-
-def _batch(
-    split: Split, samples: Tensor, model: nn.Module, device: torch.device
-) -> tuple[Tensor, Tensor]:
-    """Images between 0 and 1 in the model's precision, and their labels."""
-    dtype = next(model.parameters()).dtype
-    images = split.images[samples].to(device).to(dtype).div_(255)
-    return images, split.labels[samples].to(device)
-
-
-def _solver_stats(model: Any) -> Stats:
-    # Distributed training wraps the model.
-    return getattr(model, "module", model).block.stats
+def solver_stats(model: Any) -> Stats:
+    """What the last solve of a model cost that has `stats` itself or in its `block`."""
+    bare = getattr(model, "module", model)  # distributed training wraps the model
+    return getattr(bare, "block", bare).stats

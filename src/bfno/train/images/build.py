@@ -1,4 +1,4 @@
-"""From settings to objects: the images, the model and the task."""
+"""From settings to objects: the images and the model."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from bfno.errors import ConfigError
 from bfno.models import ImageClassifier
 from bfno.presets import ImageModel
 from bfno.presets.build import build_image_model
-from bfno.train.config import Config, DataSettings
+from bfno.train.images.settings import ImageConfig, ImageDataSettings
 
 __all__ = ["build_model", "load_data", "load_images"]
 
 
-def load_data(config: Config) -> Splits:
+def load_data(config: ImageConfig) -> Splits:
     """Read the images of an experiment and divide them as its settings say.
 
     Raises:
@@ -30,7 +30,7 @@ def load_data(config: Config) -> Splits:
     )
 
 
-def load_images(settings: DataSettings, seed: int) -> ImageSet:
+def load_images(settings: ImageDataSettings, seed: int) -> ImageSet:
     """Read whole data sets, undivided.
 
     Raises:
@@ -51,7 +51,7 @@ def load_images(settings: DataSettings, seed: int) -> ImageSet:
     )
 
 
-def build_model(config: Config, classes: int) -> ImageClassifier:
+def build_model(config: ImageConfig, classes: int) -> ImageClassifier:
     """Build the untrained model of an experiment, in single precision.
 
     Raises:

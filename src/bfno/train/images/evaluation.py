@@ -1,0 +1,109 @@
+"""Using a trained model: scores on a test split, and predictions for image files."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from bfno.data import DATA_SETS, Split, read_image, resized
+from bfno.errors import ConfigError, DataError
+from bfno.presets import IMAGE_DATA
+from bfno.train.evaluation import class_scores, counted, explained_failure
+from bfno.train.family import Prediction, TestRequest, TrainedRun
+from bfno.train.images.build import load_images
+from bfno.train.images.settings import ImageDataSettings
+from bfno.train.images.task import evaluate_images
+
+__all__ = ["evaluate", "predict"]
+
+
+def evaluate(run: TrainedRun, request: TestRequest) -> dict[str, Any]:
+    """Evaluate a trained model on test images it has not seen.
+
+    Returns:
+        Accuracy, loss, function evaluations a batch, confusion matrix (rows are true classes) and
+        precision, recall and F1 of each class.
+
+    Raises:
+        ConfigError: If the classes are not those of the run.
+        DataError: If files are missing or wrong.
+        NumericalError: If the solver gives up.
+    """
+    data, limit = request.data, request.limit
+    settings = _other_data(run.config.data, data, request.data_dir)
+    found = load_images(settings, run.config.seed)
+    classes = run.model.class_names
+    if found.classes != classes:
+        here, there = ", ".join(found.classes[:5]), ", ".join(classes[:5])
+        raise ConfigError(
+            data or settings.name,
+            f"has other classes ({here}, …) than the run ({there}, …)",
+            "evaluate on data with the same classes",
+        )
+    side, limit = run.model.in_shape[-1], limit or run.config.data.test_limit
+    split = resized(Split(found.test.images[:limit], found.test.labels[:limit]), side)
+    started = time.perf_counter()
+    batch = request.batch or run.config.train.eval_batch
+    with explained_failure():
+        evaluation = evaluate_images(
+            run.model, split, len(classes), batch, counted(request, batch, len(split))
+        )
+    return {
+        **evaluation.metrics,
+        "unit": "images",
+        "samples": len(split),
+        "seconds": round(time.perf_counter() - started, 3),
+        "step": run.step,
+        "classes": list(classes),
+        "confusion": evaluation.confusion,
+        "per_class": list(class_scores(evaluation.confusion)),
+    }
+
+
+def _other_data(
+    settings: ImageDataSettings, data: str | None, data_dir: Path | None
+) -> ImageDataSettings:
+    changes: dict[str, Any] = {"dir": data_dir or settings.dir}
+    if data is not None:
+        if data in DATA_SETS:
+            changes |= {"name": data, "folder": None}
+        else:
+            size, colour = settings.shape[1], settings.shape[0] == 3
+            folder = Path(data).resolve()
+            changes |= {"name": "folder", "folder": folder, "size": size, "colour": colour}
+    return settings.model_copy(update=changes)
+
+
+def predict(run: TrainedRun, files: Iterable[Path]) -> Iterator[Prediction]:
+    """Classify image files one after the other; a file that cannot be read spoils no other.
+
+    Each image is solved by itself, so that a prediction does not depend on its neighbours.
+
+    Args:
+        run: The trained model.
+        files: Image files of any size; they are resized as in training.
+    """
+    for file in files:
+        try:
+            image = _read(file, run)
+        except DataError as error:
+            yield Prediction(file, "", {}, error)
+            continue
+        with torch.inference_mode(), explained_failure():
+            scores = run.model(image.float().div(255))[0]
+        names = run.model.class_names
+        probabilities = dict(zip(names, scores.softmax(0).tolist(), strict=True))
+        yield Prediction(file, names[int(scores.argmax())], probabilities)
+
+
+def _read(file: Path, run: TrainedRun) -> torch.Tensor:
+    """One image as the model saw those of its training: on their own grid first, then coarser."""
+    settings = run.config.data
+    native = settings.shape if settings.name == "folder" else IMAGE_DATA[settings.name].shape
+    image = read_image(file, native).unsqueeze(0)
+    split = Split(image, torch.zeros(1, dtype=torch.int64))
+    return resized(split, run.model.in_shape[-1]).images

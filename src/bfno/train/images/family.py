@@ -1,0 +1,57 @@
+"""Image classification as a family of experiments."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from bfno.data import Splits
+from bfno.models import ImageClassifier
+from bfno.presets import IMAGE_DATA, IMAGE_PRESETS
+from bfno.train.family import Family, Prediction, TestRequest, TrainedRun
+from bfno.train.images.build import build_model, load_data
+from bfno.train.images.evaluation import evaluate, predict
+from bfno.train.images.preset import image_preset
+from bfno.train.images.settings import ImageConfig
+from bfno.train.images.task import ImageTask
+from bfno.train.trees import Tree
+
+__all__ = ["ImageFamily"]
+
+
+class ImageFamily(Family):
+    """Image classification by neural ODEs."""
+
+    data = (*IMAGE_DATA, "folder")
+    config = ImageConfig
+    # Whether a folder is read in colour also decides its model.
+    deciding = (("data", "colour"),)
+
+    def preset(self, data: str, method: str, tree: Mapping[str, Any]) -> Tree:
+        return image_preset(data, method, tree)
+
+    def load(self, config: ImageConfig) -> Splits:
+        return load_data(config)
+
+    def facts(self, data: Splits) -> dict[str, Any]:
+        return {"classes": list(data.classes)}
+
+    def build(self, config: ImageConfig, facts: Mapping[str, Any]) -> ImageClassifier:
+        model = build_model(config, len(facts["classes"]))
+        model.class_names = tuple(facts["classes"])
+        return model
+
+    def task(self, config: ImageConfig, data: Splits) -> ImageTask:
+        return ImageTask(data)
+
+    def published(self, config: ImageConfig) -> int | None:
+        data, _, method = config.experiment.partition("/")
+        preset = IMAGE_PRESETS.get((data, method))
+        return preset.published if preset and config.scale == "paper" else None
+
+    def evaluate(self, run: TrainedRun, request: TestRequest) -> dict[str, Any]:
+        return evaluate(run, request)
+
+    def predict(self, run: TrainedRun, files: Iterable[Path]) -> Iterator[Prediction]:
+        return predict(run, files)

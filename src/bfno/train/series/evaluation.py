@@ -1,0 +1,138 @@
+"""Using a trained model of series: scores on a test split, and predictions for files."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from bfno.data import Scaling, Series, SeriesTable, read_series
+from bfno.errors import ConfigError, DataError
+from bfno.train.evaluation import class_scores, counted, explained_failure
+from bfno.train.family import Prediction, TestRequest, TrainedRun
+from bfno.train.series.build import load_data
+from bfno.train.series.metrics import confidence_intervals
+from bfno.train.series.predictions import SeriesPredictions, predict_series
+from bfno.train.series.settings import SeriesConfig
+from bfno.train.series.task import confusion, is_pooled, summary
+from bfno.train.trees import merged
+
+__all__ = ["evaluate", "predict", "read_table"]
+
+
+def evaluate(run: TrainedRun, request: TestRequest) -> dict[str, Any]:
+    """Evaluate a trained model on test series it has not seen.
+
+    Returns:
+        Accuracy, macro-F1, areas under the curves where there are any, each with the 95 % interval
+        of a bootstrap over series, loss, error of the reconstruction, function evaluations a batch,
+        confusion matrix (rows are true classes) and precision, recall and F1 of each class.
+
+    Raises:
+        ConfigError: If the data have no labels or other classes than the run.
+        DataError: If files are missing or wrong.
+        NumericalError: If the solver gives up.
+    """
+    series = _test_series(run, request)
+    started = time.perf_counter()
+    batch = request.batch or run.config.train.eval_batch
+    with explained_failure():
+        share = counted(request, batch, len(series))
+        found = predict_series(run.model, series, batch, run.config.data.times, share)
+    pooled, classes = is_pooled(run.config), list(run.model.class_names)
+    judged = found.judged(pooled=pooled)
+    if len(judged[1]) == 0:
+        what = request.data or run.config.data.name
+        raise ConfigError(what, "has no labels to compare with", "add a column of labels")
+    matrix = confusion(found, len(classes), pooled)
+    return {
+        **summary(found, pooled),
+        "intervals": confidence_intervals(*judged),
+        "unit": "time points" if series.by_row else "series",
+        "samples": int((found.labels >= 0).sum()),
+        "series": len(series),
+        "transductive": bool(run.model.couples_series),
+        "seconds": round(time.perf_counter() - started, 3),
+        "step": run.step,
+        "classes": classes,
+        "confusion": matrix,
+        "per_class": list(class_scores(matrix)),
+    }
+
+
+def predict(run: TrainedRun, files: Iterable[Path]) -> Iterator[Prediction]:
+    """Classify the series of tables, or their rows if the run was trained on labels of rows.
+
+    Args:
+        run: The trained model.
+        files: Tables with the features of the run; labels are not needed.
+    """
+    for file in files:
+        try:
+            table = read_table(run, file)
+        except DataError as error:
+            yield Prediction(file, "", {}, error)
+            continue
+        scaled = _scaling(run).apply(table.series)
+        with explained_failure():
+            # Each by itself where one would see the others: a prediction must not depend on them.
+            size = 1 if run.model.couples_series else run.config.train.eval_batch
+            found = predict_series(run.model, scaled, size, "own")
+        yield from _named(run, file, table.series, found)
+
+
+def _named(
+    run: TrainedRun, file: Path, series: Series, found: SeriesPredictions
+) -> Iterator[Prediction]:
+    names = run.model.class_names
+    for number, row in enumerate(found.probabilities.mean(0).tolist()):
+        place: dict[str, str | float] = {"id": series.ids[int(found.series[number])]}
+        if series.by_row:
+            place["time"] = float(series.times[number])
+        label = names[max(range(len(row)), key=row.__getitem__)]
+        yield Prediction(file, label, dict(zip(names, row, strict=True)), place=place)
+
+
+def read_table(run: TrainedRun, file: Path) -> SeriesTable:
+    """Read a table with the features of a run, in its units; labels may be missing.
+
+    Raises:
+        DataError: If it cannot be read, or does not hold the features of the run.
+    """
+    settings = run.config.data
+    return read_series(
+        file,
+        columns=settings.columns,
+        labels="row" if run.facts["by_row"] else "series",
+        features=run.model.feature_names,
+        classes=run.model.class_names,
+    )
+
+
+def _scaling(run: TrainedRun) -> Scaling:
+    facts = run.facts["scaling"]
+    shift, scale = tuple(facts["shift"]), tuple(facts["scale"])
+    return Scaling(facts["span"], shift, scale, facts["limit"])
+
+
+def _test_series(run: TrainedRun, request: TestRequest) -> Series:
+    if request.data is not None:
+        series = _scaling(run).apply(read_table(run, Path(request.data)).series)
+    else:
+        changes: dict[str, Any] = {}
+        if request.data_dir is not None:
+            changes = {"data": {"dir": request.data_dir}}
+        settings = merged(run.config.as_dict(), changes)
+        splits = load_data(SeriesConfig.model_validate(settings))
+        if splits.classes != run.model.class_names or splits.features != run.model.feature_names:
+            raise ConfigError(
+                run.config.data.path or run.config.data.name,
+                "has other classes or features than when the run was trained",
+                "evaluate on the data of the run, or train again",
+            )
+        series = splits.test
+    count = min(len(series), request.limit or len(series))
+    return series.take(torch.arange(count))

@@ -1,0 +1,111 @@
+"""Classification of irregular series, and their reconstruction."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from bfno.data import SeriesSplits, length_batches
+from bfno.models.likelihood import (
+    classification_loss,
+    evidence_loss,
+    gaussian_log_likelihood,
+    kl_weight,
+)
+from bfno.train.series.metrics import classification_metrics
+from bfno.train.series.predictions import SeriesPredictions, make_batch, predict_series
+from bfno.train.series.settings import SeriesConfig
+from bfno.train.tasks import Evaluation, Place, Share, Sums
+
+__all__ = ["SeriesTask", "confusion", "headline", "is_pooled", "summary"]
+
+
+class SeriesTask:
+    """Likelihood of the observed values and cross-entropy of the labels.
+
+    Args:
+        config: The settings.
+        data: The divided series.
+    """
+
+    def __init__(self, config: SeriesConfig, data: SeriesSplits) -> None:
+        self.config, self.data = config, data
+        self.selection = headline(data.train.by_row, len(data.classes))
+
+    @property
+    def splits(self) -> tuple[str, ...]:
+        return ("test",) if self.data.validation is None else ("validation", "test")
+
+    def batches(self, size: int, generator: torch.Generator) -> list[Tensor]:
+        return length_batches(self.data.train.lengths, size, generator)
+
+    def loss(self, model: nn.Module, samples: Tensor, place: Place) -> tuple[Tensor, Sums]:
+        batch = make_batch(self.data.train, samples, self.config.data.times)
+        batch = batch.to(place.device, next(model.parameters()).dtype)
+        output = model(batch.times, batch.values, batch.mask)
+        weights, classified = self.config.loss, classification_loss(output.scores, batch.labels)
+        likelihoods = gaussian_log_likelihood(
+            output.prediction, batch.values, batch.mask, weights.deviation
+        )
+        divergence = None if output.kl is None else output.kl.mean()
+        schedule = weights.kl * kl_weight(place.epoch)
+        evidence = evidence_loss(likelihoods, divergence, schedule)
+        # A part of no weight stays in the graph, so that every parameter has a gradient, which
+        # several processes need to agree on.
+        share = weights.classification / len(output.scores)
+        loss = weights.reconstruction * evidence + share * classified
+        known = batch.labels >= 0
+        guessed = output.scores.detach().softmax(-1).mean(0).argmax(-1)
+        correct = (guessed == batch.labels)[known].sum().item()
+        return loss, {
+            "correct": correct,
+            "labelled": known.sum().item(),
+            "evidence": evidence.item() * len(samples),
+            "cross_entropy": classified.item() * len(samples),
+        }
+
+    def train_metrics(self, sums: Sums) -> dict[str, float]:
+        return {
+            "loss": sums["loss"] / sums["samples"],
+            "accuracy": sums["correct"] / max(sums["labelled"], 1),
+            "cross_entropy": sums["cross_entropy"] / sums["samples"],
+            "evidence_loss": sums["evidence"] / sums["samples"],
+        }
+
+    def evaluate(self, model: Any, split: str, batch: int, share: Share) -> Evaluation:
+        series, times = getattr(self.data, split), self.config.data.times
+        found = predict_series(model, series, batch, times, share)
+        pooled = is_pooled(self.config)
+        return Evaluation(summary(found, pooled), confusion(found, len(self.data.classes), pooled))
+
+
+def headline(by_row: bool, classes: int) -> str:
+    """The metric that decides: with two classes of series, one is usually rare."""
+    return "auroc" if classes == 2 and not by_row else "accuracy"
+
+
+def is_pooled(config: Any) -> bool:
+    """Whether every latent sample is judged for itself, as in the published code."""
+    return config.data.protocol == "published"
+
+
+def summary(found: SeriesPredictions, pooled: bool) -> dict[str, float]:
+    """The metrics of a split, each one number."""
+    probabilities, labels, _ = found.judged(pooled=pooled)
+    metrics = {"mse": found.mse, "nfe": found.nfe}
+    if len(labels) == 0:
+        return metrics
+    # Of a hopeless prediction, the surprise is large but finite.
+    surprise = -torch.from_numpy(probabilities).clamp(min=1e-12).log()
+    metrics["loss"] = surprise[torch.arange(len(labels)), torch.from_numpy(labels)].mean().item()
+    scores = classification_metrics(probabilities, labels)
+    return {**{name: float(value[0]) for name, value in scores.items()}, **metrics}
+
+
+def confusion(found: SeriesPredictions, classes: int, pooled: bool) -> list[list[int]]:
+    """Samples by true class (rows) and predicted class."""
+    probabilities, labels, _ = found.judged(pooled=pooled)
+    places = torch.from_numpy(labels * classes + probabilities.argmax(1))
+    return torch.bincount(places, minlength=classes**2).view(classes, classes).tolist()
