@@ -12,9 +12,12 @@ if TYPE_CHECKING:
     from bfno.data.catalogue import DATA_SETS, DataFile, DataSet, RemoteFile, find_data_set
     from bfno.data.folders import load_folder, read_image
     from bfno.data.images import ImageSet, Split, Splits, divide, resized
+    from bfno.data.ordering import length_batches
     from bfno.data.places import data_folder
     from bfno.data.protocols import SeriesSource, load_series
     from bfno.data.series import UNLABELLED, Scaling, Series, SeriesBatch, SeriesSplits
+    from bfno.data.series_files import SeriesTable, read_series
+    from bfno.data.spirals import Motions, synthetic_series
     from bfno.data.stl import stl10_folds
     from bfno.data.store import FileCheck, check, get, load, locate
 
@@ -25,12 +28,14 @@ __all__ = [
     "DataSet",
     "FileCheck",
     "ImageSet",
+    "Motions",
     "RemoteFile",
     "Scaling",
     "Series",
     "SeriesBatch",
     "SeriesSource",
     "SeriesSplits",
+    "SeriesTable",
     "Split",
     "Splits",
     "check",
@@ -38,22 +43,28 @@ __all__ = [
     "divide",
     "find_data_set",
     "get",
+    "length_batches",
     "load",
     "load_folder",
     "load_series",
     "locate",
     "read_image",
+    "read_series",
     "resized",
     "stl10_folds",
+    "synthetic_series",
 ]
 
 _HOMES = {
     "bfno.data.catalogue": ("DATA_SETS", "DataFile", "DataSet", "RemoteFile", "find_data_set"),
     "bfno.data.folders": ("load_folder", "read_image"),
     "bfno.data.images": ("ImageSet", "Split", "Splits", "divide", "resized"),
+    "bfno.data.ordering": ("length_batches",),
     "bfno.data.places": ("data_folder",),
     "bfno.data.protocols": ("SeriesSource", "load_series"),
     "bfno.data.series": ("UNLABELLED", "Scaling", "Series", "SeriesBatch", "SeriesSplits"),
+    "bfno.data.series_files": ("SeriesTable", "read_series"),
+    "bfno.data.spirals": ("Motions", "synthetic_series"),
     "bfno.data.stl": ("stl10_folds",),
     "bfno.data.store": ("FileCheck", "check", "get", "load", "locate"),
 }

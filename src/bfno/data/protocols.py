@@ -22,6 +22,8 @@ from bfno.data.activity import (
 from bfno.data.physionet import OUTCOMES, PARAMETERS, find_physionet, read_physionet
 from bfno.data.places import data_folder
 from bfno.data.series import UNLABELLED, Scaling, Series, SeriesSplits
+from bfno.data.series_files import read_series
+from bfno.data.spirals import MOTIONS, SPIRAL_FEATURES, synthetic_series
 from bfno.data.stratify import hold_out_of_each_class
 from bfno.errors import ConfigError, DataError
 
@@ -177,6 +179,41 @@ def _sound_activity(source: SeriesSource, seed: int) -> SeriesSplits:
     return _scaled(*parts, (ACTIVITY_FEATURES, ACTIVITIES), _standard(wanted))
 
 
+def _own_series(source: SeriesSource, seed: int) -> SeriesSplits:
+    if source.path is None:
+        if source.test_path is not None:
+            raise ConfigError("test_path", "is set without path", "set path as well")
+        whole, _ = synthetic_series()
+        return _divide(whole, None, (SPIRAL_FEATURES, MOTIONS), source, seed)
+    table = read_series(source.path, columns=source.columns, labels=source.labels)
+    whole = _labelled(table.series, source.path, source.columns[2])
+    names, test = (table.features, table.classes), None
+    if source.test_path is not None:
+        tested = read_series(
+            source.test_path,
+            columns=source.columns,
+            labels="row" if whole.by_row else "series",
+            features=table.features,
+            classes=table.classes,
+        )
+        test = _labelled(tested.series, source.test_path, source.columns[2])
+    return _divide(whole, test, names, source, seed)
+
+
+def _labelled(series: Series, path: Path, column: str) -> Series:
+    """The series that have a label, in some row at least."""
+    known = series.labels != UNLABELLED
+    if series.by_row:
+        owner = torch.arange(len(series)).repeat_interleave(series.lengths)
+        known = torch.zeros(len(series), dtype=torch.bool).index_fill(0, owner[known], True)
+    if not known.any():
+        fix = f"fill the column {column!r}, or name another one with columns"
+        raise DataError(path, "no series has a label", fix)
+    if not known.all():
+        _LOG.warning("%s: left out %d series without label", path, int((~known).sum()))
+    return series.take(known.nonzero().flatten())
+
+
 def _divide(
     whole: Series,
     test: Series | None,
@@ -265,4 +302,5 @@ _LOADERS: Mapping[tuple[str, str], _Loader] = {
     ("physionet", "published"): _published_physionet,
     ("activity", "sound"): _sound_activity,
     ("activity", "published"): _published_activity,
+    ("series", "sound"): _own_series,
 }
