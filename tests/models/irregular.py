@@ -41,6 +41,13 @@ def assert_same(found, expected):
         torch.testing.assert_close(one, other, rtol=0, atol=TOLERANCE)
 
 
+def outputs_have_an_axis_for_samples(model):
+    output = model(*irregular_batch(model.features))
+    rows = (7,) if model.by_row else ()
+    assert output.scores.shape == (model.samples, 6, *rows, model.classes)
+    assert output.prediction.shape == (model.samples, 6, 7, model.features)
+
+
 def nothing_comes_from_masked_values(model):
     times, values, mask = irregular_batch(model.features)
     poisoned = values.where(mask, float("nan"))
@@ -104,6 +111,7 @@ def every_value_is_finite_in_single_precision(model):
 
 
 PROPERTIES = [
+    outputs_have_an_axis_for_samples,
     nothing_comes_from_masked_values,
     series_do_not_meet,
     order_of_series_does_not_matter,
