@@ -1,0 +1,389 @@
+"""Series as a latent model sees them: between their observations, and after the last one."""
+
+from __future__ import annotations
+
+import difflib
+import logging
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from bfno.data import Scaling, Series, SeriesBatch
+from bfno.errors import ConfigError
+from bfno.train.evaluation import explained_failure
+from bfno.train.family import TrainedRun, read_recipes
+from bfno.train.series.build import load_data
+from bfno.train.series.evaluation import read_table
+from bfno.train.series.settings import SeriesConfig
+from bfno.train.trees import merged
+
+__all__ = [
+    "Curve",
+    "HoldOutScore",
+    "Reconstruction",
+    "ReconstructionRequest",
+    "evaluate_hold_out",
+    "reconstruct",
+]
+
+_logger = logging.getLogger(__name__)
+
+# More of them do not fit a page; a user who names others gets those.
+_FIRST_SERIES, _MOST_FEATURES = 3, 4
+_HIDING_SEED = 0
+
+
+@dataclass(frozen=True)
+class ReconstructionRequest:
+    """Which series and features are wanted, and at which times.
+
+    Attributes:
+        table: A file or folder of series; None is the run's own test split.
+        series: Names of series; none is the first three.
+        features: Names of features; none is the four that were observed most often.
+        until: Time, in the units of the data, to which series go on after their last observation.
+        points: Number of times from the first row on, all the same distance apart.
+        data_dir: Where the files of data sets are; None is where the run found them.
+    """
+
+    table: Path | None = None
+    series: tuple[str, ...] = ()
+    features: tuple[str, ...] = ()
+    until: float | None = None
+    points: int = 200
+    data_dir: Path | None = None
+
+
+@dataclass(frozen=True)
+class Curve:
+    """One feature of one series, all in the units of the data.
+
+    Attributes:
+        times: When it was observed.
+        values: What was observed; the model's scaling cuts off what lies far from all training.
+        at: Times of the reconstruction.
+        mean: Mean of the latent samples at these times.
+        low: Lowest of them.
+        high: Highest of them.
+        rmse: Root mean squared error of the mean at the observed times; None without any.
+    """
+
+    times: list[float]
+    values: list[float]
+    at: list[float]
+    mean: list[float]
+    low: list[float]
+    high: list[float]
+    rmse: float | None
+
+
+@dataclass(frozen=True)
+class Reconstruction:
+    """One series as observed and as the model sees it.
+
+    Attributes:
+        series: Its name.
+        end: Time of its last observation.
+        observed: Number of observed values of all features.
+        rmse: Root mean squared error over all of them, in scaled units; None without any.
+        curves: The wanted features, by name.
+    """
+
+    series: str
+    end: float
+    observed: int
+    rmse: float | None
+    curves: dict[str, Curve]
+
+
+@dataclass(frozen=True)
+class HoldOutScore:
+    """Mean squared errors in scaled units at values that were hidden from the model.
+
+    Attributes:
+        values: Number of hidden values whose feature had been seen before in the same series.
+        model: Error of the mean over the latent samples.
+        series_mean: Error of the mean of what was left of the feature in the series.
+        last_value: Error of the value seen last before.
+    """
+
+    values: int
+    model: float
+    series_mean: float
+    last_value: float
+
+
+def reconstruct(run: TrainedRun, request: ReconstructionRequest) -> list[Reconstruction]:
+    """Follow the latent trajectories of series over a dense time axis.
+
+    Where the model lets the series of a batch depend on each other, each is taken by itself.
+
+    Args:
+        run: A trained latent model.
+        request: Which series and times.
+
+    Raises:
+        ConfigError: If the model has no latent trajectory, or there is no such series or feature.
+        DataError: If files are missing or wrong.
+        NumericalError: If the solver gives up.
+    """
+    _require_trajectory(run)
+    if request.points < 2:
+        raise ConfigError("points", f"{request.points} make no line", "use 2 or more")
+    chosen = _load(run, request)
+    count = min(_FIRST_SERIES, len(chosen.series))
+    chosen = chosen.take(_places(chosen.series.ids, request.series) or list(range(count)))
+    names = run.model.feature_names
+    features = _features(names, chosen.series.mask.sum(0), request.features)
+    last = _last_times(chosen, request.until, _scaling(run).span)
+    steps = torch.linspace(0, 1, request.points, dtype=torch.float64)
+
+    def wanted(batch: SeriesBatch, samples: Tensor) -> Tensor:
+        first = batch.times[:, :1]
+        grid = first + (last[samples, None] - first).clamp(min=0) * steps
+        # The rows themselves come first: the error is that at their times, not near them.
+        return torch.cat((batch.times, grid), dim=1)
+
+    found = []
+    for samples, at, paths in _paths(run, chosen.series, wanted):
+        for place, index in enumerate(samples.tolist()):
+            view = _View(at[place, -request.points :], paths[:, place])
+            found.append(_restored(_scaling(run), chosen.take([index]), view, features, names))
+    return found
+
+
+def evaluate_hold_out(
+    run: TrainedRun, request: ReconstructionRequest, share: float
+) -> dict[str, HoldOutScore]:
+    """Hide rows of series and see how well they are reconstructed.
+
+    `interpolation` hides rows between the first and the last one, always the same; `extrapolation`
+    hides the last rows.
+
+    Args:
+        run: A trained latent model.
+        request: Which series; without names, all of them.
+        share: Share of the observed rows of each series that is hidden, at least one row.
+
+    Raises:
+        ConfigError: If the model has no latent trajectory, the share is no share, or nothing can
+            be hidden.
+        DataError: If files are missing or wrong.
+        NumericalError: If the solver gives up.
+    """
+    _require_trajectory(run)
+    if not 0 < share < 1:
+        raise ConfigError("--hold-out", f"{share:g} is no share of rows", "use 0.3, say")
+    chosen = _load(run, request)
+    series = chosen.series
+    if request.series:
+        series = chosen.take(_places(series.ids, request.series)).series
+    generator = torch.Generator().manual_seed(_HIDING_SEED)
+    order = torch.rand(len(series.times), generator=generator, dtype=torch.float64)
+    rules: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
+        "interpolation": lambda rows, luck: _some_between(rows, luck, share),
+        "extrapolation": lambda rows, _: rows[len(rows) - _count(share, len(rows)) :],
+    }
+    return {name: _score(run, series, _hidden(series, order, rule)) for name, rule in rules.items()}
+
+
+@dataclass(frozen=True)
+class _Chosen:
+    """Scaled series, and the time of each one's first row in its file."""
+
+    series: Series
+    origins: Tensor
+
+    def take(self, places: list[int]) -> _Chosen:
+        return _Chosen(self.series.take(torch.tensor(places)), self.origins[places])
+
+
+@dataclass(frozen=True)
+class _View:
+    """A series as the model sees it, scaled.
+
+    Attributes:
+        grid: Times, `(points,)`.
+        paths: Values at the rows, then perhaps at padding, and last at the grid:
+            `(samples, times, features)`.
+    """
+
+    grid: Tensor
+    paths: Tensor
+
+
+def _require_trajectory(run: TrainedRun) -> None:
+    if not hasattr(run.model, "reconstruct"):
+        methods = read_recipes("series.yaml")["methods"].items()
+        latent = [name for name, recipe in methods if recipe["model"]["kind"] == "latent_ode"]
+        raise ConfigError(
+            run.config.experiment,
+            "is no latent model, so it has no trajectory between observations",
+            f"name a run of {', '.join(latent)}",
+        )
+    if run.config.loss.reconstruction == 0:
+        _logger.warning(
+            "%s was trained on labels alone, its reconstruction means nothing; "
+            "train with --set loss.reconstruction=1",
+            run.config.experiment,
+        )
+
+
+def _scaling(run: TrainedRun) -> Scaling:
+    facts = run.facts["scaling"]
+    return Scaling(facts["span"], tuple(facts["shift"]), tuple(facts["scale"]), facts["limit"])
+
+
+def _load(run: TrainedRun, request: ReconstructionRequest) -> _Chosen:
+    if request.table is not None:
+        table = read_table(run, request.table)
+        return _Chosen(_scaling(run).apply(table.series), table.origins.double())
+    changes = {} if request.data_dir is None else {"data": {"dir": request.data_dir}}
+    splits = load_data(SeriesConfig.model_validate(merged(run.config.as_dict(), changes)))
+    if splits.features != run.model.feature_names:
+        raise ConfigError(
+            run.config.data.path or run.config.data.name,
+            "has other features than when the run was trained",
+            "name a table with those of the run, or train again",
+        )
+    # The split was scaled by the same rule; its series are not stored with their first times.
+    return _Chosen(splits.test, torch.zeros(len(splits.test), dtype=torch.float64))
+
+
+def _places(known: tuple[str, ...], names: tuple[str, ...]) -> list[int]:
+    """Where the names are; a name that is there twice means the first."""
+    for name in names:
+        if name not in known:
+            near = difflib.get_close_matches(name, known, n=3, cutoff=0.0)
+            raise ConfigError(name, "is not there", f"the nearest are {', '.join(near)}")
+    return [known.index(name) for name in dict.fromkeys(names)]
+
+
+def _features(known: tuple[str, ...], counts: Tensor, names: tuple[str, ...]) -> list[int]:
+    """Places of the wanted features; without names, of those observed most, in their order."""
+    if names:
+        return _places(known, names)
+    return sorted(counts.argsort(descending=True, stable=True)[:_MOST_FEATURES].tolist())
+
+
+def _last_times(chosen: _Chosen, until: float | None, span: float) -> Tensor:
+    """Scaled time to which each series is followed."""
+    series = chosen.series
+    ends = torch.stack([_end(series.take(torch.tensor([place]))) for place in range(len(series))])
+    if until is None:
+        return ends
+    beyond = (until - chosen.origins) / span
+    if not math.isfinite(until) or bool((beyond <= ends).all()):
+        latest = float((ends * span + chosen.origins).max())
+        why = f"is not after the last observation, which is at {latest:g}"
+        raise ConfigError(f"--until {until:g}", why, "name a later time")
+    return torch.maximum(ends, beyond)
+
+
+def _end(one: Series) -> Tensor:
+    """Time of the last observation of a single series; of its first row without any."""
+    observed = one.mask.any(-1)
+    return one.times[observed][-1] if bool(observed.any()) else one.times[0]
+
+
+def _paths(
+    run: TrainedRun, series: Series, wanted: Callable[[SeriesBatch, Tensor], Tensor]
+) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+    """Numbers of series, times, and scaled values `(samples, batch, times, features)` there."""
+    # Each by itself where one would see the others: a reconstruction must not depend on them.
+    size = 1 if run.model.couples_series else run.config.train.eval_batch
+    like = next(run.model.parameters())
+    for samples in torch.arange(len(series)).split(size):
+        batch = series.batch(samples)
+        at, there = wanted(batch, samples), batch.to(like.device, like.dtype)
+        with torch.inference_mode(), explained_failure():
+            found = run.model.reconstruct(there.times, there.values, there.mask, at.to(like))
+        yield samples, at, found.double().cpu()
+
+
+def _restored(
+    scaling: Scaling, one: _Chosen, view: _View, features: list[int], names: tuple[str, ...]
+) -> Reconstruction:
+    """A single series with its reconstruction, in the units of the data."""
+    series, mask, origin = one.series, one.series.mask, one.origins.item()
+    rows, observed = len(series.times), int(mask.sum())
+    errors = view.paths[:, :rows].mean(0) - series.values.double()
+    times = (series.times * scaling.span + origin).tolist()
+    grid = (view.grid * scaling.span + origin).tolist()
+    values = scaling.restore(series.values.double())
+    paths = scaling.restore(view.paths[:, -len(grid) :])
+    curves = {}
+    for place in features:
+        seen, path = mask[:, place], paths[..., place]
+        curves[names[place]] = Curve(
+            [time for time, there in zip(times, seen.tolist(), strict=True) if there],
+            values[seen, place].tolist(),
+            grid,
+            path.mean(0).tolist(),
+            path.amin(0).tolist(),
+            path.amax(0).tolist(),
+            _root_mean_square(errors[seen, place] * scaling.scale[place]),
+        )
+    end = float(_end(series) * scaling.span + origin)
+    return Reconstruction(series.ids[0], end, observed, _root_mean_square(errors[mask]), curves)
+
+
+def _root_mean_square(errors: Tensor) -> float | None:
+    return errors.square().mean().sqrt().item() if len(errors) else None
+
+
+def _count(share: float, rows: int) -> int:
+    """How many of the rows to hide: at least one, but never all."""
+    return min(max(1, round(share * rows)), rows - 1)
+
+
+def _some_between(rows: Tensor, luck: Tensor, share: float) -> Tensor:
+    """Some of the rows but neither the first nor the last, those of the least luck."""
+    inner = rows[1:-1]
+    return inner[luck[inner].argsort()[: _count(share, len(rows))]]
+
+
+def _hidden(series: Series, order: Tensor, rule: Callable[[Tensor, Tensor], Tensor]) -> Tensor:
+    """Whether each row is hidden, `(rows,)`; series of a single observed row keep it."""
+    hidden = torch.zeros(len(series.times), dtype=torch.bool)
+    observed, starts = series.mask.any(-1), series.starts.tolist()
+    for first, end in pairwise(starts):
+        rows = first + observed[first:end].nonzero().squeeze(1)
+        if len(rows) > 1:
+            hidden[rule(rows, order)] = True
+    return hidden
+
+
+def _score(run: TrainedRun, series: Series, hidden: Tensor) -> HoldOutScore:
+    """Errors at hidden values of features that were seen before; the same for all rivals."""
+    mask = series.mask & ~hidden[:, None]
+    kept = replace(series, mask=mask, values=series.values.where(mask, 0.0))
+    errors = torch.zeros(3, dtype=torch.float64)
+    count = 0
+    for samples, _, paths in _paths(run, kept, lambda batch, _: batch.times):
+        means = paths.mean(0)
+        for place, index in enumerate(samples.tolist()):
+            rows = slice(*series.starts[index : index + 2].tolist())
+            seen, values = mask[rows], kept.values[rows].double()
+            last, known = _last_seen(values, seen)
+            wanted = series.mask[rows] & hidden[rows, None] & known
+            mean = (values.sum(0) / seen.sum(0).clamp(min=1)).expand_as(values)
+            guesses = torch.stack((means[place, : len(values)], mean, last))
+            wrong = (guesses - series.values[rows].double()).square()[:, wanted]
+            errors, count = errors + wrong.sum(1), count + wrong.shape[1]
+    if count == 0:
+        why = "has too few rows to hide any of them"
+        raise ConfigError(run.config.data.name, why, "name series of three rows or more")
+    return HoldOutScore(count, *(errors / count).tolist())
+
+
+def _last_seen(values: Tensor, seen: Tensor) -> tuple[Tensor, Tensor]:
+    """The value of each feature that was seen last up to each row, and whether there is one."""
+    number = torch.arange(len(values))[:, None].expand_as(values)
+    latest = number.where(seen, torch.tensor(-1)).cummax(0).values
+    return values.gather(0, latest.clamp(min=0)), latest >= 0
