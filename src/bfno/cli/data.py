@@ -22,7 +22,7 @@ DataDir = Annotated[
 @app.command(name="list")
 def list_sets() -> None:
     """Every data set with its size and where it comes from."""
-    from bfno.data import DATA_SETS
+    from bfno.data import DATA_SETS, SERIES_SETS
 
     for data in DATA_SETS.values():
         channels, height, width = data.shape
@@ -30,7 +30,11 @@ def list_sets() -> None:
         counts = f"{data.train_count:,} + {data.test_count:,}"
         classes = f"{len(data.class_names)} classes"
         print(f"{data.name:14} {shape:9} {classes:11} {counts:15} {data.homepage}")
+    for series in SERIES_SETS.values():
+        shape, classes = f"{series.features} values", f"{series.classes} classes"
+        print(f"{series.name:14} {shape:9} {classes:11} {series.amount:15} {series.homepage}")
     print(f"{'folder':14} your own images: folder/train/<class>/*.png, or folder/<class>/*.png")
+    print(f"{'series':14} your own series: a table id,time,...,label, or a folder of tables")
 
 
 @app.command()
@@ -45,7 +49,7 @@ def get(name: Name, data_dir: DataDir = None) -> None:
 
 @app.command()
 def check(name: Name, data_dir: DataDir = None) -> int:
-    """Compare the files of a data set with their official checksums."""
+    """Compare the files of a data set with their official checksums or known contents."""
     from bfno.data import store
 
     checks = store.check(name, data_dir)

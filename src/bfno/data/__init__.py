@@ -10,19 +10,22 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from bfno.data.catalogue import DATA_SETS, DataFile, DataSet, RemoteFile, find_data_set
+    from bfno.data.checks import FileCheck
     from bfno.data.folders import load_folder, read_image
     from bfno.data.images import ImageSet, Split, Splits, divide, resized
     from bfno.data.ordering import length_batches
     from bfno.data.places import data_folder
     from bfno.data.protocols import SeriesSource, load_series
     from bfno.data.series import UNLABELLED, Scaling, Series, SeriesBatch, SeriesSplits
+    from bfno.data.series_catalogue import SERIES_SETS, SeriesSet
     from bfno.data.series_files import SeriesTable, read_series
     from bfno.data.spirals import Motions, synthetic_series
     from bfno.data.stl import stl10_folds
-    from bfno.data.store import FileCheck, check, get, load, locate
+    from bfno.data.store import check, get, load, locate
 
 __all__ = [
     "DATA_SETS",
+    "SERIES_SETS",
     "UNLABELLED",
     "DataFile",
     "DataSet",
@@ -33,6 +36,7 @@ __all__ = [
     "Scaling",
     "Series",
     "SeriesBatch",
+    "SeriesSet",
     "SeriesSource",
     "SeriesSplits",
     "SeriesTable",
@@ -57,16 +61,18 @@ __all__ = [
 
 _HOMES = {
     "bfno.data.catalogue": ("DATA_SETS", "DataFile", "DataSet", "RemoteFile", "find_data_set"),
+    "bfno.data.checks": ("FileCheck",),
     "bfno.data.folders": ("load_folder", "read_image"),
     "bfno.data.images": ("ImageSet", "Split", "Splits", "divide", "resized"),
     "bfno.data.ordering": ("length_batches",),
     "bfno.data.places": ("data_folder",),
     "bfno.data.protocols": ("SeriesSource", "load_series"),
     "bfno.data.series": ("UNLABELLED", "Scaling", "Series", "SeriesBatch", "SeriesSplits"),
+    "bfno.data.series_catalogue": ("SERIES_SETS", "SeriesSet"),
     "bfno.data.series_files": ("SeriesTable", "read_series"),
     "bfno.data.spirals": ("Motions", "synthetic_series"),
     "bfno.data.stl": ("stl10_folds",),
-    "bfno.data.store": ("FileCheck", "check", "get", "load", "locate"),
+    "bfno.data.store": ("check", "get", "load", "locate"),
 }
 _HOME = {name: module for module, names in _HOMES.items() for name in names}
 

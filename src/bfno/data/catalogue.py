@@ -11,12 +11,29 @@ from dataclasses import dataclass
 
 from bfno.errors import ConfigError
 
-__all__ = ["DATA_SETS", "DataFile", "DataSet", "RemoteFile", "find_data_set"]
+__all__ = ["DATA_SETS", "DataFile", "DataSet", "Download", "RemoteFile", "find_data_set"]
 
 
 @dataclass(frozen=True)
-class RemoteFile:
+class Download:
     """A file to download.
+
+    Attributes:
+        name: Name it gets on disk.
+        url: Official address.
+        digest: Published checksum, as `algorithm:hexadecimal`; `None` where there is none.
+        size: Bytes; `None` where nobody published them.
+    """
+
+    name: str
+    url: str
+    digest: str | None
+    size: int | None
+
+
+@dataclass(frozen=True)
+class RemoteFile(Download):
+    """A file to download of which everything is known.
 
     Attributes:
         name: Name it gets on disk.
@@ -25,8 +42,6 @@ class RemoteFile:
         size: Bytes.
     """
 
-    name: str
-    url: str
     digest: str
     size: int
 

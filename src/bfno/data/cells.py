@@ -123,16 +123,20 @@ def _converted(
     block: Block, name: str, column: Sequence[str], convert: Callable[[str], float], why: str
 ) -> np.ndarray:
     try:
+        # Several times as fast as a function for each cell, and good for almost every file.
+        if convert is _number and "_" not in "".join(column):
+            return np.array([float(cell) if cell else math.nan for cell in column], np.float64)
         return np.array([convert(cell) for cell in column], np.float64)
     except (ValueError, OverflowError):
         pass
+    found = np.empty(len(column))
     for index, cell in enumerate(column):
         try:
-            convert(cell)
+            found[index] = convert(cell)
         except (ValueError, OverflowError) as error:
             shown = repr(cell if len(cell) <= 40 else f"{cell[:40]}…")
             raise block.wrong(index, name, f"{shown} {why}", "correct the cell") from error
-    raise AssertionError("a cell fails only together with others")
+    return found
 
 
 def _number(cell: str) -> float:

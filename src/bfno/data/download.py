@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, cast
 from urllib.parse import urljoin, urlsplit
 
-from bfno.data.catalogue import RemoteFile
+from bfno.data.catalogue import Download
 from bfno.data.reading import one_line
 from bfno.errors import ConfigError, DataError
 
@@ -33,6 +33,7 @@ Progress = Callable[[str, int, "int | None"], None]
 
 _PIECE = 1 << 14  # less than that is lost when a connection breaks off
 _REDIRECTS = 5
+_LARGEST = 1 << 32  # bytes of a file whose size nobody published
 
 
 @dataclass(frozen=True)
@@ -57,7 +58,7 @@ class _TryAgainError(Exception):
 
 
 def download(
-    file: RemoteFile,
+    file: Download,
     folder: Path,
     *,
     fix: str = "download it by hand",
@@ -101,7 +102,7 @@ def download(
     raise fetch.refusal(f"cannot be downloaded ({failure})")
 
 
-def _retrieve(url: str, file: RemoteFile, folder: Path, fetch: _Fetch) -> Path:
+def _retrieve(url: str, file: Download, folder: Path, fetch: _Fetch) -> Path:
     """Let pooch fetch the file, compare its checksum and give it its name."""
     try:
         import pooch
@@ -121,7 +122,7 @@ class _Fetch:
 
     def __init__(
         self,
-        file: RemoteFile,
+        file: Download,
         target: Path,
         fix: str,
         progress: Progress | None,
@@ -130,6 +131,7 @@ class _Fetch:
         self._file, self._target, self._fix = file, target, fix
         self._progress, self._patience = progress, patience
         self._part = target.with_name(f"{target.name}.part")
+        self._size = file.size
         self.resumed = False
 
     def __call__(self, url: str, output_file: str, _: Any) -> None:
@@ -162,9 +164,9 @@ class _Fetch:
     def _complete(self, url: str, part: IO[bytes]) -> None:
         import requests
 
-        if part.tell() > self._file.size:
+        if self._size is not None and part.tell() > self._size:
             _empty(part)
-        if part.tell() == self._file.size:
+        if part.tell() == self._size:
             self.resumed = True
             return
         try:
@@ -217,17 +219,20 @@ class _Fetch:
             _empty(part)
             if reply.status_code == 206:
                 raise _TryAgainError("the server sent another part than the one asked for")
+        announced = reply.headers.get("Content-Length", "")
+        if self._file.size is None and announced.isdecimal():
+            self._size = part.tell() + int(announced)
 
     def _copy(self, reply: Response, part: IO[bytes]) -> None:
         for piece in reply.iter_content(_PIECE):
             part.write(piece)
-            if part.tell() > self._file.size:
+            if part.tell() > (self._size or _LARGEST):
                 _empty(part)
                 raise self.refusal("the server sends more than the file")
             if self._progress is not None:
-                self._progress(self._file.name, part.tell(), self._file.size)
-        if part.tell() < self._file.size:
-            raise _TryAgainError(f"it ended after {part.tell():,} of {self._file.size:,} bytes")
+                self._progress(self._file.name, part.tell(), self._size)
+        if self._size is not None and part.tell() < self._size:
+            raise _TryAgainError(f"it ended after {part.tell():,} of {self._size:,} bytes")
 
 
 def _empty(part: IO[bytes]) -> None:

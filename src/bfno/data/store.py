@@ -5,10 +5,10 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
 from bfno.data.catalogue import DataSet, RemoteFile, find_data_set
+from bfno.data.checks import FileCheck
 from bfno.data.cifar import read_cifar
 from bfno.data.contents import (
     Content,
@@ -28,6 +28,8 @@ from bfno.data.labels import class_names
 from bfno.data.npz import read_npz
 from bfno.data.places import data_folder
 from bfno.data.reading import one_line
+from bfno.data.series_catalogue import SERIES_SETS
+from bfno.data.series_store import check_series, get_series
 from bfno.data.stl import read_stl
 from bfno.errors import DataError
 from bfno.files import write_atomically
@@ -44,23 +46,6 @@ _READERS: Mapping[str, _Reader] = {
 }
 _NPZ = {"cifar10", "cifar100"}
 _LOG = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True)
-class FileCheck:
-    """What is known about one file.
-
-    Attributes:
-        path: Where it is, or where it should be.
-        state: `ok`, `missing`, `truncated`, `too long`, `wrong checksum` or `unreadable`.
-        size: Bytes on disk, if it is there.
-        detail: What the state rests on.
-    """
-
-    path: Path
-    state: str
-    size: int | None
-    detail: str
 
 
 def locate(name: str, data_dir: Path | None = None) -> Path:
@@ -117,6 +102,8 @@ def get(
         ConfigError: If there is no data set of that name, or pooch is missing.
         DataError: If a file cannot be had or written.
     """
+    if name in SERIES_SETS:
+        return get_series(name, data_folder(data_dir), progress=progress, sources=sources)
     data_set, root = find_data_set(name), data_folder(data_dir)
     if not data_set.files:
         return root
@@ -159,6 +146,8 @@ def check(name: str, data_dir: Path | None = None) -> list[FileCheck]:
     Raises:
         ConfigError: If there is no data set of that name.
     """
+    if name in SERIES_SETS:
+        return check_series(name, data_folder(data_dir))
     data_set, root = find_data_set(name), data_folder(data_dir)
     folders = _folders(data_set, root)
     whole = [folder for folder in folders if _form(folder, data_set)]
