@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
-from bfno.cli import data, display
+from bfno.cli import data, display, series
 from bfno.cli.data import DataDir
 
 __all__ = ["app"]
@@ -24,6 +24,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 app.add_typer(data.app, name="data")
+app.add_typer(series.app)
 
 Run = Annotated[Path, typer.Argument(help="Folder of a run.")]
 Sets = Annotated[

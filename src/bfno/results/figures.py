@@ -23,41 +23,56 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-__all__ = ["PALETTE", "colours", "confusion_matrix", "loss_curves", "metric_curves", "nfe_curves"]
+__all__ = [
+    "FAINT",
+    "INK",
+    "PALETTE",
+    "colours",
+    "confusion_matrix",
+    "drawing",
+    "loss_curves",
+    "metric_curves",
+    "nfe_curves",
+    "short_name",
+    "svg_element",
+]
 
 # Okabe and Ito's colours, which people with any colour vision can tell apart.
 PALETTE = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#6b6b6b")
-_INK, _FAINT, _PAPER = "#1f2430", "#d9dce3", "#fefefe"
-_THEME = {_INK: "--ink", _FAINT: "--faint", _PAPER: "--paper"}
+INK, FAINT, _PAPER = "#1f2430", "#d9dce3", "#fefefe"
+_THEME = {INK: "--ink", FAINT: "--faint", _PAPER: "--paper"}
 _THEME |= {colour: f"--method-{index}" for index, colour in enumerate(PALETTE)}
 _STYLE = {
     "svg.fonttype": "none",  # text stays text: small, searchable, and in any alphabet
     "text.parse_math": False,  # a dollar sign in a name is a dollar sign
     "font.size": 10.0,
     "font.sans-serif": ["DejaVu Sans", "Helvetica", "Arial", "sans-serif"],
-    "text.color": _INK,
-    "axes.labelcolor": _INK,
+    "text.color": INK,
+    "axes.labelcolor": INK,
     "axes.titlelocation": "left",
     "axes.titlesize": 11.0,
     "axes.titleweight": "bold",
-    "axes.edgecolor": _FAINT,
+    "axes.edgecolor": FAINT,
     "axes.facecolor": _PAPER,
     "axes.spines.top": False,
     "axes.spines.right": False,
     "axes.grid": True,
     "axes.grid.axis": "y",
     "axes.axisbelow": True,
-    "grid.color": _FAINT,
+    "grid.color": FAINT,
     "grid.linewidth": 0.6,
     "figure.facecolor": _PAPER,
     "figure.constrained_layout.use": True,
-    "xtick.color": _FAINT,
-    "ytick.color": _FAINT,
-    "xtick.labelcolor": _INK,
-    "ytick.labelcolor": _INK,
+    "xtick.color": FAINT,
+    "ytick.color": FAINT,
+    "xtick.labelcolor": INK,
+    "ytick.labelcolor": INK,
     "legend.frameon": False,
     "legend.fontsize": 9.0,
 }
+# What matplotlib would stamp onto a file: its own version and the date.
+_STAMPS = {"svg": ("Creator", "Date", "Format", "Type"), "png": ("Software",)}
+_DOTS_PER_INCH = 160
 _MOST_CLASSES_WITH_NUMBERS = 20
 _LONGEST_NAME = 24
 _CURVE_WIDTH, _CURVE_HEIGHT, _LEGEND_ROW = 4.2, 3.0, 0.19  # inches
@@ -110,13 +125,13 @@ def confusion_matrix(run: RunResult) -> str | None:
     if not size:
         return None
     alt = f"Confusion matrix of {run.method} on {run.data}"
-    with _drawing(f"{alt}, {run.name}") as (figure, written):
+    with drawing(f"{alt}, {run.name}") as (figure, written):
         side = min(7.0, max(3.4, 1.6 + 0.36 * size))
         figure.set_size_inches(side, side)
         axes = figure.subplots()
         _draw_counts(axes, run.confusion)
         numbered = size <= _MOST_CLASSES_WITH_NUMBERS
-        names = [_short(name) for name in run.classes] if numbered else []
+        names = [short_name(name) for name in run.classes] if numbered else []
         if len(names) == size:
             upright = max(map(len, names)) > 3
             axes.set_xticks(range(size), names, rotation=90 if upright else 0)
@@ -126,14 +141,16 @@ def confusion_matrix(run: RunResult) -> str | None:
         axes.grid(visible=False)
         axes.spines[:].set_visible(False)
         axes.tick_params(length=0)
-    return _inline(written.getvalue(), alt)
+    return svg_element(written.getvalue().decode(), alt)
 
 
 def _splits(runs: Sequence[RunResult], name: str) -> dict[str, str]:
-    """Keys to draw with their names: training, and the first held-out split that there is."""
+    """Keys to draw with their names: training, if it has this metric, and what was held out."""
     known = {key for run in runs for epoch in run.epochs for key in epoch}
-    held_out = [split for split in ("test", "validation") if f"{split}_{name}" in known][:1]
-    return {f"train_{name}": "training"} | {f"{split}_{name}": split for split in held_out}
+    names = {"train": "training", "test": "test", "validation": "validation"}
+    found = [split for split in names if f"{split}_{name}" in known]
+    # A third kind of dashes would not be told apart.
+    return {f"{split}_{name}": names[split] for split in found[:2]}
 
 
 def _curves(
@@ -153,7 +170,7 @@ def _curves(
     labels = list(dict.fromkeys(group.label for group in groups))
     dashes = dict(zip(keys, ("-", (0, (4, 2))), strict=False))
     alt = f"{title} on {groups[0].task[0]}: {unit} against epochs"
-    with _drawing(f"{alt}, {groups[0].task}") as (figure, written):
+    with drawing(f"{alt}, {groups[0].task}") as (figure, written):
         columns, rows = _legend_shape(labels)
         figure.set_size_inches(_CURVE_WIDTH, _CURVE_HEIGHT + _LEGEND_ROW * rows)
         axes = figure.subplots()
@@ -165,7 +182,7 @@ def _curves(
         used = [key for key in keys if any(key == other for _, other, _ in series)]
         methods = {label: palette[label] for label in labels}
         _add_legends(axes, methods, {keys[key]: dashes[key] for key in used}, columns)
-    return _inline(written.getvalue(), alt)
+    return svg_element(written.getvalue().decode(), alt)
 
 
 def _points(group: Replicates, key: str) -> list[tuple[int, float, float, float]]:
@@ -206,7 +223,7 @@ def _scale_axes(axes: Axes, values: list[float]) -> None:
 
 def _legend_shape(labels: list[str]) -> tuple[int, int]:
     """Columns and rows: as many columns as the longest name leaves room for."""
-    columns = max(1, 42 // (max(len(_short(label)) for label in labels) + 5))
+    columns = max(1, 42 // (max(len(short_name(label)) for label in labels) + 5))
     return columns, math.ceil(len(labels) / columns)
 
 
@@ -214,11 +231,11 @@ def _add_legends(axes: Axes, methods: dict[str, str], styles: dict[str, Any], co
     """Colours tell the methods, below; dashes what was measured, on the line of the title."""
     from matplotlib.lines import Line2D
 
-    dashes = [Line2D([], [], color=_INK, linestyle=style) for style in styles.values()]
+    dashes = [Line2D([], [], color=INK, linestyle=style) for style in styles.values()]
     corner = {"loc": "lower right", "bbox_to_anchor": (1, 1), "borderaxespad": 0.2}
     axes.legend(dashes, list(styles), ncols=len(styles), **corner)
     lines = [Line2D([], [], color=colour, linewidth=3) for colour in methods.values()]
-    names = [_short(label) for label in methods]
+    names = [short_name(label) for label in methods]
     axes.figure.legend(lines, names, loc="outside lower left", ncols=columns)
 
 
@@ -235,45 +252,59 @@ def _draw_counts(axes: Axes, counts: list[list[int]]) -> None:
         axes.imshow(cells, interpolation="nearest")
         return
     edges = [index - 0.5 for index in range(size + 1)]
-    axes.pcolormesh(edges, edges, cells, edgecolors=_FAINT, linewidth=0.5)
+    axes.pcolormesh(edges, edges, cells, edgecolors=FAINT, linewidth=0.5)
     for row, column in ((row, column) for row in range(size) for column in range(size)):
         if counts[row][column]:
-            colour = "white" if shares[row][column] > 0.5 else _INK
+            colour = "white" if shares[row][column] > 0.5 else INK
             text = {"ha": "center", "va": "center", "color": colour, "fontsize": 8.5}
             axes.text(column, row, str(counts[row][column]), **text)
 
 
 @contextmanager
-def _drawing(salt: str) -> Iterator[tuple[Figure, io.StringIO]]:
-    """An empty figure, and the text that holds its SVG afterwards."""
+def drawing(salt: str, kind: str = "svg") -> Iterator[tuple[Figure, io.BytesIO]]:
+    """An empty figure, and what holds its bytes afterwards, the same whenever it is drawn.
+
+    Args:
+        salt: Makes the names inside a figure its own, since many share one page.
+        kind: `svg` or `png`.
+
+    Raises:
+        ConfigError: matplotlib is missing.
+    """
     try:
         import matplotlib
         from matplotlib.figure import Figure
     except ImportError:
         fix = "pip install 'bfno[report]'"
         raise ConfigError("matplotlib", "is not installed", fix) from None
-    written = io.StringIO()
+    written = io.BytesIO()
     with matplotlib.rc_context(), warnings.catch_warnings():
         matplotlib.rcdefaults()  # a user's own style would make other bytes of the same runs
-        # The salt makes the names inside a figure its own, since many share one page.
         style: dict[Any, Any] = {**_STYLE, "svg.hashsalt": salt}
         matplotlib.rcParams.update(style)
-        # The text is set by the reader's browser, so it need not be in matplotlib's font.
+        # The text of an SVG is set by the reader's browser: it need not be in matplotlib's font.
         warnings.filterwarnings("ignore", message="Glyph .* missing from font")
         figure = Figure()
         yield figure, written
-        nothing = dict.fromkeys(("Creator", "Date", "Format", "Type"))
-        figure.savefig(written, format="svg", metadata=nothing)
+        nothing = dict.fromkeys(_STAMPS[kind])
+        figure.savefig(written, format=kind, metadata=nothing, dpi=_DOTS_PER_INCH)
 
 
-def _inline(svg: str, alt: str) -> str:
-    """The SVG element alone, with a text for those who cannot see it, in the page's colours."""
+def svg_element(svg: str, alt: str, *, themed: bool = True) -> str:
+    """The SVG element alone, with a text for those who cannot see it.
+
+    Args:
+        svg: What matplotlib wrote.
+        alt: The text.
+        themed: Whether it takes the colours of the page that it stands in.
+    """
     svg = svg[svg.index("<svg") :]
     svg = re.sub(r"<metadata>.*?</metadata>|<!--.*?-->", "", svg, flags=re.DOTALL)
     used = set(re.findall(r'(?:url\(|href=")#([^)"]+)', svg))
     # Names that nothing refers to would be there once for each figure of a page.
     svg = re.sub(r'(<\w+) id="([^"]*)"', lambda name: name[0] if name[2] in used else name[1], svg)
-    svg = re.sub(r"((?:fill|stroke): )(#[0-9a-f]{6})\b", _themed, svg)
+    if themed:
+        svg = re.sub(r"((?:fill|stroke): )(#[0-9a-f]{6})\b", _themed, svg)
     label = html.escape(alt, quote=True)
     return svg.replace("<svg", f'<svg role="img" aria-label="{label}"', 1).strip()
 
@@ -283,5 +314,6 @@ def _themed(colour: re.Match[str]) -> str:
     return colour[0] if name is None else f"{colour[1]}var({name}, {colour[2]})"
 
 
-def _short(name: str) -> str:
+def short_name(name: str) -> str:
+    """The name, cut off where it would not fit a figure."""
     return name if len(name) <= _LONGEST_NAME else name[: _LONGEST_NAME - 1] + "…"

@@ -1,0 +1,118 @@
+"""The command about reconstructed series."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, get_type_hints
+
+import typer
+
+__all__ = ["app"]
+
+app = typer.Typer()
+
+
+@dataclasses.dataclass(frozen=True)
+class _Words:
+    """The words behind `bfno reconstruct`."""
+
+    run: Annotated[Path, typer.Argument(help="Folder of a run of a latent model.")]
+    table: Annotated[
+        Path | None, typer.Argument(help="Other series, a table or a folder; else the test split.")
+    ] = None
+    series: Annotated[
+        list[str] | None, typer.Option(help="A series by its name; repeatable. Else the first 3.")
+    ] = None
+    features: Annotated[
+        list[str] | None,
+        typer.Option(help="A feature by its name; repeatable. Else the 4 observed most."),
+    ] = None
+    until: Annotated[float | None, typer.Option(help="Go on to this time.")] = None
+    points: Annotated[int, typer.Option(min=2, max=100_000, help="Times a series.")] = 200
+    out: Annotated[
+        Path | None,
+        typer.Option("--out", "-o", help="An SVG or PNG; else figures/reconstruction.svg of RUN."),
+    ] = None
+    csv: Annotated[Path | None, typer.Option(help="Write the numbers to this table too.")] = None
+    force: Annotated[bool, typer.Option("--force", help="Replace existing files.")] = False
+    hold_out: Annotated[
+        float | None, typer.Option(help="Hide this share of the rows and print the errors there.")
+    ] = None
+    data_dir: Annotated[
+        Path | None, typer.Option(help="Where data sets are; else where the run found them.")
+    ] = None
+
+    def files(self) -> list[Path]:
+        """What to write; nothing if only errors are asked for."""
+        out = self.out
+        if out is None and self.hold_out is None:
+            out = self.run / "figures" / "reconstruction.svg"
+        return [file for file in (out, self.csv) if file is not None]
+
+
+def _reconstruct(**given: Any) -> None:
+    """Draw series with a latent model's trajectories, between and after the observations."""
+    from bfno.results.series_figures import check_new, write_reconstruction
+    from bfno.train.load import open_run
+    from bfno.train.series import reconstruction
+
+    words = _Words(**given)
+    kinds = (("svg", "png"), ("csv",))
+    for file in words.files():
+        check_new(file, kinds[file is words.csv], force=words.force)
+    request = reconstruction.ReconstructionRequest(
+        words.table,
+        tuple(words.series or ()),
+        tuple(words.features or ()),
+        words.until,
+        words.points,
+        words.data_dir,
+    )
+    opened = open_run(words.run)
+    if words.hold_out is not None:
+        scores = reconstruction.evaluate_hold_out(opened, request, words.hold_out)
+        print(_hold_out_table({name: vars(score) for name, score in scores.items()}))
+    if words.files():
+        found = [dataclasses.asdict(one) for one in reconstruction.reconstruct(opened, request)]
+        for one in found:
+            print(_line(one))
+        for file in words.files():
+            print(f"written to {write_reconstruction(found, file, force=words.force)}")
+
+
+# A command of more options than a function should have parameters takes them from a class.
+_SIGNATURE = inspect.signature(_Words)
+_HINTS = get_type_hints(_Words, include_extras=True)
+_reconstruct.__annotations__ = _HINTS
+_reconstruct.__dict__["__signature__"] = inspect.Signature(
+    [one.replace(annotation=_HINTS[name]) for name, one in _SIGNATURE.parameters.items()]
+)
+app.command(name="reconstruct")(_reconstruct)
+
+
+def _line(one: Mapping[str, Any]) -> str:
+    """The errors of a series at its observations: scaled, then feature by feature."""
+    if one["rmse"] is None:
+        return f"{one['series']}: nothing observed"
+    features = (
+        f"{name} {curve['rmse']:.4g}"
+        for name, curve in one["curves"].items()
+        if curve["rmse"] is not None
+    )
+    return (
+        f"{one['series']}: root mean squared error {one['rmse']:.4f} scaled at {one['observed']} "
+        f"observed values; {', '.join(features)}"
+    )
+
+
+def _hold_out_table(scores: Mapping[str, Mapping[str, float]]) -> str:
+    lines = [f"{'hidden':14} {'values':>7} {'model':>9} {'series mean':>12} {'last value':>11}"]
+    for name, score in scores.items():
+        lines.append(
+            f"{name:14} {score['values']:>7} {score['model']:>9.5f} "
+            f"{score['series_mean']:>12.5f} {score['last_value']:>11.5f}"
+        )
+    return "\n".join([*lines, "mean squared errors of scaled values"])
