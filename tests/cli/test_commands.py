@@ -13,7 +13,7 @@ from PIL import Image
 
 import bfno
 from bfno.cli import main
-from bfno.presets import IMAGE_PRESETS
+from bfno.presets import IMAGE_PRESETS, SERIES_DATA, SERIES_METHODS
 
 TINY = [
     *("--scale", "smoke", "--set", "threads=1", "--set", "solver.method=midpoint"),
@@ -80,8 +80,10 @@ def test_models_prints_every_preset_with_the_paper_beside_it(capsys):
     rows = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert {"data": "cifar10", "method": "bfno-node", "parameters": 171333, "paper": 171333} in rows
     found = {(row["data"], row["method"]): (row["parameters"], row["paper"]) for row in rows}
-    presets = {name: (p.parameters, p.published) for name, p in IMAGE_PRESETS.items()}
-    assert found == presets
+    images = {name: (p.parameters, p.published) for name, p in IMAGE_PRESETS.items()}
+    assert {name: sizes for name, sizes in found.items() if name in images} == images
+    series = {(data, method) for data in SERIES_DATA for method in SERIES_METHODS}
+    assert set(found) == {*images, *series}
 
 
 def test_a_run_has_its_files(digits_run):

@@ -11,6 +11,7 @@ from bfno.data import Splits
 from bfno.errors import ConfigError, NumericalError
 from bfno.ode import SolverError, Stats, Status
 from bfno.train import loop, session
+from bfno.train.images import family as image_family
 from bfno.train.images.build import build_model, load_data
 from bfno.train.images.task import ImageTask, evaluate_images
 from bfno.train.load import open_run
@@ -89,7 +90,7 @@ def test_training_does_not_look_at_the_test_images(tmp_path, monkeypatch):
         test = type(data.test)(255 - data.test.images, 9 - data.test.labels)
         return Splits(data.train, data.validation, test, data.classes)
 
-    monkeypatch.setattr(session, "load_data", with_other_test)
+    monkeypatch.setattr(image_family, "load_data", with_other_test)
     start(tiny({"train": {"epochs": 4}}), tmp_path / "other")
     assert weights(tmp_path / "run") == weights(tmp_path / "other")
     records = [json.loads((tmp_path / run / "record.json").read_text()) for run in ("run", "other")]

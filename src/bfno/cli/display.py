@@ -85,10 +85,11 @@ def evaluation(found: dict[str, Any]) -> str:
     lines = list(_metric_lines(found))
     if found.get("transductive"):
         lines.append("transductive: a prediction depends on the other series of its batch")
-    lines += ["", f"{'class':16} precision  recall      f1  samples"]
+    width = min(max(map(len, ("class", *found["classes"]))), 40)
+    lines += ["", f"{'class':{width}}  precision  recall      f1  samples"]
     for name, scores in zip(found["classes"], found["per_class"], strict=True):
         row = "  ".join(f"{scores[key]:>6.1%}" for key in ("precision", "recall", "f1"))
-        lines.append(f"{name:16}    {row}  {scores['samples']:>7.0f}")
+        lines.append(f"{name[:width]:{width}}     {row}  {scores['samples']:>7.0f}")
     if len(found["classes"]) <= _MOST_CLASSES:
         lines += ["", "confusion (rows: true, columns: predicted)", *_matrix(found)]
     return "\n".join(lines)

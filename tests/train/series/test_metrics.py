@@ -79,9 +79,9 @@ def test_intervals_cover_the_truth_as_often_as_they_say():
         right = generator.random(150) < truth
         probabilities = np.where(right[:, None], [[1.0, 0.0]], [[0.0, 1.0]])
         labels = np.zeros(150, dtype=int)
-        low, high = confidence_intervals(
-            probabilities, labels, np.arange(150), resamplings=300
-        )["accuracy"]
+        low, high = confidence_intervals(probabilities, labels, np.arange(150), resamplings=300)[
+            "accuracy"
+        ]
         hits += low <= truth <= high
     # Five standard deviations of a share of 200 draws around 0.95 are 0.077.
     assert hits / trials == pytest.approx(0.95, abs=0.077)
