@@ -9,6 +9,8 @@ from torch import Tensor, nn
 
 from bfno.dynamics import Dynamics, FirstOrder, GeneralizedHeavyBall, GeneralizedNesterov
 from bfno.fields.series import Autonomous
+from bfno.layers.pointwise import is_transformed
+from bfno.models.recurrence import Cell, run_recurrence
 from bfno.models.schedule import Schedule, make_schedule
 from bfno.models.series import SeriesModel, SeriesOutput, dense, network, tanh_network
 from bfno.ode.advance import take_step
@@ -76,37 +78,38 @@ class GRUUnit(nn.Module):
         gates, new = self.read_row(x).split((2 * self.units, self.units), dim=-1)
         return gates, new
 
-    def joint_gates(self) -> tuple[Tensor, Tensor]:
-        """Weights and biases of both gates' outputs as one map."""
-        weight = torch.block_diag(self.update.weight, self.reset.weight)
-        return weight.T, torch.cat((self.update.bias, self.reset.bias))
+    def weights(self) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
+        """The maps of states as `Cell` wants them, which has each gate twice."""
+        update, reset = self.update, self.reset
+        none = torch.zeros_like(update.weight)
+        gates = torch.cat((torch.cat((update.weight, update.weight, none, none)),
+                           torch.cat((none, none, reset.weight, reset.weight))), dim=1)  # fmt: skip
+        bias = torch.cat((update.bias, update.bias, reset.bias, reset.bias))
+        new = self.new
+        return self.gates_hidden, gates.T, bias, self.new_hidden, new.weight.T, new.bias
 
     def forward(
         self,
         state: Tensor,
         row: tuple[Tensor, Tensor],
-        idle: Tensor | None = None,
-        joint: tuple[Tensor, Tensor] | None = None,
+        idle: Tensor,
+        weights: tuple[Tensor, ...] | None = None,
     ) -> Tensor:
         """Update states.
 
         Args:
-            state: `y` and `s`, `(batch, 2, size)`.
+            state: `y` and then `s`, `(batch, 2 * size)`.
             row: What `read` made of the rows.
             idle: `(batch, 1)`; where true, the state stays as it is.
-            joint: What `joint_gates` returns, if it is at hand.
+            weights: What `weights` returns, if it is at hand.
         """
-        weight, bias = self.joint_gates() if joint is None else joint
-        flat = state.flatten(1)
-        hidden = torch.addmm(row[0], flat, self.gates_hidden).tanh()
-        update, reset = torch.addmm(bias, hidden, weight).sigmoid().chunk(2, dim=-1)
-        if idle is not None:
-            update = update.masked_fill(idle, 1.0)
-        kept = (state * reset.unsqueeze(1)).flatten(1)
-        new = self.new(torch.addmm(row[1], kept, self.new_hidden).tanh())
-        mean, spread = new.chunk(2, dim=-1)
-        candidate = torch.stack((mean, spread.abs()), dim=1)
-        return candidate.lerp(state, update.unsqueeze(1))
+        gates_hidden, gates, bias, new_hidden, new, new_bias = weights or self.weights()
+        hidden = torch.addmm(row[0], state, gates_hidden).tanh()
+        update, reset = torch.addmm(bias, hidden, gates).sigmoid().chunk(2, dim=-1)
+        hidden = torch.addmm(row[1], state * reset, new_hidden).tanh()
+        mean, spread = torch.addmm(new_bias, hidden, new).chunk(2, dim=-1)
+        candidate = torch.cat((mean, spread.abs()), dim=1)
+        return candidate.lerp(state, update.masked_fill(idle, 1.0))
 
 
 class ODERNN(nn.Module):
@@ -195,23 +198,47 @@ class ODERNN(nn.Module):
         return gaps, counts
 
     def _run(self, schedule: Schedule, rows: Tensor) -> tuple[Tensor, Tensor]:
-        """States before and after every tick of the schedule, the series' ticks side by side."""
-        gates, new = self.unit.read(rows.index_select(0, schedule.rows))
-        joint = self.unit.joint_gates()
-        state = rows.new_zeros(schedule.width, 2, self.size)
-        before, after = [], [state]
-        parts = [schedule.times, schedule.lengths, schedule.sizes, schedule.idle, gates, new]
+        """States before and after the update of every step, behind the series' starts."""
+        steps = len(schedule.active)
+        self.stats = Stats(steps * len(self.tableau.stages), 0, steps)
+        read = self.unit.read(rows.index_select(0, schedule.rows))
+        start = rows.new_zeros(schedule.width, 2, self.size)
+        layers = self._plain_layers()
+        if layers is None or is_transformed(rows) or schedule.sizes.requires_grad:
+            before, after = self._run_plainly(schedule, read, start)
+        else:
+            cell = Cell(layers, *self.unit.weights())
+            before, after = run_recurrence(schedule, self.tableau, cell, read)
+        return torch.cat((start[:, 0], before)), torch.cat((start, after))
+
+    def _run_plainly(
+        self, schedule: Schedule, read: tuple[Tensor, Tensor], state: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """The same for any dynamics, recorded by autograd."""
+        weights, state = self.unit.weights(), state.flatten(1)
+        before, after = [state[:0, : self.size]], [state[:0]]
+        parts = [schedule.times, schedule.lengths, schedule.sizes, schedule.idle, *read]
         for time, length, size, idle, gate, fresh in zip(
             *(part.split(schedule.active) for part in parts), strict=True
         ):
-            state = state[: len(size)]
-            y, s = state.unbind(1)
+            y, s = state[: len(size)].chunk(2, dim=1)
             y = take_step(self.dynamics, self.tableau, y, (time, length), size)
-            state = self.unit(torch.stack((y, s), dim=1), (gate, fresh), idle, joint)
+            state = self.unit(torch.cat((y, s), dim=1), (gate, fresh), idle, weights)
             before.append(y)
             after.append(state)
-        self.stats = Stats(len(before) * len(self.tableau.stages), 0, len(before))
-        return torch.cat((after[0][:, 0], *before)), torch.cat(after)
+        return torch.cat(before), torch.cat(after).unflatten(1, (2, -1))
+
+    def _plain_layers(self) -> tuple[tuple[Tensor, Tensor], ...] | None:
+        """Weights of the field's layers, if it is nothing but a tanh network."""
+        field = self.dynamics.field
+        if type(self.dynamics) is not FirstOrder or not isinstance(field, Autonomous):
+            return None
+        layers = list(field.network) if isinstance(field.network, nn.Sequential) else []
+        linear = [one for one in layers[::2] if type(one) is nn.Linear and one.bias is not None]
+        between = [one for one in layers[1::2] if type(one) is nn.Tanh]
+        if len(linear) != len(between) + 1 or len(linear) + len(between) != len(layers):
+            return None
+        return tuple((one.weight, one.bias) for one in linear)
 
 
 _LEAD = 0.01
