@@ -81,17 +81,19 @@ def predict(run: TrainedRun, files: Iterable[Path]) -> Iterator[Prediction]:
             # Each by itself where one would see the others: a prediction must not depend on them.
             size = 1 if run.model.couples_series else run.config.train.eval_batch
             found = predict_series(run.model, scaled, size, "own")
-        yield from _named(run, file, table.series, found)
+        yield from _named(run, file, table, found)
 
 
 def _named(
-    run: TrainedRun, file: Path, series: Series, found: SeriesPredictions
+    run: TrainedRun, file: Path, table: SeriesTable, found: SeriesPredictions
 ) -> Iterator[Prediction]:
-    names = run.model.class_names
+    names, series = run.model.class_names, table.series
     for number, row in enumerate(found.probabilities.mean(0).tolist()):
-        place: dict[str, str | float] = {"id": series.ids[int(found.series[number])]}
+        owner = int(found.series[number])
+        place: dict[str, str | float] = {"id": series.ids[owner]}
         if series.by_row:
-            place["time"] = float(series.times[number])
+            # As in the file, without the last digits that taking the origin away has changed.
+            place["time"] = round(float(series.times[number] + table.origins[owner]), 9)
         label = names[max(range(len(row)), key=row.__getitem__)]
         yield Prediction(file, label, dict(zip(names, row, strict=True)), place=place)
 
