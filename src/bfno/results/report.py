@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 from collections.abc import Sequence
 from dataclasses import replace
@@ -10,7 +11,7 @@ from itertools import groupby
 from pathlib import Path, PurePosixPath, PureWindowsPath
 from typing import Any
 
-from bfno.errors import ConfigError
+from bfno.errors import ConfigError, DataError
 from bfno.files import write_atomically
 from bfno.results import figures
 from bfno.results.record import Metric, RunResult, read_runs
@@ -30,6 +31,16 @@ __all__ = ["render_report", "summary", "write_report"]
 _TEMPLATE = "report.html.j2"
 # With more runs than this, their details start folded.
 _MOST_OPEN_RUNS = 3
+_WORDS = {"auroc": "AUROC", "auprc": "AUPRC", "mse": "MSE", "nfe": "NFE"}
+_PROTOCOLS = {
+    "sound": "Protocol sound: test series come from other records or sequences than training "
+    "series, every statistic is taken from the training part, and the mean over the latent "
+    "samples is judged.",
+    "published": "Protocol published: as in the published code, statistics are taken from all "
+    "data, there is no validation part, and every latent sample is judged for itself.",
+}
+_PICTURE = Path("figures") / "reconstruction.svg"
+_LARGEST_PICTURE = 8 * 2**20
 
 
 def write_report(folders: Sequence[Path], out: Path, force: bool = False) -> Path:
@@ -52,16 +63,19 @@ def write_report(folders: Sequence[Path], out: Path, force: bool = False) -> Pat
         raise ConfigError(out, "is a folder", f"name a file, such as {out / 'report.html'}")
     if out.exists() and not force:
         raise ConfigError(out, "is there already", "pass --force, or name another file")
-    page = render_report(read_runs([Path(folder) for folder in folders]))
+    places = list({Path(folder).resolve(): Path(folder) for folder in folders}.values())
+    runs = read_runs(places)
+    page = render_report(runs, [_picture(folder / _PICTURE) for folder in places])
     write_atomically(out, page.encode())
     return out
 
 
-def render_report(runs: Sequence[RunResult]) -> str:
+def render_report(runs: Sequence[RunResult], pictures: Sequence[bytes | None] | None = None) -> str:
     """The page as text: a pure function of the runs, whatever their order.
 
     Args:
         runs: Runs of one task or of several.
+        pictures: Reconstructed series of each run as SVG, where there are any.
     """
     try:
         from jinja2 import Environment, StrictUndefined
@@ -74,7 +88,9 @@ def render_report(runs: Sequence[RunResult]) -> str:
     environment.filters.update(cell=cell_text, setting=_setting)
     source = resources.files("bfno.results").joinpath(_TEMPLATE).read_text(encoding="utf-8")
     # Everything is escaped except our own figures, whose texts matplotlib has escaped.
-    page = environment.from_string(source).render(_content(runs), svg=Markup)
+    page = environment.from_string(source).render(
+        _content(runs, pictures or [None] * len(runs)), svg=Markup
+    )
     return page if page.endswith("\n") else page + "\n"
 
 
@@ -84,9 +100,9 @@ def summary(groups: Sequence[Replicates]) -> str:
     Args:
         groups: The methods of one task, best first, as from `replicates`.
     """
-    best, data, scale = groups[0], *groups[0].task
+    best, (data, scale, protocol) = groups[0], groups[0].task
     metric, score = best.runs[0].headline, best.score()
-    where = f"On {data} (scale {scale})"
+    where = f"On {data} (scale {scale}{protocol and f', protocol {protocol}'})"
     if metric is None or score is None:
         return f"{where}, no run recorded a metric that we know."
     seeds = f" over {len(best.runs)} seeds" if len(best.runs) > 1 else ""
@@ -118,7 +134,8 @@ def _cost(best: Replicates, rival: Replicates | None) -> str:
     parts = []
     for words, read in measures.items():
         ours, theirs = read(best), rival and read(rival)
-        if ours is not None:
+        # A recurrent model solves nothing; to praise it for that says nothing.
+        if ours is not None and str(ours) != "0.0":
             against = f" (against {_mean(theirs)})" if theirs is not None else ""
             parts.append(words.format(_mean(ours)) + against)
     if not parts:
@@ -139,9 +156,24 @@ def _certainty(lead: float, score: Estimate, other: Estimate | None) -> str:
     return "The lead is no larger than the standard deviations over the seeds: it may be chance."
 
 
-def _content(runs: Sequence[RunResult]) -> dict[str, Any]:
+def _picture(file: Path) -> bytes | None:
+    try:
+        if not file.is_file():
+            return None
+        if file.stat().st_size > _LARGEST_PICTURE:
+            fix = "draw it again with `bfno reconstruct --force`"
+            raise DataError(file, f"has more than {_LARGEST_PICTURE >> 20} MB", fix)
+        return file.read_bytes()
+    except OSError as error:
+        why = f"cannot be read ({error.strerror})"
+        raise DataError(file, why, "check the file's permissions") from None
+
+
+def _content(runs: Sequence[RunResult], pictures: Sequence[bytes | None]) -> dict[str, Any]:
     """All that the template shows."""
     runs = [replace(run, experiment=_portable(run.experiment)) for run in runs]
+    # By identity: two runs may be equal in all that they recorded.
+    shown = {id(run): picture for run, picture in zip(runs, pictures, strict=True)}
     groups = replicates(runs)
     palette = figures.colours(runs)
     ordered = [run for group in groups for run in group.runs]
@@ -153,7 +185,7 @@ def _content(runs: Sequence[RunResult]) -> dict[str, Any]:
         "palette": figures.PALETTE,
         "tasks": [_task(members, ordered, palette) for members in tasks],
         "runs": [
-            _run(run, _mark(group.label, run, ordered, palette))
+            _run(run, _mark(group.label, run, ordered, palette), shown[id(run)])
             for group in groups
             for run in group.runs
         ],
@@ -167,10 +199,10 @@ def _task(
     runs = [run for group in groups for run in group.runs]
     draw = (figures.loss_curves, figures.metric_curves, figures.nfe_curves)
     drawn = [curve(runs, palette) for curve in draw]
-    data, scale = groups[0].task
+    data, scale, protocol = groups[0].task
     return {
-        "data": data,
-        "scale": scale,
+        "title": f"{data}, scale {scale}" + (protocol and f", protocol {protocol}"),
+        "protocol": _PROTOCOLS.get(protocol, ""),
         "summary": summary(groups),
         "table": comparison(runs),
         "marks": [_mark(group.label, group.runs[0], ordered, palette) for group in groups],
@@ -179,17 +211,25 @@ def _task(
     }
 
 
-def _run(run: RunResult, mark: dict[str, Any]) -> dict[str, Any]:
+def _run(run: RunResult, mark: dict[str, Any], picture: bytes | None) -> dict[str, Any]:
     return {
         "run": run,
+        "picture": picture and base64.b64encode(picture).decode(),
         "mark": mark,
         "score": _score(run.headline, run),
         "facts": {name: cell_text(fact) for name, fact in _facts(run).items() if fact is not None},
-        "result": {key: f"{value:.6g}" for key, value in run.result.items()},
+        "result": {_metric_name(key): f"{value:.6g}" for key, value in run.result.items()},
         "config": _sections(run.config),
         "confusion": figures.confusion_matrix(run),
         "classes": per_class(run) if run.confusion else Table((), ()),
     }
+
+
+def _metric_name(key: str) -> str:
+    """The key of a metric as people say it."""
+    return " ".join(
+        _WORDS.get(word, word) for word in key.replace("macro_f1", "macro-F1").split("_")
+    )
 
 
 def _facts(run: RunResult) -> dict[str, str | int | None]:

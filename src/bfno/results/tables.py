@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from bfno.results.record import HEADLINES, RunResult
+from bfno.results.tasks import is_transductive, sample_name, task_of
 
 __all__ = [
     "Column",
@@ -32,8 +33,12 @@ __all__ = [
 MEBIBYTE = 2**20
 # Settings that say where a run was made, not what was run.
 _INCIDENTAL = {"seed", "threads", "data.dir"}
+# Where files are on a machine, which is nobody else's business.
+_PLACES = {"data.path", "data.test_path", "data.folder"}
 # More settings than this say less about a variant than the name of its run.
 _MOST_SETTINGS_IN_A_NAME = 3
+_TRANSDUCTIVE = "† transductive: a prediction depends on the other series of its batch."
+_OTHER_PROTOCOL = "Protocols divide and judge the data in their own ways: compare within one only."
 
 
 @dataclass(frozen=True)
@@ -95,11 +100,12 @@ class Column:
 
 @dataclass(frozen=True)
 class Table:
-    """Columns, rows of cells, and which cells (row, column) are the best of their kind."""
+    """Columns, rows, which cells (row, column) are the best of their kind, and footnotes."""
 
     columns: tuple[Column, ...]
     rows: tuple[tuple[Cell, ...], ...]
     best: frozenset[tuple[int, int]] = frozenset()
+    notes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -107,7 +113,8 @@ class Replicates:
     """Runs that differ in nothing but their seed.
 
     Attributes:
-        label: The method, and in brackets what tells it from others of the same name.
+        label: The method, and in brackets what tells it from others of the same name; with a
+            dagger if its predictions depend on each other.
         runs: The runs, by seed.
     """
 
@@ -115,9 +122,9 @@ class Replicates:
     runs: tuple[RunResult, ...]
 
     @property
-    def task(self) -> tuple[str, str]:
-        """Data and scale: what the results of two methods must share to be compared."""
-        return self.runs[0].data, self.runs[0].scale
+    def task(self) -> tuple[str, str, str]:
+        """Data, scale and protocol: what two methods must share to be compared."""
+        return task_of(self.runs[0])
 
     def result(self, key: str, digits: int) -> Estimate | None:
         """A metric of the result over the seeds."""
@@ -135,13 +142,13 @@ def replicates(runs: Iterable[RunResult]) -> list[Replicates]:
     The order does not depend on that of the runs. Runs with one seed but twice are no replicates
     of each other, and stay apart.
     """
-    methods: dict[tuple[str, str, str], list[list[RunResult]]] = defaultdict(list)
+    methods: dict[tuple[str, ...], list[list[RunResult]]] = defaultdict(list)
     for (method, _), same in sorted(_by_settings(runs).items()):
         same = sorted(same, key=lambda run: (run.seed, run.name))
         distinct = len({run.seed for run in same}) == len(same)
         methods[method] += [same] if distinct else [[run] for run in same]
     found = []
-    for (_, _, method), groups in methods.items():
+    for (*_, method), groups in methods.items():
         labels = _labels(method, groups)
         found += [
             Replicates(label, tuple(group)) for label, group in zip(labels, groups, strict=True)
@@ -159,7 +166,8 @@ def comparison(runs: Iterable[RunResult]) -> Table:
     columns = _columns(groups)
     rows = tuple(tuple(read(group) for _, read in columns) for group in groups)
     keys = [column.key for column, _ in columns]
-    return Table(tuple(column for column, _ in columns), rows, frozenset(_best(groups, keys)))
+    heads, best = tuple(column for column, _ in columns), frozenset(_best(groups, keys))
+    return Table(heads, rows, best, tuple(_notes(groups)))
 
 
 def per_class(run: RunResult) -> Table:
@@ -168,7 +176,7 @@ def per_class(run: RunResult) -> Table:
         Column("class", "class", numeric=False),
         Column("precision", "precision"),
         Column("recall", "recall"),
-        Column("samples", "test samples"),
+        Column("samples", f"test {sample_name(run)}"),
     )
     rows = []
     for index, row in enumerate(run.confusion):
@@ -209,7 +217,9 @@ def as_text(table: Table) -> str:
     lines += [[cell_text(cell) for cell in row] for row in table.rows]
     widths = [max(len(line[index]) for line in lines) for index in range(len(table.columns))]
     lines.insert(1, ["-" * width for width in widths])
-    return "".join(f"{_aligned(line, widths, table.columns)}\n" for line in lines)
+    notes = [""] * bool(table.notes) + list(table.notes)
+    texts = [_aligned(line, widths, table.columns) for line in lines]
+    return "".join(f"{line}\n" for line in texts + notes)
 
 
 def as_markdown(table: Table) -> str:
@@ -222,7 +232,8 @@ def as_markdown(table: Table) -> str:
         lines.append(
             [f"**{text}**" if top else text for text, top in zip(texts, best, strict=True)]
         )
-    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
+    notes = "".join(f"\n{_markdown(note)}\n" for note in table.notes)
+    return "".join(f"| {' | '.join(line)} |\n" for line in lines) + notes
 
 
 def as_csv(table: Table) -> str:
@@ -246,24 +257,38 @@ def as_csv(table: Table) -> str:
     return written.getvalue()
 
 
+def _notes(groups: list[Replicates]) -> Iterable[str]:
+    if any(is_transductive(group.runs[0]) for group in groups):
+        yield _TRANSDUCTIVE
+    if len({group.task[2] for group in groups} - {""}) > 1:
+        yield _OTHER_PROTOCOL
+
+
 def _by_settings(
     runs: Iterable[RunResult],
-) -> dict[tuple[tuple[str, str, str], str], list[RunResult]]:
-    found: dict[tuple[tuple[str, str, str], str], list[RunResult]] = defaultdict(list)
+) -> dict[tuple[tuple[str, ...], str], list[RunResult]]:
+    found: dict[tuple[tuple[str, ...], str], list[RunResult]] = defaultdict(list)
     for run in runs:
         flat = flat_config(run.config)
         settings = {key: value for key, value in flat.items() if key not in _INCIDENTAL}
         text = json.dumps(settings, sort_keys=True)
-        found[(run.data, run.scale, run.method), text].append(run)
+        found[(*task_of(run), run.method), text].append(run)
     return found
 
 
 def _labels(method: str, groups: list[list[RunResult]]) -> list[str]:
     """The method's name for each of its groups, with the settings in which they differ."""
+    marks = [" †" if is_transductive(group[0]) else "" for group in groups]
+    names = _distinct(method, groups)
+    return [f"{name}{mark}" for name, mark in zip(names, marks, strict=True)]
+
+
+def _distinct(method: str, groups: list[list[RunResult]]) -> list[str]:
     if len(groups) == 1:
         return [method]
     flats = [flat_config(group[0].config) for group in groups]
-    keys = list(dict.fromkeys(key for flat in flats for key in flat if key not in _INCIDENTAL))
+    hidden = _INCIDENTAL | _PLACES
+    keys = list(dict.fromkeys(key for flat in flats for key in flat if key not in hidden))
     keys = [key for key in keys if len({repr(flat.get(key)) for flat in flats}) > 1]
     if not 0 < len(keys) <= _MOST_SETTINGS_IN_A_NAME:
         return [f"{method} ({group[0].name})" for group in groups]
@@ -286,10 +311,13 @@ def _columns(groups: list[Replicates]) -> list[tuple[Column, Callable[[Replicate
     """Each column with the function that reads its cell."""
     columns: list[tuple[Column, Callable[[Replicates], Cell]]] = [
         (Column("method", "method", numeric=False), lambda group: group.label),
-        (Column("data", "data", numeric=False), lambda group: group.runs[0].data),
+        (Column("data", "data", numeric=False), lambda group: group.task[0]),
     ]
     if len({group.runs[0].scale for group in groups}) > 1:
         columns.append((Column("scale", "scale", numeric=False), lambda group: group.task[1]))
+    if any(group.task[2] for group in groups):
+        protocol = Column("protocol", "protocol", numeric=False)
+        columns.append((protocol, lambda group: group.task[2] or None))
     columns.append((Column("parameters", "parameters"), lambda group: group.runs[0].parameters))
     used = {group.runs[0].headline for group in groups}
     columns += [

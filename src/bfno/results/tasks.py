@@ -1,0 +1,45 @@
+"""What a run was about, as its settings tell: which runs may be compared, and what they count."""
+
+from __future__ import annotations
+
+from pathlib import PurePath
+from typing import Any
+
+from bfno.results.record import RunResult
+
+__all__ = ["is_transductive", "sample_name", "task_of"]
+
+
+def _section(run: RunResult, name: str) -> dict[str, Any]:
+    found = run.config.get(name)
+    return found if isinstance(found, dict) else {}
+
+
+def task_of(run: RunResult) -> tuple[str, str, str]:
+    """Data, scale and protocol: what two runs must share to be compared."""
+    data = _section(run, "data")
+    # One's own series are all called the same; two files of them are two tasks.
+    own = f" ({PurePath(str(data['path'])).name})" if data.get("path") else ""
+    return run.data + own, run.scale, str(data.get("protocol") or "")
+
+
+def is_transductive(run: RunResult) -> bool:
+    """Whether a prediction of the run's model depends on the other series of its batch."""
+    model = _section(run, "model")
+    by_generator = {"ace": True, "bfno": model.get("grid") == "batch"}
+    reversed_batch = model.get("reverse_axis") == "public_code"
+    return reversed_batch or by_generator.get(str(model.get("generator")), False)
+
+
+def sample_name(run: RunResult) -> str:
+    """What the samples of a run are called that were counted: series, time points, or plain samples."""
+    data = _section(run, "data")
+    if not data.get("protocol"):
+        return "samples"
+    if run.data == "activity" or data.get("labels") == "row":
+        name = "time points"
+    elif run.judged_by == "test_auroc" or data.get("labels") == "series":
+        name = "series"
+    else:
+        name = "labels"
+    return name if data["protocol"] == "sound" else f"{name} × latent samples"
