@@ -9,14 +9,15 @@ from bfno.errors import ConfigError
 
 __all__ = ["length_batches"]
 
-_POOL = 16  # batches that are sorted together: enough for little padding, few enough for chance
+_POOL = 16  # batches that are sorted together, enough for little padding
+_POOLS = 4  # at least; sorted as a whole, the series would meet the same partners in every epoch
 
 
 def length_batches(lengths: Tensor, batch: int, generator: torch.Generator) -> list[Tensor]:
     """Return random batches of indices in which series are of about the same length.
 
-    Series are shuffled, sorted by length within pools of 16 batches and cut into batches, which are
-    shuffled again. Every index occurs once; one batch may be smaller than the others.
+    Series are shuffled, sorted by length within pools of up to 16 batches and cut into batches,
+    which are shuffled again. Every index occurs once; one batch may be smaller than the others.
 
     Args:
         lengths: Length of each series.
@@ -35,7 +36,8 @@ def length_batches(lengths: Tensor, batch: int, generator: torch.Generator) -> l
         raise ConfigError("batch", f"{batch} series are none", "use 1 or more")
     order = torch.randperm(len(lengths), generator=generator)
     batches: list[Tensor] = []
-    for pool in order.split(_POOL * batch):
+    pool_size = batch * min(_POOL, max(1, len(lengths) // (_POOLS * batch)))
+    for pool in order.split(pool_size):
         batches += pool[lengths[pool].argsort(stable=True)].split(batch)
     places = torch.randperm(len(batches), generator=generator).tolist()
     return [batches[place] for place in places if len(batches[place])]

@@ -290,7 +290,7 @@ def _standard(train: Series) -> Scaling:
     values, count = train.values.double(), train.mask.sum(0).clamp(min=1)
     mean = values.sum(0) / count
     square = ((values - mean).square() * train.mask).sum(0) / count
-    deviation = square.sqrt().float().double()
+    deviation = square.sqrt()
     # A constant feature, whose deviation is but rounding, keeps its unit.
     scale = deviation.where(deviation > 1e-6 * mean.abs().clamp(min=1e-30), 1.0)
     return Scaling(_span(train), tuple(mean.tolist()), tuple(scale.tolist()), _LIMIT)
