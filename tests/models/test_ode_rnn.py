@@ -266,6 +266,11 @@ def test_a_single_row_is_enough():
         assert output.prediction.shape == (1, 1, length, 2)
 
 
+def test_nothing_observed_at_one_time_leaves_the_state_at_rest():
+    states = small()(torch.zeros(2, 3), torch.zeros(2, 3, 2), torch.zeros(2, 3, 2).bool())
+    assert not torch.cat(states).any()
+
+
 def test_single_precision_stays_single():
     model = classifier().float()
     times, values, mask = random_batch()

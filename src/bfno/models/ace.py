@@ -61,17 +61,15 @@ class ACEGenerator(CoupledGenerator):
         return slope, attended.mT @ other / z.shape[1]
 
     def _trajectories(self, z0: Tensor, times: Tensor) -> Tensor:
-        samples, batch, size = z0.shape
+        batch = z0.shape[1]
 
         def rates(t: Tensor, rows: Tensor) -> Tensor:
-            z, a = rows.split((samples * batch, samples * size))
-            parts = self.rates(z.view(samples, batch, size), a.view(samples, size, size))
-            return torch.cat([part.flatten(0, 1) for part in parts])
+            z, a = rows[:batch].transpose(0, 1), rows[batch:].transpose(0, 1)
+            return torch.cat(self.rates(z, a), dim=1).transpose(0, 1).contiguous()
 
         # States and attentions have rows of the same size, so they fit into one tensor.
-        rows = torch.cat((z0.flatten(0, 1), correlation(z0).flatten(0, 1)))
-        ys = self._solve_together(rates, rows, times.repeat(samples, 1))
-        return ys.unflatten(0, (samples, batch))
+        rows = torch.cat((z0, correlation(z0)), dim=1).transpose(0, 1).contiguous()
+        return self._solve_together(rates, rows, times)
 
 
 def correlation(z: Tensor) -> Tensor:

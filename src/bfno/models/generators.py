@@ -7,7 +7,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from bfno.ode import METHODS, Stats, solve
+from bfno.ode import Stats, solve
+from bfno.ode.solve import read_options
+from bfno.ode.tableaus import find_method
 
 __all__ = ["CoupledGenerator", "Generator"]
 
@@ -58,6 +60,8 @@ class Generator(nn.Module):
                 "a field that couples series needs all of them at the same time; use "
                 "CoupledGenerator"
             )
+        find_method(method)
+        read_options(options)
         self.field, self.augment = field, augment
         self.settings = {
             "method": method,
@@ -76,11 +80,18 @@ class Generator(nn.Module):
         return self._trajectories(z0, times)
 
     def _trajectories(self, z0: Tensor, times: Tensor) -> Tensor:
-        ys = self._solve(self.field, z0.flatten(0, 1), times.repeat(len(z0), 1))
-        return ys.unflatten(0, z0.shape[:2])
+        samples = len(z0)
 
-    def _solve(self, field: Any, rows: Tensor, ts: Tensor) -> Tensor:
-        solution = solve(field, rows, ts, **self.settings)
+        def rates(t: Tensor, y: Tensor) -> Tensor:
+            moments = t.repeat_interleave(samples) if t.dim() else t
+            return self.field(moments, y.flatten(0, 1)).view_as(y)
+
+        # Samples of a series share its times, so they lie side by side.
+        return self._solve(rates, z0.transpose(0, 1).contiguous(), times).permute(2, 0, 1, 3)
+
+    def _solve(self, rates: Any, rows: Tensor, ts: Tensor) -> Tensor:
+        """States at each row's times, `(rows, time, samples, size)`."""
+        solution = solve(rates, rows, ts, **self.settings)
         self.stats = solution.stats
         return solution.ys
 
@@ -103,43 +114,38 @@ class CoupledGenerator(Generator):
 
     def __init__(self, field: Any, **settings: Any) -> None:
         super().__init__(field, **settings)
-        adaptive = METHODS[self.settings["method"]].adaptive
+        adaptive = find_method(self.settings["method"]).adaptive
         self._adaptive = adaptive and self.settings.get("step") is None
 
     def _trajectories(self, z0: Tensor, times: Tensor) -> Tensor:
-        samples, batch, size = z0.shape
-
         def rates(t: Tensor, rows: Tensor) -> Tensor:
-            return self.field(t[0], rows.view(samples, batch, size)).flatten(0, 1)
+            moment = t[0] if t.dim() else t
+            return self.field(moment, rows.transpose(0, 1)).transpose(0, 1).contiguous()
 
-        ys = self._solve_together(rates, z0.flatten(0, 1), times.repeat(samples, 1))
-        return ys.unflatten(0, (samples, batch))
+        return self._solve_together(rates, z0.transpose(0, 1).contiguous(), times)
 
-    def _solve_together(self, rates: Any, rows: Tensor, ts: Tensor) -> Tensor:
-        """Solve with one clock for all; rows beyond those of `ts` are carried along.
+    def _solve_together(self, rates: Any, rows: Tensor, times: Tensor) -> Tensor:
+        """Solve with one clock for all.
 
         Args:
             rates: Rates of all rows.
-            rows: `(trajectories + further, size)`.
-            ts: `(trajectories, time)`.
+            rows: One row a series, and then rows that are carried along without being asked for,
+                `(rows, samples, size)`.
+            times: `(batch, time)`.
 
         Returns:
-            `(trajectories, time, size)`.
+            States of the series, `(samples, batch, time, size)`.
         """
-        wanted, spare, place = self._shared_times(ts)
-        further = spare.expand(len(rows) - len(ts), -1)
-        ys = self._solve(rates, rows, torch.cat((wanted, further)))[: len(ts)]
-        return ys.gather(1, place.unsqueeze(-1).expand(-1, -1, rows.shape[-1]))
-
-    def _shared_times(self, ts: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Rows of times that begin and end together, one more such row, and where `ts` are."""
+        batch, count = times.shape
+        further = len(rows) - batch
         if self._adaptive:
-            # Adaptive steps are the same whatever times each row wants in between.
-            first, last = ts.min().expand(len(ts), 1), ts.max().expand(len(ts), 1)
-            place = torch.arange(1, ts.shape[1] + 1, device=ts.device).expand_as(ts)
-            spare = torch.cat((first[0], last[0].expand(ts.shape[1] + 1)))
-            return torch.cat((first, ts, last), dim=1), spare, place
-        union, place = ts.unique(return_inverse=True)
-        if len(union) == 1:
-            union = union.expand(2)
-        return union.expand(len(ts), -1), union, place
+            # Steps are the same whatever times a row wants on the way from first to last.
+            first, last = times.min().expand(len(rows), 1), times.max().expand(len(rows), 1)
+            between = torch.cat((times, last[batch:].expand(further, count)))
+            ys = self._solve(rates, rows, torch.cat((first, between, last), dim=1))[:batch, 1:-1]
+        else:
+            union, place = times.unique(return_inverse=True)
+            union = union if len(union) > 1 else union.expand(2)
+            ys = self._solve(rates, rows, union.expand(len(rows), -1))
+            ys = ys[torch.arange(batch, device=place.device)[:, None], place]
+        return ys.permute(2, 0, 1, 3)
