@@ -25,7 +25,7 @@ ALLOWED: dict[str, set[str]] = {
     "presets": _LIBRARY | {"errors"},
     "train": _LIBRARY | {"data", "presets", "errors", "files"},
     "results": {"train.record", "ode", "errors", "files"},
-    "results.bench": _LIBRARY | {"presets", "train", "errors"},
+    "results.bench": _LIBRARY | {"data", "presets", "train", "errors"},
     "cli": {"train", "results", "data", "presets", "errors"},
     "__main__": {"cli"},
 }

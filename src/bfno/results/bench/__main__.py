@@ -12,10 +12,11 @@ import torch
 from bfno.errors import ConfigError
 from bfno.results.bench import cases
 from bfno.results.bench.growth import growth
+from bfno.results.bench.series import series
 from bfno.results.bench.solvers import solver
 from bfno.results.bench.timing import HEADER, Line, keep_freed_memory
 
-GROUPS = {**cases.CASES, "solver": solver, "growth": growth}
+GROUPS = {**cases.CASES, "solver": solver, "growth": growth, "series": series}
 SEPARATE = ("layer", "step")
 """Groups that run in two processes: with ordinary memory, and with freed memory kept."""
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import logging
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
@@ -65,7 +65,8 @@ class Curve:
 
     Attributes:
         times: When it was observed.
-        values: What was observed; the model's scaling cuts off what lies far from all training.
+        values: What was observed; in a run's own test split, the model's scaling has cut off what
+            lies far from all training.
         at: Times of the reconstruction.
         mean: Mean of the latent samples at these times.
         low: Lowest of them.
@@ -121,7 +122,7 @@ class HoldOutScore:
 def reconstruct(run: TrainedRun, request: ReconstructionRequest) -> list[Reconstruction]:
     """Follow the latent trajectories of series over a dense time axis.
 
-    Where the model lets the series of a batch depend on each other, each is taken by itself.
+    Each series is taken by itself, so that its line does not depend on the others.
 
     Args:
         run: A trained latent model.
@@ -141,19 +142,13 @@ def reconstruct(run: TrainedRun, request: ReconstructionRequest) -> list[Reconst
     names = run.model.feature_names
     features = _features(names, chosen.series.mask.sum(0), request.features)
     last = _last_times(chosen, request.until, _scaling(run).span)
-    steps = torch.linspace(0, 1, request.points, dtype=torch.float64)
-
-    def wanted(batch: SeriesBatch, samples: Tensor) -> Tensor:
-        first = batch.times[:, :1]
-        grid = first + (last[samples, None] - first).clamp(min=0) * steps
-        # The rows themselves come first: the error is that at their times, not near them.
-        return torch.cat((batch.times, grid), dim=1)
-
     found = []
-    for samples, at, paths in _paths(run, chosen.series, wanted):
-        for place, index in enumerate(samples.tolist()):
-            view = _View(at[place, -request.points :], paths[:, place])
-            found.append(_restored(_scaling(run), chosen.take([index]), view, features, names))
+    for place, end in enumerate(last.tolist()):
+        one = chosen.take([place])
+        first = one.series.times[0].item()
+        grid = torch.linspace(first, end, request.points, dtype=torch.float64)
+        view = _look(run, one.series, grid)
+        found.append(_restored(_scaling(run), one, view, features, names))
     return found
 
 
@@ -194,13 +189,15 @@ def evaluate_hold_out(
 
 @dataclass(frozen=True)
 class _Chosen:
-    """Scaled series, and the time of each one's first row in its file."""
+    """Scaled series, the same in the units of the data, and the time of each one's first row."""
 
     series: Series
+    plain: Series
     origins: Tensor
 
     def take(self, places: list[int]) -> _Chosen:
-        return _Chosen(self.series.take(torch.tensor(places)), self.origins[places])
+        which = torch.tensor(places)
+        return _Chosen(self.series.take(which), self.plain.take(which), self.origins[which])
 
 
 @dataclass(frozen=True)
@@ -209,12 +206,13 @@ class _View:
 
     Attributes:
         grid: Times, `(points,)`.
-        paths: Values at the rows, then perhaps at padding, and last at the grid:
-            `(samples, times, features)`.
+        paths: Values there, `(samples, points, features)`.
+        at_rows: Values at the times of the rows, `(samples, rows, features)`.
     """
 
     grid: Tensor
     paths: Tensor
+    at_rows: Tensor
 
 
 def _require_trajectory(run: TrainedRun) -> None:
@@ -242,7 +240,7 @@ def _scaling(run: TrainedRun) -> Scaling:
 def _load(run: TrainedRun, request: ReconstructionRequest) -> _Chosen:
     if request.table is not None:
         table = read_table(run, request.table)
-        return _Chosen(_scaling(run).apply(table.series), table.origins.double())
+        return _Chosen(_scaling(run).apply(table.series), table.series, table.origins.double())
     changes = {} if request.data_dir is None else {"data": {"dir": request.data_dir}}
     splits = load_data(SeriesConfig.model_validate(merged(run.config.as_dict(), changes)))
     if splits.features != run.model.feature_names:
@@ -251,8 +249,10 @@ def _load(run: TrainedRun, request: ReconstructionRequest) -> _Chosen:
             "has other features than when the run was trained",
             "name a table with those of the run, or train again",
         )
-    # The split was scaled by the same rule; its series are not stored with their first times.
-    return _Chosen(splits.test, torch.zeros(len(splits.test), dtype=torch.float64))
+    # A split is scaled already, and its series do not know when they began.
+    values = splits.scaling.restore(splits.test.values.double())
+    origins = torch.zeros(len(splits.test), dtype=torch.float64)
+    return _Chosen(splits.test, replace(splits.test, values=values), origins)
 
 
 def _places(known: tuple[str, ...], names: tuple[str, ...]) -> list[int]:
@@ -291,19 +291,21 @@ def _end(one: Series) -> Tensor:
     return one.times[observed][-1] if bool(observed.any()) else one.times[0]
 
 
-def _paths(
-    run: TrainedRun, series: Series, wanted: Callable[[SeriesBatch, Tensor], Tensor]
-) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
-    """Numbers of series, times, and scaled values `(samples, batch, times, features)` there."""
-    # Each by itself where one would see the others: a reconstruction must not depend on them.
-    size = 1 if run.model.couples_series else run.config.train.eval_batch
+def _look(run: TrainedRun, one: Series, grid: Tensor) -> _View:
+    batch = one.batch(torch.tensor([0]))
+    # At the rows too: the error is that at their times, not near them.
+    paths = _expected(run, batch, torch.cat((batch.times[0], grid))[None])[:, 0]
+    rows = len(one.times)
+    return _View(grid, paths[:, rows:], paths[:, :rows])
+
+
+def _expected(run: TrainedRun, batch: SeriesBatch, at: Tensor) -> Tensor:
+    """Scaled values at times `(batch, times)`: `(samples, batch, times, features)`."""
     like = next(run.model.parameters())
-    for samples in torch.arange(len(series)).split(size):
-        batch = series.batch(samples)
-        at, there = wanted(batch, samples), batch.to(like.device, like.dtype)
-        with torch.inference_mode(), explained_failure():
-            found = run.model.reconstruct(there.times, there.values, there.mask, at.to(like))
-        yield samples, at, found.double().cpu()
+    there = batch.to(like.device, like.dtype)
+    with torch.inference_mode(), explained_failure():
+        found = run.model.reconstruct(there.times, there.values, there.mask, at.to(like))
+    return found.double().cpu()
 
 
 def _restored(
@@ -311,12 +313,11 @@ def _restored(
 ) -> Reconstruction:
     """A single series with its reconstruction, in the units of the data."""
     series, mask, origin = one.series, one.series.mask, one.origins.item()
-    rows, observed = len(series.times), int(mask.sum())
-    errors = view.paths[:, :rows].mean(0) - series.values.double()
+    errors = view.at_rows.mean(0) - series.values.double()
     times = (series.times * scaling.span + origin).tolist()
     grid = (view.grid * scaling.span + origin).tolist()
-    values = scaling.restore(series.values.double())
-    paths = scaling.restore(view.paths[:, -len(grid) :])
+    values, paths = one.plain.values.double(), scaling.restore(view.paths)
+    misses = scaling.restore(view.at_rows.mean(0)) - values
     curves = {}
     for place in features:
         seen, path = mask[:, place], paths[..., place]
@@ -327,10 +328,11 @@ def _restored(
             path.mean(0).tolist(),
             path.amin(0).tolist(),
             path.amax(0).tolist(),
-            _root_mean_square(errors[seen, place] * scaling.scale[place]),
+            _root_mean_square(misses[seen, place]),
         )
     end = float(_end(series) * scaling.span + origin)
-    return Reconstruction(series.ids[0], end, observed, _root_mean_square(errors[mask]), curves)
+    rmse = _root_mean_square(errors[mask])
+    return Reconstruction(series.ids[0], end, int(mask.sum()), rmse, curves)
 
 
 def _root_mean_square(errors: Tensor) -> float | None:
@@ -365,8 +367,11 @@ def _score(run: TrainedRun, series: Series, hidden: Tensor) -> HoldOutScore:
     kept = replace(series, mask=mask, values=series.values.where(mask, 0.0))
     errors = torch.zeros(3, dtype=torch.float64)
     count = 0
-    for samples, _, paths in _paths(run, kept, lambda batch, _: batch.times):
-        means = paths.mean(0)
+    # Each by itself where one would see the others; else many, which is faster.
+    size = 1 if run.model.couples_series else run.config.train.eval_batch
+    for samples in torch.arange(len(series)).split(size):
+        batch = kept.batch(samples)
+        means = _expected(run, batch, batch.times).mean(0)
         for place, index in enumerate(samples.tolist()):
             rows = slice(*series.starts[index : index + 2].tolist())
             seen, values = mask[rows], kept.values[rows].double()

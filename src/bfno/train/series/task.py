@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from bfno.data import SeriesSplits, length_batches
+from bfno.data import SeriesBatch, SeriesSplits, length_batches
+from bfno.models import SeriesOutput
 from bfno.models.likelihood import (
     classification_loss,
     evidence_loss,
@@ -16,10 +18,10 @@ from bfno.models.likelihood import (
 )
 from bfno.train.series.metrics import classification_metrics
 from bfno.train.series.predictions import SeriesPredictions, make_batch, predict_series
-from bfno.train.series.settings import SeriesConfig
+from bfno.train.series.settings import LossSettings, SeriesConfig
 from bfno.train.tasks import Evaluation, Place, Share, Sums
 
-__all__ = ["SeriesTask", "confusion", "headline", "is_pooled", "summary"]
+__all__ = ["SeriesTask", "confusion", "headline", "is_pooled", "series_loss", "summary"]
 
 
 class SeriesTask:
@@ -45,25 +47,15 @@ class SeriesTask:
         batch = make_batch(self.data.train, samples, self.config.data.times)
         batch = batch.to(place.device, next(model.parameters()).dtype)
         output = model(batch.times, batch.values, batch.mask)
-        weights, classified = self.config.loss, classification_loss(output.scores, batch.labels)
-        likelihoods = gaussian_log_likelihood(
-            output.prediction, batch.values, batch.mask, weights.deviation
-        )
-        divergence = None if output.kl is None else output.kl.mean()
-        schedule = weights.kl * kl_weight(place.epoch)
-        evidence = evidence_loss(likelihoods, divergence, schedule)
-        # A part of no weight stays in the graph, so that every parameter has a gradient, which
-        # several processes need to agree on.
-        share = weights.classification / len(output.scores)
-        loss = weights.reconstruction * evidence + share * classified
+        parts = series_loss(self.config.loss, output, batch, place.epoch)
         known = batch.labels >= 0
         guessed = output.scores.detach().softmax(-1).mean(0).argmax(-1)
         correct = (guessed == batch.labels)[known].sum().item()
-        return loss, {
+        return parts.total, {
             "correct": correct,
             "labelled": known.sum().item(),
-            "evidence": evidence.item() * len(samples),
-            "cross_entropy": classified.item() * len(samples),
+            "evidence": parts.evidence.item() * len(samples),
+            "cross_entropy": parts.cross_entropy.item() * len(samples),
         }
 
     def train_metrics(self, sums: Sums) -> dict[str, float]:
@@ -79,6 +71,45 @@ class SeriesTask:
         found = predict_series(model, series, batch, times, share)
         pooled = is_pooled(self.config)
         return Evaluation(summary(found, pooled), confusion(found, len(self.data.classes), pooled))
+
+
+@dataclass(frozen=True)
+class SeriesLoss:
+    """What a model of series is trained to make small.
+
+    Attributes:
+        evidence: Negative bound of the log-likelihood of the observed values.
+        cross_entropy: That of the labels.
+        total: Their weighted sum.
+    """
+
+    evidence: Tensor
+    cross_entropy: Tensor
+    total: Tensor
+
+
+def series_loss(
+    weights: LossSettings, output: SeriesOutput, batch: SeriesBatch, epoch: int
+) -> SeriesLoss:
+    """The loss of a model's output.
+
+    Args:
+        weights: How its parts are weighed.
+        output: What the model says about the batch.
+        batch: The series.
+        epoch: Number of finished epochs, for the weight of the divergence.
+    """
+    likelihoods = gaussian_log_likelihood(
+        output.prediction, batch.values, batch.mask, weights.deviation
+    )
+    divergence = None if output.kl is None else output.kl.mean()
+    evidence = evidence_loss(likelihoods, divergence, weights.kl * kl_weight(epoch))
+    cross_entropy = classification_loss(output.scores, batch.labels)
+    # A part of no weight stays in the graph, so that every parameter has a gradient, which
+    # several processes need to agree on.
+    share = weights.classification / len(output.scores)
+    total = weights.reconstruction * evidence + share * cross_entropy
+    return SeriesLoss(evidence, cross_entropy, total)
 
 
 def headline(by_row: bool, classes: int) -> str:
