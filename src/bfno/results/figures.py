@@ -100,7 +100,12 @@ def loss_curves(runs: Sequence[RunResult], palette: dict[str, str] | None = None
     Returns:
         SVG text; none if there is nothing to draw.
     """
-    return _curves(runs, palette, "Loss", "loss", _splits(runs, "loss"))
+    keys, unit = _splits(runs, "loss"), "loss"
+    if any("train_cross_entropy" in epoch for run in runs for epoch in run.epochs):
+        # These train on more than the labels; what is held out is judged by the labels alone.
+        held_out = {key: name for key, name in keys.items() if key != "train_loss"}
+        keys, unit = {"train_cross_entropy": "training"} | held_out, "cross-entropy of the labels"
+    return _curves(runs, palette, "Loss", unit, keys)
 
 
 def metric_curves(runs: Sequence[RunResult], palette: dict[str, str] | None = None) -> str | None:

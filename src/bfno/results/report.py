@@ -25,6 +25,7 @@ from bfno.results.tables import (
     per_class,
     replicates,
 )
+from bfno.results.tasks import is_transductive, task_of
 
 __all__ = ["render_report", "summary", "write_report"]
 
@@ -238,6 +239,8 @@ def _facts(run: RunResult) -> dict[str, str | int | None]:
         chosen += f", by {run.chosen_by}"
     return {
         "folder": run.name,
+        "protocol": task_of(run)[2] or None,
+        "transductive": "yes, within a batch" if is_transductive(run) else None,
         "parameters": run.parameters,
         "published parameters": run.published_parameters,
         "training steps": run.steps,
@@ -275,7 +278,9 @@ def _portable(text: str) -> str:
 def _score(metric: Metric | None, run: RunResult) -> str:
     if metric is None:
         return ""
-    return f"{metric.title} {Estimate(run.result[metric.key], None, metric.digits)}"
+    protocol = task_of(run)[2]
+    score = f"{metric.title} {Estimate(run.result[metric.key], None, metric.digits)}"
+    return score + (protocol and f", protocol {protocol}")
 
 
 def _mark(

@@ -157,7 +157,9 @@ def _draw(axes: Axes, curve: Mapping[str, Any], end: float) -> None:
     axes.plot(at, curve["mean"], color=_LINE, linewidth=1.6)
     dots = {"linestyle": "none", "marker": "o", "markersize": 3.4, "markeredgewidth": 0.5}
     axes.plot(curve["times"], curve["values"], color=_DOT, markeredgecolor="white", **dots)
-    axes.margins(x=0.02)
+    edge = 0.02 * (at[-1] - at[0])
+    if edge > 0:
+        axes.set_xlim(at[0] - edge, at[-1] + (0 if at[-1] > end else edge))
     axes.xaxis.set_major_locator(MaxNLocator(5))
     axes.yaxis.set_major_locator(MaxNLocator(4))
     limits = _limits(curve, end)

@@ -32,7 +32,7 @@ def is_transductive(run: RunResult) -> bool:
 
 
 def sample_name(run: RunResult) -> str:
-    """What the samples of a run are called that were counted: series, time points, or plain samples."""
+    """What a run's test counted: series, time points, or plain samples."""
     data = _section(run, "data")
     if not data.get("protocol"):
         return "samples"
