@@ -1,6 +1,7 @@
 """Every public name of the library, once; `bfno` itself serves them on first use."""
 
 from pathlib import Path
+from typing import Any
 
 from bfno.dynamics import (
     AdamODE,
@@ -12,8 +13,18 @@ from bfno.dynamics import (
     SecondOrder,
 )
 from bfno.fields import ConvField, MLPField, OperatorField
+from bfno.fields.series import LatentOperatorField
 from bfno.layers import AFNO, BFNO, FNO
-from bfno.models import ImageClassifier, count_parameters
+from bfno.models import (
+    ODERNN,
+    ImageClassifier,
+    LatentODE,
+    ODERNNClassifier,
+    RecurrentClassifier,
+    RecurrentVAE,
+    SeriesOutput,
+    count_parameters,
+)
 from bfno.ode import (
     METHODS,
     NeuralODE,
@@ -32,6 +43,7 @@ __all__ = [
     "BFNO",
     "FNO",
     "METHODS",
+    "ODERNN",
     "AdamODE",
     "ConvField",
     "FirstOrder",
@@ -39,11 +51,17 @@ __all__ = [
     "GeneralizedNesterov",
     "HeavyBall",
     "ImageClassifier",
+    "LatentODE",
+    "LatentOperatorField",
     "MLPField",
     "Nesterov",
     "NeuralODE",
+    "ODERNNClassifier",
     "OperatorField",
+    "RecurrentClassifier",
+    "RecurrentVAE",
     "SecondOrder",
+    "SeriesOutput",
     "Solution",
     "SolverError",
     "Stats",
@@ -57,12 +75,15 @@ __all__ = [
 ]
 
 
-def load(run: str | Path) -> ImageClassifier:
+def load(run: str | Path) -> Any:
     """Return the trained model of a run, ready to call.
 
-    It has the weights of the epoch that was best on the validation images, or of the last one where
-    there were none. It takes images between 0 and 1 of shape `(batch, *model.in_shape)` and returns
-    scores, whose columns `model.class_names` names.
+    It has the weights of the epoch that was best on the validation split, or of the last one where
+    there was none. `model.class_names` names the columns of its scores.
+
+    An `ImageClassifier` takes images between 0 and 1 of shape `(batch, *model.in_shape)` and
+    returns scores. A model of series takes times, values and mask, scaled as in its training (the
+    run's record says how), and returns a `SeriesOutput`.
 
     Args:
         run: The folder of the run.
