@@ -287,10 +287,12 @@ def _span(series: Series) -> float:
 
 def _standard(train: Series) -> Scaling:
     """Mean 0 and deviation 1 of what was observed in training."""
-    values, count = train.values.double(), train.mask.sum(0).clamp(min=1)
-    mean = values.sum(0) / count
-    square = ((values - mean).square() * train.mask).sum(0) / count
-    deviation = square.sqrt()
+    features = train.values.shape[1]
+    place = train.mask.nonzero(as_tuple=True)
+    seen, column = train.values[place].double(), place[1]
+    count = column.bincount(minlength=features).clamp(min=1)
+    mean = column.bincount(seen, features) / count
+    deviation = (column.bincount((seen - mean[column]).square(), features) / count).sqrt()
     # A constant feature, whose deviation is but rounding, keeps its unit.
     scale = deviation.where(deviation > 1e-6 * mean.abs().clamp(min=1e-30), 1.0)
     return Scaling(_span(train), tuple(mean.tolist()), tuple(scale.tolist()), _LIMIT)
