@@ -55,6 +55,14 @@ def test_trajectories_solve_their_equation(generator):
         torch.testing.assert_close(path[:, series], exact[place].transpose(0, 1), **SOLVED)
 
 
+def test_every_trajectory_sees_the_time_of_its_own_series():
+    made = Generator(lambda t, y: t[:, None] * y, **TIGHT)
+    times = random_batch((4, 4, 4)).times + torch.tensor([[0.0], [1.0], [2.0]])
+    z0 = torch.randn(2, 3, 1)
+    growth = ((times.square() - times[:, :1].square()) / 2).exp()
+    torch.testing.assert_close(made(z0, times)[..., 0], z0 * growth, **SOLVED)
+
+
 @pytest.mark.parametrize("settings", [TIGHT, {"method": "rk4", "step": 0.01}], ids=["own", "fixed"])
 def test_coupled_trajectories_solve_their_equation_together(settings):
     made = make_generator("batch", **settings)
