@@ -19,8 +19,8 @@ MOTIONS = ("anticlockwise spiral", "clockwise spiral", "fast oscillator", "slow 
 SPIRAL_FEATURES = ("x", "y")
 """Name of each feature: a coordinate in the plane."""
 
-_SPAN = 10.0
-_SHORTEST, _LONGEST = 20, 60
+_SPAN = 5.0
+_SHORTEST, _LONGEST = 15, 40
 _NOISE, _MISSING = 0.05, 0.2
 _OSCILLATOR = 2  # classes from here on swing to and fro
 
@@ -91,7 +91,7 @@ def draw_motions(count: int, generator: torch.Generator) -> Motions:
 
 
 def observe(motions: Motions, generator: torch.Generator) -> Series:
-    """Look at each motion 20 to 60 times at random moments.
+    """Look at each motion 15 to 40 times at random moments.
 
     Every coordinate has noise of deviation 0.05 and is missing with probability 0.2. Each series is
     labelled with its kind of motion.
