@@ -28,7 +28,7 @@ def test_the_default_is_six_hundred_series_of_four_kinds_and_many_lengths():
     series, motions = synthetic_series()
     assert len(series) == 600 and series.labels.bincount().tolist() == [150] * len(MOTIONS)
     assert torch.equal(series.labels, motions.kinds)
-    assert series.lengths.min() == 20 and series.lengths.max() == 60
+    assert series.lengths.min() == 15 and series.lengths.max() == 40
     assert series.mask.double().mean().item() == pytest.approx(0.8, abs=0.01)
     first = torch.zeros(len(series.times), dtype=torch.bool)
     first[series.starts[:-1]] = True

@@ -7,6 +7,7 @@ from abc import ABC, abstractmethod
 import torch
 from torch import Tensor, nn
 
+from bfno.models.likelihood import kl_to_standard_normal
 from bfno.models.ode_rnn import ODERNN
 from bfno.models.series import ObservedRows, network
 from bfno.ode import Stats
@@ -34,8 +35,7 @@ class Posterior:
 
     def divergence(self) -> Tensor:
         """Divergence from the standard normal distribution, averaged over latents, `(batch,)`."""
-        square = self.mean.square() + self.deviation.square()
-        return ((square - 1) / 2 - self.deviation.log()).mean(-1)
+        return kl_to_standard_normal(self.mean, self.deviation)
 
 
 class SeriesEncoder(nn.Module, ABC):
