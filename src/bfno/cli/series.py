@@ -57,7 +57,7 @@ def _reconstruct(**given: Any) -> None:
     """Draw series with a latent model's trajectories, between and after the observations."""
     from bfno.results.series_figures import check_new, write_reconstruction
     from bfno.train.load import open_run
-    from bfno.train.series import reconstruction
+    from bfno.train.series import hold_out, reconstruction
 
     words = _Words(**given)
     kinds = (("svg", "png"), ("csv",))
@@ -73,7 +73,7 @@ def _reconstruct(**given: Any) -> None:
     )
     opened = open_run(words.run)
     if words.hold_out is not None:
-        scores = reconstruction.evaluate_hold_out(opened, request, words.hold_out)
+        scores = hold_out.evaluate_hold_out(opened, request, words.hold_out)
         print(_hold_out_table({name: vars(score) for name, score in scores.items()}))
     if words.files():
         found = [dataclasses.asdict(one) for one in reconstruction.reconstruct(opened, request)]

@@ -4,7 +4,8 @@ import pytest
 
 from bfno.train.experiment import resolve
 from bfno.train.load import open_run
-from bfno.train.series.reconstruction import ReconstructionRequest, evaluate_hold_out
+from bfno.train.series.hold_out import evaluate_hold_out
+from bfno.train.series.reconstruction import ReconstructionRequest
 from bfno.train.session import start
 
 

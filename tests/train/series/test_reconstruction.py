@@ -12,9 +12,9 @@ from bfno.errors import ConfigError, DataError
 from bfno.train.experiment import resolve
 from bfno.train.families import family_of
 from bfno.train.family import TrainedRun
+from bfno.train.series.hold_out import evaluate_hold_out
 from bfno.train.series.reconstruction import (
     ReconstructionRequest,
-    evaluate_hold_out,
     reconstruct,
 )
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from bfno.data import Scaling, Series, SeriesTable, read_series
+from bfno.data import Scaling, Series, SeriesSplits, SeriesTable, read_series
 from bfno.errors import ConfigError, DataError
 from bfno.train.evaluation import class_scores, counted, explained_failure
 from bfno.train.family import Prediction, TestRequest, TrainedRun
@@ -20,7 +20,7 @@ from bfno.train.series.settings import SeriesConfig
 from bfno.train.series.task import confusion, is_pooled, summary
 from bfno.train.trees import merged
 
-__all__ = ["evaluate", "predict", "read_table"]
+__all__ = ["evaluate", "own_splits", "predict", "read_table", "scaling_of"]
 
 
 def evaluate(run: TrainedRun, request: TestRequest) -> dict[str, Any]:
@@ -76,7 +76,7 @@ def predict(run: TrainedRun, files: Iterable[Path]) -> Iterator[Prediction]:
         except DataError as error:
             yield Prediction(file, "", {}, error)
             continue
-        scaled = _scaling(run).apply(table.series)
+        scaled = scaling_of(run).apply(table.series)
         with explained_failure():
             # Each by itself where one would see the others: a prediction must not depend on them.
             size = 1 if run.model.couples_series else run.config.train.eval_batch
@@ -114,27 +114,38 @@ def read_table(run: TrainedRun, file: Path) -> SeriesTable:
     )
 
 
-def _scaling(run: TrainedRun) -> Scaling:
+def scaling_of(run: TrainedRun) -> Scaling:
+    """How times and values of the run's data became those that its model sees."""
     facts = run.facts["scaling"]
-    shift, scale = tuple(facts["shift"]), tuple(facts["scale"])
-    return Scaling(facts["span"], shift, scale, facts["limit"])
+    return Scaling(facts["span"], tuple(facts["shift"]), tuple(facts["scale"]), facts["limit"])
+
+
+def own_splits(run: TrainedRun, data_dir: Path | None = None) -> SeriesSplits:
+    """The data that a run was trained on.
+
+    Args:
+        run: The run.
+        data_dir: Where the files of data sets are; None is where the run found them.
+
+    Raises:
+        ConfigError: If they have other classes or features by now.
+        DataError: If files are missing or wrong.
+    """
+    changes = {} if data_dir is None else {"data": {"dir": data_dir}}
+    splits = load_data(SeriesConfig.model_validate(merged(run.config.as_dict(), changes)))
+    if splits.classes != run.model.class_names or splits.features != run.model.feature_names:
+        raise ConfigError(
+            run.config.data.path or run.config.data.name,
+            "has other classes or features than when the run was trained",
+            "name a table with those of the run, or train again",
+        )
+    return splits
 
 
 def _test_series(run: TrainedRun, request: TestRequest) -> Series:
     if request.data is not None:
-        series = _scaling(run).apply(read_table(run, Path(request.data)).series)
+        series = scaling_of(run).apply(read_table(run, Path(request.data)).series)
     else:
-        changes: dict[str, Any] = {}
-        if request.data_dir is not None:
-            changes = {"data": {"dir": request.data_dir}}
-        settings = merged(run.config.as_dict(), changes)
-        splits = load_data(SeriesConfig.model_validate(settings))
-        if splits.classes != run.model.class_names or splits.features != run.model.feature_names:
-            raise ConfigError(
-                run.config.data.path or run.config.data.name,
-                "has other classes or features than when the run was trained",
-                "evaluate on the data of the run, or train again",
-            )
-        series = splits.test
+        series = own_splits(run, request.data_dir).test
     count = min(len(series), request.limit or len(series))
     return series.take(torch.arange(count))

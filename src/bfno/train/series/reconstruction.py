@@ -5,9 +5,7 @@ from __future__ import annotations
 import difflib
 import logging
 import math
-from collections.abc import Callable
 from dataclasses import dataclass, replace
-from itertools import pairwise
 from pathlib import Path
 
 import torch
@@ -17,25 +15,22 @@ from bfno.data import Scaling, Series, SeriesBatch
 from bfno.errors import ConfigError
 from bfno.train.evaluation import explained_failure
 from bfno.train.family import TrainedRun, read_recipes
-from bfno.train.series.build import load_data
-from bfno.train.series.evaluation import read_table
-from bfno.train.series.settings import SeriesConfig
-from bfno.train.trees import merged
+from bfno.train.series.evaluation import own_splits, read_table, scaling_of
 
 __all__ = [
     "Curve",
-    "HoldOutScore",
     "Reconstruction",
     "ReconstructionRequest",
-    "evaluate_hold_out",
+    "chosen_series",
+    "expected_values",
     "reconstruct",
+    "require_trajectory",
 ]
 
 _logger = logging.getLogger(__name__)
 
 # More of them do not fit a page; a user who names others gets those.
 _FIRST_SERIES, _MOST_FEATURES = 3, 4
-_HIDING_SEED = 0
 
 
 @dataclass(frozen=True)
@@ -102,23 +97,6 @@ class Reconstruction:
     curves: dict[str, Curve]
 
 
-@dataclass(frozen=True)
-class HoldOutScore:
-    """Mean squared errors in scaled units at values that were hidden from the model.
-
-    Attributes:
-        values: Number of hidden values whose feature had been seen before in the same series.
-        model: Error of the mean over the latent samples.
-        series_mean: Error of the mean of what was left of the feature in the series.
-        last_value: Error of the value seen last before.
-    """
-
-    values: int
-    model: float
-    series_mean: float
-    last_value: float
-
-
 def reconstruct(run: TrainedRun, request: ReconstructionRequest) -> list[Reconstruction]:
     """Follow the latent trajectories of series over a dense time axis.
 
@@ -133,58 +111,23 @@ def reconstruct(run: TrainedRun, request: ReconstructionRequest) -> list[Reconst
         DataError: If files are missing or wrong.
         NumericalError: If the solver gives up.
     """
-    _require_trajectory(run)
+    require_trajectory(run)
     if request.points < 2:
         raise ConfigError("points", f"{request.points} make no line", "use 2 or more")
-    chosen = _load(run, request)
-    count = min(_FIRST_SERIES, len(chosen.series))
-    chosen = chosen.take(_places(chosen.series.ids, request.series) or list(range(count)))
+    chosen = chosen_series(run, request)
+    if not request.series:
+        chosen = chosen.take(list(range(min(_FIRST_SERIES, len(chosen.series)))))
     names = run.model.feature_names
     features = _features(names, chosen.series.mask.sum(0), request.features)
-    last = _last_times(chosen, request.until, _scaling(run).span)
+    last = _last_times(chosen, request.until, scaling_of(run).span)
     found = []
     for place, end in enumerate(last.tolist()):
         one = chosen.take([place])
         first = one.series.times[0].item()
         grid = torch.linspace(first, end, request.points, dtype=torch.float64)
         view = _look(run, one.series, grid)
-        found.append(_restored(_scaling(run), one, view, features, names))
+        found.append(_restored(scaling_of(run), one, view, features, names))
     return found
-
-
-def evaluate_hold_out(
-    run: TrainedRun, request: ReconstructionRequest, share: float
-) -> dict[str, HoldOutScore]:
-    """Hide rows of series and see how well they are reconstructed.
-
-    `interpolation` hides rows between the first and the last one, always the same; `extrapolation`
-    hides the last rows.
-
-    Args:
-        run: A trained latent model.
-        request: Which series; without names, all of them.
-        share: Share of the observed rows of each series that is hidden, at least one row.
-
-    Raises:
-        ConfigError: If the model has no latent trajectory, the share is no share, or nothing can
-            be hidden.
-        DataError: If files are missing or wrong.
-        NumericalError: If the solver gives up.
-    """
-    _require_trajectory(run)
-    if not 0 < share < 1:
-        raise ConfigError("--hold-out", f"{share:g} is no share of rows", "use 0.3, say")
-    chosen = _load(run, request)
-    series = chosen.series
-    if request.series:
-        series = chosen.take(_places(series.ids, request.series)).series
-    generator = torch.Generator().manual_seed(_HIDING_SEED)
-    order = torch.rand(len(series.times), generator=generator, dtype=torch.float64)
-    rules: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
-        "interpolation": lambda rows, luck: _some_between(rows, luck, share),
-        "extrapolation": lambda rows, _: rows[len(rows) - _count(share, len(rows)) :],
-    }
-    return {name: _score(run, series, _hidden(series, order, rule)) for name, rule in rules.items()}
 
 
 @dataclass(frozen=True)
@@ -215,7 +158,12 @@ class _View:
     at_rows: Tensor
 
 
-def _require_trajectory(run: TrainedRun) -> None:
+def require_trajectory(run: TrainedRun) -> None:
+    """Refuse a model without latent trajectories, and warn of one that has learned none.
+
+    Raises:
+        ConfigError: If the model has none.
+    """
     if not hasattr(run.model, "reconstruct"):
         methods = read_recipes("series.yaml")["methods"].items()
         latent = [name for name, recipe in methods if recipe["model"]["kind"] == "latent_ode"]
@@ -232,23 +180,17 @@ def _require_trajectory(run: TrainedRun) -> None:
         )
 
 
-def _scaling(run: TrainedRun) -> Scaling:
-    facts = run.facts["scaling"]
-    return Scaling(facts["span"], tuple(facts["shift"]), tuple(facts["scale"]), facts["limit"])
+def chosen_series(run: TrainedRun, request: ReconstructionRequest) -> _Chosen:
+    """The series that are asked for by name, or all there are."""
+    loaded = _load(run, request)
+    return loaded.take(_places(loaded.series.ids, request.series)) if request.series else loaded
 
 
 def _load(run: TrainedRun, request: ReconstructionRequest) -> _Chosen:
     if request.table is not None:
         table = read_table(run, request.table)
-        return _Chosen(_scaling(run).apply(table.series), table.series, table.origins.double())
-    changes = {} if request.data_dir is None else {"data": {"dir": request.data_dir}}
-    splits = load_data(SeriesConfig.model_validate(merged(run.config.as_dict(), changes)))
-    if splits.features != run.model.feature_names:
-        raise ConfigError(
-            run.config.data.path or run.config.data.name,
-            "has other features than when the run was trained",
-            "name a table with those of the run, or train again",
-        )
+        return _Chosen(scaling_of(run).apply(table.series), table.series, table.origins.double())
+    splits = own_splits(run, request.data_dir)
     # A split is scaled already, and its series do not know when they began.
     values = splits.scaling.restore(splits.test.values.double())
     origins = torch.zeros(len(splits.test), dtype=torch.float64)
@@ -294,12 +236,12 @@ def _end(one: Series) -> Tensor:
 def _look(run: TrainedRun, one: Series, grid: Tensor) -> _View:
     batch = one.batch(torch.tensor([0]))
     # At the rows too: the error is that at their times, not near them.
-    paths = _expected(run, batch, torch.cat((batch.times[0], grid))[None])[:, 0]
+    paths = expected_values(run, batch, torch.cat((batch.times[0], grid))[None])[:, 0]
     rows = len(one.times)
     return _View(grid, paths[:, rows:], paths[:, :rows])
 
 
-def _expected(run: TrainedRun, batch: SeriesBatch, at: Tensor) -> Tensor:
+def expected_values(run: TrainedRun, batch: SeriesBatch, at: Tensor) -> Tensor:
     """Scaled values at times `(batch, times)`: `(samples, batch, times, features)`."""
     like = next(run.model.parameters())
     there = batch.to(like.device, like.dtype)
@@ -337,58 +279,3 @@ def _restored(
 
 def _root_mean_square(errors: Tensor) -> float | None:
     return errors.square().mean().sqrt().item() if len(errors) else None
-
-
-def _count(share: float, rows: int) -> int:
-    """How many of the rows to hide: at least one, but never all."""
-    return min(max(1, round(share * rows)), rows - 1)
-
-
-def _some_between(rows: Tensor, luck: Tensor, share: float) -> Tensor:
-    """Some of the rows but neither the first nor the last, those of the least luck."""
-    inner = rows[1:-1]
-    return inner[luck[inner].argsort()[: _count(share, len(rows))]]
-
-
-def _hidden(series: Series, order: Tensor, rule: Callable[[Tensor, Tensor], Tensor]) -> Tensor:
-    """Whether each row is hidden, `(rows,)`; series of a single observed row keep it."""
-    hidden = torch.zeros(len(series.times), dtype=torch.bool)
-    observed, starts = series.mask.any(-1), series.starts.tolist()
-    for first, end in pairwise(starts):
-        rows = first + observed[first:end].nonzero().squeeze(1)
-        if len(rows) > 1:
-            hidden[rule(rows, order)] = True
-    return hidden
-
-
-def _score(run: TrainedRun, series: Series, hidden: Tensor) -> HoldOutScore:
-    """Errors at hidden values of features that were seen before; the same for all rivals."""
-    mask = series.mask & ~hidden[:, None]
-    kept = replace(series, mask=mask, values=series.values.where(mask, 0.0))
-    errors = torch.zeros(3, dtype=torch.float64)
-    count = 0
-    # Each by itself where one would see the others; else many, which is faster.
-    size = 1 if run.model.couples_series else run.config.train.eval_batch
-    for samples in torch.arange(len(series)).split(size):
-        batch = kept.batch(samples)
-        means = _expected(run, batch, batch.times).mean(0)
-        for place, index in enumerate(samples.tolist()):
-            rows = slice(*series.starts[index : index + 2].tolist())
-            seen, values = mask[rows], kept.values[rows].double()
-            last, known = _last_seen(values, seen)
-            wanted = series.mask[rows] & hidden[rows, None] & known
-            mean = (values.sum(0) / seen.sum(0).clamp(min=1)).expand_as(values)
-            guesses = torch.stack((means[place, : len(values)], mean, last))
-            wrong = (guesses - series.values[rows].double()).square()[:, wanted]
-            errors, count = errors + wrong.sum(1), count + wrong.shape[1]
-    if count == 0:
-        why = "has too few rows to hide any of them"
-        raise ConfigError(run.config.data.name, why, "name series of three rows or more")
-    return HoldOutScore(count, *(errors / count).tolist())
-
-
-def _last_seen(values: Tensor, seen: Tensor) -> tuple[Tensor, Tensor]:
-    """The value of each feature that was seen last up to each row, and whether there is one."""
-    number = torch.arange(len(values))[:, None].expand_as(values)
-    latest = number.where(seen, torch.tensor(-1)).cummax(0).values
-    return values.gather(0, latest.clamp(min=0)), latest >= 0
