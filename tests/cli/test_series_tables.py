@@ -102,8 +102,8 @@ ODD_TABLES = {
     "times twice": "q,1,1,1,low\nq,1,2,1,low\n",
     "missing cells": "q,0,,,low\nq,1,NaN,2,low\n",
     "never observed": "q,0,,,low\n",
-    "large times": "q,1e12,1,1,low\nq,1.1e12,1,1,low\n",
-    "date-times": "q,2024-01-01T10:00,1,1,low\nq,2024-01-01T11:30,1,1,low\n",
+    "large times": "q,1000000000000,1,1,low\nq,1000000000009,1,1,low\n",
+    "date-times": "q,2024-01-01T10:00:00,1,1,low\nq,2024-01-01T10:00:07,1,1,low\n",
     "mixed lengths": GOOD + "q,0,1,1,low\n",
 }
 
@@ -130,9 +130,10 @@ def test_an_odd_table_gets_finite_answers(name, command, trained, tmp_path, caps
         ("id,time,pulse,label\np,0,1,low\n", "temp"),
         ("id,time,pulse,temp,extra,label\np,0,1,1,1,low\n", "extra"),
         (HEAD + "p,0,1,1,middling\n", "middling"),
+        (HEAD + "p,0,1,1,low\np,36000,1,1,low\n", "series 'p' lasts"),
     ],
 )
-def test_unknown_features_and_labels_are_named(head, named, trained, tmp_path, capsys):
+def test_unknown_features_labels_and_units_are_named(head, named, trained, tmp_path, capsys):
     table = tmp_path / "other.csv"
     table.write_text(head)
     assert main(["eval", str(trained / "run"), "--data", str(table)]) == 3

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
-from bfno.data import SeriesSource, SeriesSplits, load_series
-from bfno.errors import ConfigError
+import torch
+
+from bfno.data import Series, SeriesSource, SeriesSplits, load_series
+from bfno.errors import ConfigError, DataError
 from bfno.models import SeriesModel
 from bfno.presets import SeriesData
 from bfno.presets.build_series import build_series_model
 from bfno.train.series.settings import SeriesConfig
 
-__all__ = ["build_model", "load_data"]
+__all__ = ["build_model", "load_data", "refuse_endless"]
+
+# Durations of the longest training series: seconds instead of hours are 3,600.
+_LONGEST = 100.0
 
 
 def load_data(config: SeriesConfig) -> SeriesSplits:
@@ -19,7 +24,33 @@ def load_data(config: SeriesConfig) -> SeriesSplits:
         DataError: If files are missing or wrong.
     """
     settings = config.data.model_dump(exclude={"times"})
-    return load_series(SeriesSource(**settings), config.seed)
+    splits = load_series(SeriesSource(**settings), config.seed)
+    refuse_endless(splits.test, config.data.test_path or config.data.path or config.data.name)
+    return splits
+
+
+def refuse_endless(series: Series, source: object) -> None:
+    """Refuse series that last so long that their times can only be in another unit.
+
+    An equation would be followed through all of that time, in steps that suit the training's.
+
+    Args:
+        series: Scaled series: the longest one of the training lasts one.
+        source: Where they come from, for the message.
+
+    Raises:
+        DataError: If there is such a series.
+    """
+    longest = int(series.times.argmax())
+    duration = float(series.times[longest])
+    if duration > _LONGEST:
+        owner = int(torch.searchsorted(series.starts, longest, right=True)) - 1
+        raise DataError(
+            source,
+            f"series {series.ids[owner]!r} lasts {duration:.3g} times as long as any of the "
+            "training",
+            "give times in the unit of the training, or cut it",
+        )
 
 
 def build_model(config: SeriesConfig, features: int, classes: int, by_row: bool) -> SeriesModel:

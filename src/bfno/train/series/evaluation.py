@@ -13,7 +13,7 @@ from bfno.data import Scaling, Series, SeriesSplits, SeriesTable, read_series
 from bfno.errors import ConfigError, DataError
 from bfno.train.evaluation import class_scores, counted, explained_failure
 from bfno.train.family import Prediction, TestRequest, TrainedRun
-from bfno.train.series.build import load_data
+from bfno.train.series.build import load_data, refuse_endless
 from bfno.train.series.metrics import confidence_intervals
 from bfno.train.series.predictions import SeriesPredictions, predict_series
 from bfno.train.series.settings import SeriesConfig
@@ -104,14 +104,15 @@ def read_table(run: TrainedRun, file: Path) -> SeriesTable:
     Raises:
         DataError: If it cannot be read, or does not hold the features of the run.
     """
-    settings = run.config.data
-    return read_series(
+    table = read_series(
         file,
-        columns=settings.columns,
+        columns=run.config.data.columns,
         labels="row" if run.facts["by_row"] else "series",
         features=run.model.feature_names,
         classes=run.model.class_names,
     )
+    refuse_endless(scaling_of(run).apply(table.series), file)
+    return table
 
 
 def scaling_of(run: TrainedRun) -> Scaling:
