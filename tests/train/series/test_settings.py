@@ -70,6 +70,17 @@ def test_a_misspelt_option_gets_the_nearest_one():
         resolve("physionet/latent-bfno-node", changes={"model": {"grd": "batch"}})
 
 
+@pytest.mark.parametrize(("given", "sets"), [("a", ("a",)), ("a,b", ("a", "b")), ("[b]", ("b",))])
+def test_sets_of_physionet_are_named_as_one_would(given, sets):
+    config = resolve("physionet/gru-d", changes=read_settings([f"data.sets={given}"]))
+    assert config.data.sets == sets
+
+
+def test_an_unknown_set_is_refused_by_name():
+    with pytest.raises(ConfigError, match=r"^data\.sets.*'a' or 'b'"):
+        resolve("physionet/gru-d", changes={"data": {"sets": "c"}})
+
+
 def test_an_unknown_method_gets_the_nearest_ones():
     with pytest.raises(ConfigError, match=r"physionet/gru-dd: .*physionet/gru-d"):
         resolve("physionet/gru-dd")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import BeforeValidator, Field
 
 from bfno.train.config import Config, Settings
 
@@ -23,6 +23,11 @@ __all__ = [
 Size = Annotated[int, Field(ge=1, le=65536)]
 Head = Annotated[tuple[Size, ...], Field(max_length=8)]
 Method = Literal["euler", "midpoint", "heun", "rk4"]
+
+
+def _parts(value: object) -> object:
+    """`a,b` on a command line means what `[a, b]` means in a file."""
+    return tuple(value.split(",")) if isinstance(value, str) else value
 
 
 class SeriesDataSettings(Settings):
@@ -52,7 +57,11 @@ class SeriesDataSettings(Settings):
     dir: Path | None = None
     path: Path | None = None
     test_path: Path | None = None
-    sets: tuple[Literal["a", "b"], ...] = Field(default=("a",), min_length=1, max_length=2)
+    sets: Annotated[
+        tuple[Literal["a", "b"], ...],
+        BeforeValidator(_parts),
+        Field(min_length=1, max_length=2),
+    ] = ("a",)
     quantum: float | None = Field(default=None, gt=0, le=48)
     times: Literal["own", "union"] = "own"
     validation: float = Field(default=0.1, ge=0, lt=1)
