@@ -15,3 +15,12 @@ def test_digits_example_learns_and_draws(tmp_path, capsys):
     assert all(accuracy > 0.3 for accuracy in final.values())
     assert (tmp_path / "digits.png").stat().st_size > 10_000
     assert "NFE forward" in capsys.readouterr().out
+
+
+def test_series_example_learns(capsys):
+    torch.set_default_dtype(torch.float32)
+    example = runpy.run_path(str(REPOSITORY / "examples" / "classify_series.py"))
+    accuracy, error = example["main"](epochs=3)
+    # Four classes: chance is 25 %; scaled values have a variance of one.
+    assert accuracy > 0.3 and error < 0.9
+    assert "432 series, 4 classes" in capsys.readouterr().out
