@@ -93,22 +93,25 @@ def test_a_table_that_cannot_be_read_spoils_no_other(tmp_path):
     assert [one.error for one in found[1:]] == [None, None]
 
 
-def test_a_prediction_does_not_depend_on_its_neighbours_even_if_the_model_couples_them(tmp_path):
-    changes = {"model": {"grid": "batch"}}
-    table = write_table(tmp_path / "mine.csv")
-    config = tiny("latent-bfno-node", {**changes, "data": {"path": str(table)}})
-    start(config, tmp_path / "run")
+@pytest.mark.parametrize("grid", ["latent", "batch"])
+def test_only_a_model_that_couples_series_needs_the_neighbours_and_says_so(tmp_path, caplog, grid):
+    # Labels of rows: that of a series is read from its initial state, which couples nothing.
+    table = write_table(tmp_path / "mine.csv", by_row=True)
+    # Fixed steps: adaptive ones would suit all series of a batch, within the tolerance.
+    changes = {"model": {"grid": grid}, "solver": {"method": "rk4"}}
+    start(tiny("latent-bfno-node", {**changes, "data": {"path": str(table)}}), tmp_path / "run")
     run = open_run(tmp_path / "run")
-    assert run.model.couples_series
     family = family_of(run.config.experiment)
-    both = write_table(tmp_path / "both.csv", seed=3, count=2)
+    both = write_table(tmp_path / "both.csv", seed=3, by_row=True, count=2)
     lines = both.read_text().splitlines()
     alone = tmp_path / "alone.csv"
     alone.write_text("\n".join([lines[0], *(line for line in lines if line.startswith("p01"))]))
-    together = list(family.predict(run, [both]))[1].probabilities
-    apart = next(iter(family.predict(run, [alone]))).probabilities
-    assert apart == pytest.approx(together, abs=1e-6)
-    assert family.evaluate(run, TestRequest())["transductive"] is True
+    together = [one.probabilities["high"] for one in family.predict(run, [both])][8:]
+    apart = [one.probabilities["high"] for one in family.predict(run, [alone])]
+    coupled = grid == "batch"
+    assert (apart != pytest.approx(together, abs=1e-6)) == coupled
+    assert ("depends on the other series of the file" in caplog.text) == coupled
+    assert family.evaluate(run, TestRequest())["transductive"] is coupled
 
 
 def test_the_test_split_of_a_run_is_judged_as_in_its_training(tmp_path):

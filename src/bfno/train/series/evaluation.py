@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -21,6 +22,8 @@ from bfno.train.series.task import confusion, is_pooled, summary
 from bfno.train.trees import merged
 
 __all__ = ["evaluate", "own_splits", "predict", "read_table", "scaling_of"]
+
+_logger = logging.getLogger(__name__)
 
 
 def evaluate(run: TrainedRun, request: TestRequest) -> dict[str, Any]:
@@ -77,10 +80,10 @@ def predict(run: TrainedRun, files: Iterable[Path]) -> Iterator[Prediction]:
             yield Prediction(file, "", {}, error)
             continue
         scaled = scaling_of(run).apply(table.series)
+        if run.model.couples_series:
+            _logger.warning("%s: a prediction depends on the other series of the file", file)
         with explained_failure():
-            # Each by itself where one would see the others: a prediction must not depend on them.
-            size = 1 if run.model.couples_series else run.config.train.eval_batch
-            found = predict_series(run.model, scaled, size, "own")
+            found = predict_series(run.model, scaled, run.config.train.eval_batch, "own")
         yield from _named(run, file, table, found)
 
 

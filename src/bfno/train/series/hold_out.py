@@ -101,9 +101,7 @@ def _score(run: TrainedRun, series: Series, hidden: Tensor) -> HoldOutScore:
     kept = replace(series, mask=mask, values=series.values.where(mask, 0.0))
     errors = torch.zeros(3, dtype=torch.float64)
     count = 0
-    # Each by itself where one would see the others; else many, which is faster.
-    size = 1 if run.model.couples_series else run.config.train.eval_batch
-    for samples in torch.arange(len(series)).split(size):
+    for samples in torch.arange(len(series)).split(run.config.train.eval_batch):
         batch = kept.batch(samples)
         means = expected_values(run, batch, batch.times).mean(0)
         for place, index in enumerate(samples.tolist()):

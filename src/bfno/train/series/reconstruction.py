@@ -100,7 +100,8 @@ class Reconstruction:
 def reconstruct(run: TrainedRun, request: ReconstructionRequest) -> list[Reconstruction]:
     """Follow the latent trajectories of series over a dense time axis.
 
-    Each series is taken by itself, so that its line does not depend on the others.
+    Each series is taken by itself, so that its line does not depend on the others; a model that
+    couples series sees the first ones of the data beside it, as in an evaluation.
 
     Args:
         run: A trained latent model.
@@ -114,18 +115,19 @@ def reconstruct(run: TrainedRun, request: ReconstructionRequest) -> list[Reconst
     require_trajectory(run)
     if request.points < 2:
         raise ConfigError("points", f"{request.points} make no line", "use 2 or more")
-    chosen = chosen_series(run, request)
-    if not request.series:
-        chosen = chosen.take(list(range(min(_FIRST_SERIES, len(chosen.series)))))
+    loaded = _load(run, request)
+    count = min(_FIRST_SERIES, len(loaded.series))
+    places = _places(loaded.series.ids, request.series) or list(range(count))
+    chosen = loaded.take(places)
     names = run.model.feature_names
     features = _features(names, chosen.series.mask.sum(0), request.features)
     last = _last_times(chosen, request.until, scaling_of(run).span)
     found = []
-    for place, end in enumerate(last.tolist()):
-        one = chosen.take([place])
+    for place, end in zip(places, last.tolist(), strict=True):
+        one = loaded.take([place])
         first = one.series.times[0].item()
         grid = torch.linspace(first, end, request.points, dtype=torch.float64)
-        view = _look(run, one.series, grid)
+        view = _look(run, loaded.series, place, grid)
         found.append(_restored(scaling_of(run), one, view, features, names))
     return found
 
@@ -233,11 +235,15 @@ def _end(one: Series) -> Tensor:
     return one.times[observed][-1] if bool(observed.any()) else one.times[0]
 
 
-def _look(run: TrainedRun, one: Series, grid: Tensor) -> _View:
-    batch = one.batch(torch.tensor([0]))
-    # At the rows too: the error is that at their times, not near them.
-    paths = expected_values(run, batch, torch.cat((batch.times[0], grid))[None])[:, 0]
-    rows = len(one.times)
+def _look(run: TrainedRun, series: Series, place: int, grid: Tensor) -> _View:
+    count = run.config.train.eval_batch if run.model.couples_series else 1
+    others = [other for other in range(len(series)) if other != place][: count - 1]
+    batch = series.batch(torch.tensor([place, *others]))
+    rows = int(series.lengths[place])
+    # At the rows too: the error is that at their times, not near them. The others stand still.
+    at = batch.times[:, -1:].repeat(1, rows + len(grid))
+    at[0] = torch.cat((batch.times[0, :rows], grid))
+    paths = expected_values(run, batch, at)[:, 0]
     return _View(grid, paths[:, rows:], paths[:, :rows])
 
 
