@@ -32,7 +32,7 @@ def series_preset(data: str, method: str, tree: Mapping[str, Any]) -> Tree:
         recipes["data"][data],
         recipes["protocols"].get(protocol, {}),
         recipes["methods"][method],
-        *(scale.get(part, {}) for part in ("all", data, method)),
+        *(scale.get(part, {}) for part in ("all", data, method, f"{data}/{method}")),
     )
     settings: Tree = {"data": {"name": data}, "model": {}}
     for layer in layers:
