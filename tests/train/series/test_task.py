@@ -42,7 +42,7 @@ def test_every_training_series_is_in_one_batch():
 @pytest.mark.parametrize("epoch", [0, 25])
 def test_the_loss_is_the_published_sum(method, samples, epoch):
     """Negative bound of the likelihood plus 100 cross-entropies, divided by the samples once."""
-    config = tiny(method, {"loss": {"deviation": 0.3}})
+    config = tiny(method, {"loss": {"deviation": 0.3, "classification": 100.0}})
     task, model = _made(config)
     chosen = torch.arange(10)
     torch.manual_seed(1)
