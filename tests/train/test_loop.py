@@ -17,6 +17,7 @@ from bfno.train.images.task import ImageTask, evaluate_images
 from bfno.train.load import open_run
 from bfno.train.loop import derive_seed
 from bfno.train.session import resume, start
+from bfno.train.tasks import Evaluation
 from tests.train.runs import metrics, tiny, weights
 
 
@@ -80,6 +81,18 @@ def test_metrics_are_those_of_the_weights(tmp_path):
     assert confusion.sum(1).tolist() == torch.bincount(data.test.labels, minlength=10).tolist()
     # Midpoint in one step over the interval: two evaluations.
     assert record["result"]["forward_nfe"] == record["result"]["test_nfe"] == 2
+
+
+def test_among_equals_the_epoch_of_the_smallest_loss_is_chosen(tmp_path, monkeypatch):
+    losses = iter((0.5, 0.3, 0.4, 0.3))
+
+    def evaluate(self, model, split, batch, share):
+        return Evaluation({"accuracy": 0.75, "loss": next(losses), "nfe": 1.0}, [[1]])
+
+    monkeypatch.setattr(ImageTask, "evaluate", evaluate)
+    monkeypatch.setattr(ImageTask, "splits", ("validation",))
+    record = start(tiny({"train": {"epochs": 4}}), tmp_path / "run")
+    assert record["chosen_epoch"] == 2
 
 
 def test_training_does_not_look_at_the_test_images(tmp_path, monkeypatch):

@@ -61,6 +61,13 @@ class Progress:
     metrics_size: int = 0
 
 
+def _rank(metrics: dict[str, Any], selection: str) -> tuple[float, float]:
+    """What to compare epochs by; later ones are better where there is nothing else."""
+    value = metrics.get(selection, metrics["epoch"])
+    # A small split knows few values: among equals, the surer model is the better one.
+    return value, -metrics.get("validation_loss", 0.0)
+
+
 class Watcher:
     """What the loop tells about itself; a display or a log overrides what it needs."""
 
@@ -225,10 +232,9 @@ class Trainer:
         if self.processes.is_first:
             self.run.append_metrics(metrics)
         selection = f"validation_{self.task.selection}"
-        value = metrics.get(selection, metrics["epoch"])
-        if not progress.best or value > progress.best["value"]:
+        rank = _rank(metrics, selection)
+        if not progress.best or rank > _rank(progress.best["metrics"], selection):
             progress.best = {
-                "value": value,
                 "by": selection if selection in metrics else "last epoch",
                 "step": progress.step,
                 "metrics": metrics,

@@ -16,7 +16,7 @@ def _scores(tmp_path, method, epochs):
 
 
 def test_a_latent_model_interpolates_better_than_the_mean(tmp_path):
-    """Half a minute of training halves the error of the mean at rows that were hidden."""
+    """A little training halves the error of the mean at rows that were hidden."""
     found = _scores(tmp_path, "latent-ode", 10)
     assert 2 * found["interpolation"].model < found["interpolation"].series_mean
 
