@@ -14,20 +14,12 @@ from PIL import Image
 import bfno
 from bfno.cli import main
 from bfno.presets import IMAGE_PRESETS, SERIES_DATA, SERIES_METHODS
+from tests.cli.output import error_line
 
 TINY = [
     *("--scale", "smoke", "--set", "threads=1", "--set", "solver.method=midpoint"),
     *("--set", "train.epochs=1", "--set", "model.width=2", "--set", "model.depth=1"),
 ]
-
-
-def _errors(capsys) -> str:
-    """The one line that an error prints."""
-    printed = capsys.readouterr()
-    assert "Traceback" not in printed.err
-    assert printed.err.count("\n") == 1 and printed.err.startswith("error: ")
-    assert ". Fix: " in printed.err
-    return printed.err
 
 
 @pytest.fixture(scope="module")
@@ -170,7 +162,7 @@ def test_compare_and_report_take_runs(digits_run, tmp_path, capsys):
     assert "bfno-node" in page.read_text()
     capsys.readouterr()
     assert main(["report", str(digits_run), "-o", str(page)]) == 2
-    assert "report.html" in _errors(capsys)
+    assert "report.html" in error_line(capsys)
 
 
 def test_config_prints_what_train_takes(tmp_path, capsys):
@@ -217,7 +209,7 @@ def test_wrong_words_are_one_line_with_the_fix(tmp_path, monkeypatch, capsys, wo
     monkeypatch.delenv("BFNO_DATA", raising=False)
     assert main(words) == code
     if message:
-        assert message in _errors(capsys)
+        assert message in error_line(capsys)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -236,7 +228,7 @@ def test_a_checkpoint_of_another_model_is_refused(digits_run, tmp_path, capsys):
     (run / "config.yaml").write_text(config)
     capsys.readouterr()
     assert main(["eval", str(run)]) == 2
-    assert "another model" in _errors(capsys)
+    assert "another model" in error_line(capsys)
 
 
 def test_an_internal_error_shows_its_traceback_only_when_asked(monkeypatch, capsys):
@@ -245,7 +237,7 @@ def test_an_internal_error_shows_its_traceback_only_when_asked(monkeypatch, caps
 
     monkeypatch.setattr("bfno.train.experiment.resolve", broken)
     assert main(["config", "digits/node"]) == 1
-    assert "internal: KeyError" in _errors(capsys)
+    assert "internal: KeyError" in error_line(capsys)
     assert main(["config", "digits/node", "--debug"]) == 1
     assert "Traceback" in capsys.readouterr().err
 

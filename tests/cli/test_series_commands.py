@@ -5,20 +5,12 @@ import csv
 import pytest
 
 from bfno.cli import main
+from tests.cli.output import error_line
 
 QUICK = [
     *("--scale", "smoke", "--set", "threads=1", "--set", "train.epochs=1"),
     *("--set", "solver.method=midpoint", "--set", "solver.step=0.1"),
 ]
-
-
-def _errors(capsys) -> str:
-    """The one line that an error prints."""
-    printed = capsys.readouterr()
-    assert "Traceback" not in printed.err
-    assert printed.err.count("\n") == 1 and printed.err.startswith("error: ")
-    assert ". Fix: " in printed.err
-    return printed.err
 
 
 @pytest.fixture(scope="module")
@@ -41,7 +33,7 @@ def test_reconstruct_draws_into_the_run_and_the_report_shows_it(runs, tmp_path, 
     content = picture.read_bytes()
     assert content.startswith(b"<svg")
     assert main(["reconstruct", str(run)]) == 2
-    assert "--force" in _errors(capsys)
+    assert "--force" in error_line(capsys)
     assert main(["reconstruct", str(run), "--force"]) == 0
     assert picture.read_bytes() == content  # the same bytes each time
     assert main(["report", str(run), "-o", str(page)]) == 0
@@ -104,5 +96,5 @@ def test_wrong_words_are_one_line_and_write_nothing(
     force = ["--force"]  # what an earlier test has drawn is not what is tested here
     capsys.readouterr()
     assert main(["reconstruct", str(runs / run), *words, *out, *force]) == code
-    assert message in _errors(capsys)
+    assert message in error_line(capsys)
     assert list(tmp_path.iterdir()) == []

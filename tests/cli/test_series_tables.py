@@ -7,18 +7,10 @@ import json
 import pytest
 
 from bfno.cli import main
+from tests.cli.output import error_line
 from tests.train.series.test_evaluation import write_table
 
 QUICK = ["--scale", "smoke", "--set", "threads=1", "--set", "data.train_limit=null"]
-
-
-def _error(capsys) -> str:
-    """The one line that an error prints."""
-    printed = capsys.readouterr()
-    assert "Traceback" not in printed.err
-    lines = [line for line in printed.err.splitlines() if not line.startswith("note: ")]
-    assert len(lines) == 1 and lines[0].startswith("error: ") and ". Fix: " in lines[0]
-    return lines[0]
 
 
 @pytest.fixture(scope="module")
@@ -92,7 +84,7 @@ def test_a_bad_table_is_one_line_with_file_and_place(name, tmp_path, capsys):
     table.write_text(content)
     words = ["train", "series/gru-d", "--out", str(tmp_path / "run"), *QUICK]
     assert main([*words, "--set", f"data.path={table}"]) == 3
-    assert named in _error(capsys)
+    assert named in error_line(capsys)
     assert not (tmp_path / "run").exists()
 
 
@@ -137,10 +129,10 @@ def test_unknown_features_labels_and_units_are_named(head, named, trained, tmp_p
     table = tmp_path / "other.csv"
     table.write_text(head)
     assert main(["eval", str(trained / "run"), "--data", str(table)]) == 3
-    assert named in _error(capsys)
+    assert named in error_line(capsys)
 
 
 def test_a_missing_file_is_one_line(tmp_path, capsys):
     words = ["train", "series/gru-d", "--out", str(tmp_path / "run"), *QUICK]
     assert main([*words, "--set", "data.path=nowhere.csv"]) == 3
-    assert "nowhere.csv" in _error(capsys)
+    assert "nowhere.csv" in error_line(capsys)

@@ -166,7 +166,7 @@ def test_reconstruction_goes_between_the_rows_and_beyond_them():
     model, batch = make_latent(**TIGHT), random_batch()
     wanted = torch.tensor([[1.5, 0.05], [0.3, 0.3], [2.0, 0.0]])
     found = model.reconstruct(*batch, wanted)
-    z0 = model.encoder(*batch).sample(model.noise)
+    z0 = model._start(model.encoder(*batch))
     for series in range(3):
         for number in range(2):
             ts = torch.stack((torch.zeros(()), wanted[series, number]))
@@ -207,13 +207,13 @@ def test_a_label_of_the_series_is_read_from_the_initial_state_alone():
         for parameter in model.generator.parameters():
             parameter.mul_(2)
     assert torch.equal(model(*batch).scores, scores)
-    z0 = model.encoder(*batch).sample(model.noise)
+    z0 = model._start(model.encoder(*batch))
     torch.testing.assert_close(scores, model.head(z0), **EXACT)
 
 
 def test_labels_of_rows_are_read_from_the_states_at_their_times():
     model, batch = make_latent("augmented"), random_batch()
-    path = model.generator(model.encoder(*batch).sample(model.noise), batch.times)
+    path = model.generator(model._start(model.encoder(*batch)), batch.times)
     assert path.shape[-1] == LATENTS + 2
     output = model(*batch)
     torch.testing.assert_close(output.scores, model.head(path), **EXACT)

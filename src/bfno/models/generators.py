@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from bfno.ode import Stats, solve
-from bfno.ode.solve import read_options
+from bfno.ode.block import solver_settings
 from bfno.ode.tableaus import find_method
 
 __all__ = ["CoupledGenerator", "Generator"]
@@ -60,16 +60,9 @@ class Generator(nn.Module):
                 "a field that couples series needs all of them at the same time; use "
                 "CoupledGenerator"
             )
-        find_method(method)
-        read_options(options)
         self.field, self.augment = field, augment
-        self.settings = {
-            "method": method,
-            "rtol": rtol,
-            "atol": atol,
-            "gradient": gradient,
-            **options,
-        }
+        tolerances = {"rtol": rtol, "atol": atol}
+        self.settings = solver_settings(method, gradient, **tolerances, **options)
         self.stats = Stats()
 
     def forward(self, z0: Tensor, times: Tensor) -> Tensor:

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from bfno.models.encoders import Posterior, SeriesEncoder
 from bfno.models.generators import Generator
-from bfno.models.series import SeriesModel, SeriesOutput, dense, network
+from bfno.models.series import SeriesModel, SeriesOutput, dense, latent_noise, network
 
 __all__ = ["LatentODE"]
 
@@ -56,10 +56,6 @@ class LatentODE(SeriesModel):
         latents, size = encoder.latents, encoder.latents + generator.augment
         self.decoder = dense(size, features)
         self.head = network(size if by_row else latents, *head, self.outputs, activation=nn.ReLU)
-        fixed = torch.Generator().manual_seed(_NOISE_SEED)
-        noise = torch.randn(samples, 1, latents, generator=fixed, dtype=torch.float64)
-        self.noise: Tensor
-        self.register_buffer("noise", noise.to(torch.get_default_dtype()), persistent=False)
 
     def _run(self, times: Tensor, values: Tensor, mask: Tensor) -> SeriesOutput:
         posterior = self.encoder(times, values, mask)
@@ -98,16 +94,8 @@ class LatentODE(SeriesModel):
         return self.decoder(_undo(path, order)[:, :, 1:])
 
     def _start(self, posterior: Posterior) -> Tensor:
-        noise = self.noise
-        if self.training:
-            noise = torch.randn(
-                self.samples, *posterior.mean.shape, dtype=noise.dtype, device=noise.device
-            )
+        noise = latent_noise(self.samples, posterior.mean, training=self.training)
         return posterior.sample(noise)
-
-
-_NOISE_SEED = 1991
-"""Any number does; it only has to stay the same."""
 
 
 def _undo(path: Tensor, order: Tensor) -> Tensor:

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from bfno.models.gated import gated_update, run_gru
 from bfno.models.imputation import row_gaps
 from bfno.models.likelihood import kl_to_standard_normal
-from bfno.models.series import ObservedRows, SeriesModel, SeriesOutput, dense, network
+from bfno.models.series import ObservedRows, SeriesModel, SeriesOutput, dense, latent_noise, network
 
 __all__ = ["RecurrentVAE"]
 
@@ -82,7 +82,8 @@ class RecurrentVAE(SeriesModel):
 
     def _run(self, times: Tensor, values: Tensor, mask: Tensor) -> SeriesOutput:
         mean, deviation = self._initial(times, values, mask)
-        initial = mean + deviation * self._noise(mean)
+        noise = latent_noise(self.samples, mean, training=self.training)
+        initial = mean + deviation * noise
         rows = ObservedRows(times, values, mask)
         states = self._unfolded(initial, row_gaps(rows.times))
         prediction = _each(rows, self.show(self.hide(states).tanh()))
@@ -104,13 +105,6 @@ class RecurrentVAE(SeriesModel):
         last = states[torch.arange(len(states)), rows.present.sum(1)]
         mean, deviation = self.posterior(last).chunk(2, dim=-1)
         return mean, deviation.abs()
-
-    def _noise(self, mean: Tensor) -> Tensor:
-        if self.training:
-            return torch.randn(self.samples, *mean.shape, dtype=mean.dtype, device=mean.device)
-        fixed = torch.Generator().manual_seed(0)
-        shape = (self.samples, 1, mean.shape[-1])
-        return torch.randn(shape, generator=fixed, dtype=torch.float64).to(mean)
 
     def _unfolded(self, initial: Tensor, gaps: Tensor) -> Tensor:
         """States before the first observed row and at each, `(samples, batch, rows + 1, latents)`.

@@ -11,7 +11,15 @@ from torch import Tensor, nn
 
 from bfno.ode import Stats
 
-__all__ = ["ObservedRows", "SeriesModel", "SeriesOutput", "dense", "network", "tanh_network"]
+__all__ = [
+    "ObservedRows",
+    "SeriesModel",
+    "SeriesOutput",
+    "dense",
+    "latent_noise",
+    "network",
+    "tanh_network",
+]
 
 
 @dataclass(frozen=True)
@@ -147,6 +155,29 @@ class ObservedRows:
     @staticmethod
     def _at(number: Tensor, states: Tensor) -> Tensor:
         return states.gather(1, number.unsqueeze(-1).expand(-1, -1, states.shape[-1]))
+
+
+def latent_noise(samples: int, mean: Tensor, *, training: bool) -> Tensor:
+    """Standard normal numbers for samples of initial states.
+
+    Args:
+        samples: Number of samples.
+        mean: What they scatter around, `(batch, latents)`.
+        training: Whether they are random. If not, they are the same for every series and in every
+            call, so that outputs are reproducible and do not depend on the batch.
+
+    Returns:
+        `(samples, batch, latents)` in training, else `(samples, 1, latents)`.
+    """
+    if training:
+        return torch.randn(samples, *mean.shape, dtype=mean.dtype, device=mean.device)
+    fixed = torch.Generator().manual_seed(_NOISE_SEED)
+    shape = (samples, 1, mean.shape[-1])
+    return torch.randn(shape, generator=fixed, dtype=torch.float64).to(mean)
+
+
+_NOISE_SEED = 1991
+"""Any number does; it only has to stay the same."""
 
 
 def dense(inputs: int, outputs: int) -> nn.Linear:

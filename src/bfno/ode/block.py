@@ -11,7 +11,7 @@ from bfno.ode.solution import Solution, Stats
 from bfno.ode.solve import GRADIENTS, read_options, solve
 from bfno.ode.tableaus import find_method
 
-__all__ = ["Dynamics", "NeuralODE"]
+__all__ = ["Dynamics", "NeuralODE", "solver_settings"]
 
 
 class Dynamics(Protocol):
@@ -30,6 +30,25 @@ class Dynamics(Protocol):
     def read_out(self, y: Tensor) -> Tensor:
         """What the state at the end of the interval says."""
         ...
+
+
+def solver_settings(method: str, gradient: str, **options: Any) -> dict[str, Any]:
+    """Arguments of `solve` for a module to keep, checked when the module is made.
+
+    Args:
+        method: Name of a Runge–Kutta method.
+        gradient: One of `GRADIENTS`.
+        **options: Tolerances, and options of `solve`.
+
+    Raises:
+        ValueError: If there is no such method, gradient or option.
+    """
+    find_method(method)
+    tolerances = ("rtol", "atol")
+    read_options({name: value for name, value in options.items() if name not in tolerances})
+    if gradient not in GRADIENTS:
+        raise ValueError(f"gradient must be one of {', '.join(GRADIENTS)}, got {gradient!r}")
+    return {"method": method, "gradient": gradient, **options}
 
 
 class NeuralODE(nn.Module):
@@ -65,18 +84,9 @@ class NeuralODE(nn.Module):
         **options: Any,
     ) -> None:
         super().__init__()
-        find_method(method)
-        read_options(options)
-        if gradient not in GRADIENTS:
-            raise ValueError(f"gradient must be one of {', '.join(GRADIENTS)}, got {gradient!r}")
         self.dynamics: Any = dynamics
-        self.settings: dict[str, Any] = {
-            "method": method,
-            "rtol": rtol,
-            "atol": atol,
-            "gradient": gradient,
-            **options,
-        }
+        tolerances = {"rtol": rtol, "atol": atol}
+        self.settings = solver_settings(method, gradient, **tolerances, **options)
         self.stats = Stats()
 
     def forward(self, x: Tensor) -> Tensor:
