@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -39,6 +40,9 @@ _LAST_MINUTE = 60 * 24 * 365
 _RECORD_LIMIT, _OUTCOMES_LIMIT = 1 << 20, 1 << 22
 # Raised whenever the same files give other arrays, so that what older versions kept is left alone.
 _PARSER = "1"
+# So many records take longer than a user waits without a word.
+_MANY = 1000
+_LOG = logging.getLogger(__name__)
 
 
 def find_physionet(root: Path, sets: Sequence[str]) -> Path:
@@ -105,6 +109,8 @@ def _read_set(folder: Path, name: str, quantum: float, keep_impossible: bool) ->
         pieces = [_read_file(archive, 1 << 30)]
 
     def parse() -> Arrays:
+        if len(deaths) >= _MANY:
+            _LOG.warning("%s: parsing %d records; next time they are cached", source, len(deaths))
         found = _members(archive, name, deaths) if texts is None else texts
         return _parse_set(source, found, deaths, quantum, keep_impossible)
 
