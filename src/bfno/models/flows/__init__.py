@@ -1,0 +1,6 @@
+"""Flows: densities of images and points that can be evaluated and drawn from."""
+
+from bfno.models.flows.interface import Encoding, Flow, FlowError
+from bfno.models.flows.pixels import PixelFlow, bits_per_dim, dequantise
+
+__all__ = ["Encoding", "Flow", "FlowError", "PixelFlow", "bits_per_dim", "dequantise"]

@@ -1,0 +1,115 @@
+"""What every flow looks like from outside: a density and a way to draw from it."""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from bfno.ode import Stats
+
+__all__ = ["Encoding", "Flow", "FlowError", "log_normal"]
+
+
+class FlowError(RuntimeError):
+    """A flow could not be evaluated: what went wrong, and what would help."""
+
+
+class Encoding(NamedTuple):
+    """What a flow makes of a batch.
+
+    Attributes:
+        latent: Where the samples go, `(batch, dimensions)`; standard normal if the flow is right.
+        log_det: Logarithm of the volume that the map gains at each sample, `(batch,)`.
+        penalties: Regularisers of each sample by name, `(batch,)`; only in training.
+    """
+
+    latent: Tensor
+    log_det: Tensor
+    penalties: Mapping[str, Tensor] = MappingProxyType({})
+
+    @property
+    def log_prob(self) -> Tensor:
+        """Logarithm of the density at each sample, `(batch,)`."""
+        return log_normal(self.latent) + self.log_det
+
+
+class Flow(nn.Module, ABC):
+    """An invertible map from samples of one shape to a standard normal variable of equal size.
+
+    Learned or conditional Gaussians of published flows are part of the map here: every flow ends in
+    the same distribution, so that all are used alike.
+
+    Args:
+        event_shape: Shape of one sample.
+
+    Attributes:
+        stats: What the last call cost in evaluations of a field; nothing where there is none.
+    """
+
+    def __init__(self, event_shape: tuple[int, ...]) -> None:
+        super().__init__()
+        self.event_shape = tuple(event_shape)
+        self.stats = Stats()
+
+    @property
+    def dimensions(self) -> int:
+        """Numbers in one sample."""
+        return math.prod(self.event_shape)
+
+    def forward(self, x: Tensor) -> Encoding:
+        return self.encode(x)
+
+    @abstractmethod
+    def encode(self, x: Tensor) -> Encoding:
+        """Map samples to latent variables.
+
+        Args:
+            x: `(batch, *event_shape)`.
+        """
+
+    @abstractmethod
+    def decode(self, latent: Tensor) -> Tensor:
+        """Map latent variables, `(batch, dimensions)`, back to samples.
+
+        Raises:
+            FlowError: If the inverse does not converge.
+            SolverError: If an ODE cannot be solved.
+        """
+
+    def log_prob(self, x: Tensor) -> Tensor:
+        """Logarithm of the density at each sample, `(batch,)`."""
+        return self.encode(x).log_prob
+
+    def sample(
+        self, count: int, *, temperature: float = 1.0, generator: torch.Generator | None = None
+    ) -> Tensor:
+        """Draw samples, `(count, *event_shape)`.
+
+        Args:
+            count: How many.
+            temperature: Factor of the latent variables; below 1 samples are likelier and less
+                various than the model's.
+            generator: Source of randomness; None is torch's own.
+        """
+        like = next(self.parameters())
+        latent = torch.randn(
+            count, self.dimensions, generator=generator, dtype=like.dtype, device=like.device
+        )
+        return self.decode(temperature * latent)
+
+    def check(self, x: Tensor) -> None:
+        """Refuse samples of another shape."""
+        if x.shape[1:] != self.event_shape:
+            shape = ", ".join(map(str, self.event_shape))
+            raise ValueError(f"samples must have shape (batch, {shape}), got {tuple(x.shape)}")
+
+
+def log_normal(latent: Tensor) -> Tensor:
+    """Logarithm of the standard normal density of each row."""
+    return -0.5 * (latent.square() + math.log(2 * math.pi)).flatten(1).sum(1)

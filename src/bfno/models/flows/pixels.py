@@ -1,0 +1,101 @@
+"""Images of bytes under a continuous density: noise, bounds and bits."""
+
+from __future__ import annotations
+
+import math
+from typing import Literal
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from bfno.models.flows.interface import Encoding, Flow
+
+__all__ = ["Dequantisation", "PixelFlow", "bits_per_dim", "dequantise"]
+
+Dequantisation = Literal["uniform", "center"]
+LEVELS = 256
+
+
+def dequantise(
+    pixels: Tensor,
+    how: Dequantisation,
+    dtype: torch.dtype,
+    generator: torch.Generator | None = None,
+) -> Tensor:
+    """Turn bytes into real numbers between 0 and 1, each inside the interval of its byte.
+
+    Args:
+        pixels: Bytes of any shape.
+        how: `"uniform"` draws from the interval: the mean of bits/dim is then an upper bound of
+            what coding the bytes costs. `"center"` takes its middle: no bound, usually lower.
+        dtype: Precision of the result.
+        generator: Source of the noise; None is torch's own.
+    """
+    if pixels.dtype != torch.uint8:
+        raise ValueError(f"pixels must be bytes (torch.uint8), got {pixels.dtype}")
+    if how == "center":
+        return pixels.to(dtype).add_(0.5).div_(LEVELS)
+    if how != "uniform":
+        raise ValueError(f"dequantisation must be uniform or center, got {how!r}")
+    noise = torch.rand(pixels.shape, generator=generator, dtype=dtype, device=pixels.device)
+    # The largest number below 1, added to 255, would be rounded up to 256.
+    return noise.add_(pixels).div_(LEVELS).clamp_(max=1 - torch.finfo(dtype).eps / 2)
+
+
+def bits_per_dim(log_prob: Tensor, dimensions: int) -> Tensor:
+    """Bits that coding one byte takes under a density of images between 0 and 1.
+
+    Args:
+        log_prob: Natural logarithm of the density at dequantised images.
+        dimensions: Bytes in one image.
+
+    Example:
+        >>> bits_per_dim(torch.zeros(1), 784)  # uniform on the unit cube
+        tensor([8.])
+    """
+    return math.log2(LEVELS) - log_prob / (dimensions * math.log(2))
+
+
+class PixelFlow(Flow):
+    """A flow of images between 0 and 1: moves them off their bounds, then applies another flow.
+
+    Args:
+        flow: The flow of real-valued images.
+        alpha: Images are squeezed into [alpha, 1 - alpha] and mapped to the real line by the
+            logit. None subtracts one half instead, as Glow and i-ResNet do.
+    """
+
+    def __init__(self, flow: Flow, alpha: float | None) -> None:
+        super().__init__(flow.event_shape)
+        if alpha is not None and not 0 <= alpha < 0.5:
+            raise ValueError(f"alpha must lie between 0 and 0.5, got {alpha}")
+        self.flow, self.alpha = flow, alpha
+
+    def encode(self, x: Tensor) -> Encoding:
+        self.check(x)
+        y, log_det = self._unbounded(x)
+        found = self.flow.encode(y)
+        self.stats = self.flow.stats
+        return found._replace(log_det=found.log_det + log_det)
+
+    def decode(self, latent: Tensor) -> Tensor:
+        y = self.flow.decode(latent)
+        self.stats = self.flow.stats
+        if self.alpha is None:
+            return (y + 0.5).clamp(0, 1)
+        return ((torch.sigmoid(y) - self.alpha) / (1 - 2 * self.alpha)).clamp(0, 1)
+
+    def _unbounded(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """The image on the real line, and the volume that the map gains."""
+        if self.alpha is None:
+            return x - 0.5, x.new_zeros(len(x))
+        s = self.alpha + (1 - 2 * self.alpha) * x
+        y = torch.logit(s)
+        # d logit(s)/ds = 1/(s (1 - s)), whose logarithm is softplus(y) + softplus(-y).
+        gained = F.softplus(y) + F.softplus(-y)
+        change = self.dimensions * math.log(1 - 2 * self.alpha)
+        return y, gained.flatten(1).sum(1) + change
+
+    def extra_repr(self) -> str:
+        return f"alpha={self.alpha}"
