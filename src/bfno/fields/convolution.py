@@ -12,7 +12,7 @@ from bfno.fields.activations import activate, known_activation
 from bfno.fields.interface import Time
 from bfno.layers.pointwise import time_column
 
-__all__ = ["ConvField"]
+__all__ = ["ConvField", "TimedConv"]
 
 
 class ConvField(nn.Module):
@@ -44,9 +44,9 @@ class ConvField(nn.Module):
         activation: str = "relu",
     ) -> None:
         super().__init__()
-        self.enter = _TimedConv(channels, hidden, size=1)
-        self.mix = _TimedConv(hidden, hidden, size=3)
-        self.leave = _TimedConv(hidden, channels if out_channels is None else out_channels, size=1)
+        self.enter = TimedConv(channels, hidden, size=1)
+        self.mix = TimedConv(hidden, hidden, size=3)
+        self.leave = TimedConv(hidden, channels if out_channels is None else out_channels, size=1)
         self.activation = known_activation(activation)
 
     def forward(self, t: Time, y: Tensor) -> Tensor:
@@ -55,12 +55,17 @@ class ConvField(nn.Module):
         return self.leave(t, hidden)
 
 
-class _TimedConv(nn.Module):
+class TimedConv(nn.Module):
     """Convolution that keeps its grid and has the time as its last input channel.
 
     Its weights are those of the convolution over the concatenated channels. The time channel
     itself is never built, which would copy all the others: what it contributes is the time
     multiplied by a response that is the same for all samples.
+
+    Args:
+        in_channels: Channels of the input, time not counted.
+        out_channels: Channels of the output.
+        size: Side of the kernel, odd.
     """
 
     def __init__(self, in_channels: int, out_channels: int, size: int) -> None:
@@ -84,6 +89,12 @@ class _TimedConv(nn.Module):
         if isinstance(time, Tensor):
             time = time.reshape(-1, 1, 1, 1)
         return y.add_(time * response)
+
+    def transposed(self, y: Tensor) -> Tensor:
+        """Apply the transpose of the linear map of the input, in differentiable operations."""
+        # With its kernel turned over, the transpose is itself a convolution on the same grid.
+        weight = self.weight[:, :-1].flip(2, 3).transpose(0, 1)
+        return F.conv2d(y, weight, padding=weight.shape[-1] // 2)
 
     def _pointwise(self, time: Time, x: Tensor) -> Tensor:
         bias = self.bias + time * self.weight[:, -1, 0, 0]

@@ -37,6 +37,9 @@ class OperatorField(nn.Module):
         activation: What follows a layer: relu, softplus or tanh.
         last_activation: Whether it also follows the last layer.
         time: Whether the field depends on time.
+        inner_activation: The layers' own activation; None leaves them theirs.
+        zero_decoder: Whether the decoder's weights start at zero, which makes the field almost
+            constant at first, as flows like it.
         **layer_options: Further arguments of the layer.
 
     Shape:
@@ -60,6 +63,8 @@ class OperatorField(nn.Module):
         activation: str = "relu",
         last_activation: bool = False,
         time: bool = True,
+        inner_activation: str | None = None,
+        zero_decoder: bool = False,
         **layer_options: Any,
     ) -> None:
         super().__init__()
@@ -68,10 +73,14 @@ class OperatorField(nn.Module):
                 f"layer must be one of {', '.join(LAYERS)} or a callable, got {layer!r}"
             )
         make = LAYERS[layer] if isinstance(layer, str) else layer
+        if inner_activation is not None:
+            layer_options["activation"] = inner_activation
         self.channels, self.time = channels, time
         self.encoder = Pointwise(channels, width, time=time)
         self.layers = nn.ModuleList(make(width, **layer_options) for _ in range(depth))
         self.decoder = Pointwise(width, channels if out_channels is None else out_channels)
+        if zero_decoder:
+            nn.init.zeros_(self.decoder.weight)
         self.activation, self.last_activation = known_activation(activation), last_activation
 
     def forward(self, t: Time, y: Tensor) -> Tensor:

@@ -1,6 +1,17 @@
 """Flows: densities of images and points that can be evaluated and drawn from."""
 
+from bfno.models.flows.continuous import ContinuousFlow
 from bfno.models.flows.interface import Encoding, Flow, FlowError
+from bfno.models.flows.multiscale import MultiscaleFlow
 from bfno.models.flows.pixels import PixelFlow, bits_per_dim, dequantise
 
-__all__ = ["Encoding", "Flow", "FlowError", "PixelFlow", "bits_per_dim", "dequantise"]
+__all__ = [
+    "ContinuousFlow",
+    "Encoding",
+    "Flow",
+    "FlowError",
+    "MultiscaleFlow",
+    "PixelFlow",
+    "bits_per_dim",
+    "dequantise",
+]

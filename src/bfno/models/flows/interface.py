@@ -47,15 +47,22 @@ class Flow(nn.Module, ABC):
 
     Args:
         event_shape: Shape of one sample.
-
-    Attributes:
-        stats: What the last call cost in evaluations of a field; nothing where there is none.
     """
 
     def __init__(self, event_shape: tuple[int, ...]) -> None:
         super().__init__()
         self.event_shape = tuple(event_shape)
-        self.stats = Stats()
+        self.solved = Stats()
+
+    @property
+    def stats(self) -> Stats:
+        """What the last calls of all parts cost in evaluations of a field, taken together."""
+        total = Stats()
+        for part in self.modules():
+            if isinstance(part, Flow):
+                for name, value in vars(part.solved).items():
+                    setattr(total, name, getattr(total, name) + value)
+        return total
 
     @property
     def dimensions(self) -> int:

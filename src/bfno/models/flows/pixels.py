@@ -76,12 +76,10 @@ class PixelFlow(Flow):
         self.check(x)
         y, log_det = self._unbounded(x)
         found = self.flow.encode(y)
-        self.stats = self.flow.stats
         return found._replace(log_det=found.log_det + log_det)
 
     def decode(self, latent: Tensor) -> Tensor:
         y = self.flow.decode(latent)
-        self.stats = self.flow.stats
         if self.alpha is None:
             return (y + 0.5).clamp(0, 1)
         return ((torch.sigmoid(y) - self.alpha) / (1 - 2 * self.alpha)).clamp(0, 1)

@@ -1,0 +1,71 @@
+"""The convolutional vector field of continuous flows of images."""
+
+from __future__ import annotations
+
+import itertools
+from typing import cast
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from bfno.fields.convolution import TimedConv
+from bfno.fields.interface import Time
+
+__all__ = ["FlowConvField"]
+
+
+class FlowConvField(nn.Module):
+    """Convolutions of 3×3 points with softplus between them, each of which also sees the time.
+
+    The weights of the last one start at zero: the flow starts as a shift.
+
+    Args:
+        channels: Channels of the state.
+        width: Channels between the convolutions.
+        hidden_layers: Number of layers of that width.
+
+    Shape:
+        `t` a scalar or `(batch,)`, `y` `(batch, channels, height, width)` to the same.
+
+    References:
+        Grathwohl et al., FFJORD, ICLR 2019; Finlay et al., How to Train Your Neural ODE, ICML 2020.
+
+    Example:
+        >>> field = FlowConvField(channels=1, width=8)
+        >>> field(0.5, torch.zeros(2, 1, 6, 6)).shape
+        torch.Size([2, 1, 6, 6])
+    """
+
+    def __init__(self, channels: int, width: int, hidden_layers: int = 3) -> None:
+        super().__init__()
+        if hidden_layers < 1:
+            raise ValueError(f"hidden_layers must be at least 1, got {hidden_layers}")
+        sizes = [channels, *[width] * hidden_layers, channels]
+        self.layers = nn.ModuleList(
+            TimedConv(one, other, size=3) for one, other in itertools.pairwise(sizes)
+        )
+        nn.init.zeros_(self._convolutions()[-1].weight)
+
+    def _convolutions(self) -> list[TimedConv]:
+        return [cast(TimedConv, layer) for layer in self.layers]
+
+    def forward(self, t: Time, y: Tensor) -> Tensor:
+        *inner, last = self._convolutions()
+        for layer in inner:
+            y = F.softplus(layer(t, y))
+        return last(t, y)
+
+    def pull_back(self, t: Time, y: Tensor, cotangent: Tensor) -> tuple[Tensor, Tensor]:
+        """The field and `cotangentᵀ ∂f/∂y`; see `bfno.fields.pullback`."""
+        *inner, last = self._convolutions()
+        slopes = []
+        for layer in inner:
+            before = layer(t, y)
+            slopes.append(torch.sigmoid(before))
+            y = F.softplus(before)
+        value = last(t, y)
+        pulled = last.transposed(cotangent)
+        for layer, slope in zip(reversed(inner), reversed(slopes), strict=True):
+            pulled = layer.transposed(pulled * slope)
+        return value, pulled
