@@ -1,9 +1,10 @@
-"""The convolutional vector field of continuous flows of images."""
+"""The vector fields of continuous flows of images."""
 
 from __future__ import annotations
 
+import functools
 import itertools
-from typing import cast
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -11,8 +12,9 @@ from torch.nn import functional as F
 
 from bfno.fields.convolution import TimedConv
 from bfno.fields.interface import Time
+from bfno.fields.operator import OperatorField, find_layer
 
-__all__ = ["FlowConvField"]
+__all__ = ["FlowConvField", "FlowOperatorField"]
 
 
 class FlowConvField(nn.Module):
@@ -69,3 +71,51 @@ class FlowConvField(nn.Module):
         for layer, slope in zip(reversed(inner), reversed(slopes), strict=True):
             pulled = layer.transposed(pulled * slope)
         return value, pulled
+
+
+class FlowOperatorField(OperatorField):
+    """Operator layers with softplus behind each, also the last.
+
+    The decoder's weights start at zero: the flow starts as a shift.
+
+    Args:
+        layer: Name of the layer, see `OperatorField`.
+        channels: Channels of the state.
+        width: Channels of the layers.
+        depth: Number of layers.
+        inner_activation: The layers' own activation; None leaves them theirs. With ReLU the
+            Jacobian does not change with a small change of what enters it, and the trace cannot
+            teach what comes before.
+        **layer_options: Further arguments of the layer.
+
+    Shape:
+        `t` a scalar or `(batch,)`, `y` `(batch, channels, *space)` to the same.
+
+    Example:
+        >>> field = FlowOperatorField("bfno", 1, width=8, depth=3, branches=3, skip="conv")
+        >>> field(0.5, torch.zeros(2, 1, 6, 6)).shape
+        torch.Size([2, 1, 6, 6])
+    """
+
+    def __init__(
+        self,
+        layer: str,
+        channels: int,
+        width: int,
+        depth: int,
+        *,
+        inner_activation: str | None = None,
+        **layer_options: Any,
+    ) -> None:
+        own = {} if inner_activation is None else {"activation": inner_activation}
+        make = functools.partial(find_layer(layer), **own)
+        super().__init__(
+            make,
+            channels,
+            width,
+            depth,
+            activation="softplus",
+            last_activation=True,
+            **layer_options,
+        )
+        nn.init.zeros_(self.decoder.weight)

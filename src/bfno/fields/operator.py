@@ -16,10 +16,17 @@ from bfno.layers.fno import FNO
 from bfno.layers.mixing import samples_at_once
 from bfno.layers.pointwise import Pointwise
 
-__all__ = ["LAYERS", "OperatorField"]
+__all__ = ["LAYERS", "OperatorField", "find_layer"]
 
 LAYERS: dict[str, Callable[..., nn.Module]] = {"bfno": BFNO, "fno": FNO, "afno": AFNO}
 """Operator layers by name; each takes the width first."""
+
+
+def find_layer(name: str) -> Callable[..., nn.Module]:
+    """Look an operator layer up by name, and raise ValueError if there is none."""
+    if name not in LAYERS:
+        raise ValueError(f"layer must be one of {', '.join(LAYERS)} or a callable, got {name!r}")
+    return LAYERS[name]
 
 
 class OperatorField(nn.Module):
@@ -37,9 +44,6 @@ class OperatorField(nn.Module):
         activation: What follows a layer: relu, softplus or tanh.
         last_activation: Whether it also follows the last layer.
         time: Whether the field depends on time.
-        inner_activation: The layers' own activation; None leaves them theirs.
-        zero_decoder: Whether the decoder's weights start at zero, which makes the field almost
-            constant at first, as flows like it.
         **layer_options: Further arguments of the layer.
 
     Shape:
@@ -63,24 +67,14 @@ class OperatorField(nn.Module):
         activation: str = "relu",
         last_activation: bool = False,
         time: bool = True,
-        inner_activation: str | None = None,
-        zero_decoder: bool = False,
         **layer_options: Any,
     ) -> None:
         super().__init__()
-        if isinstance(layer, str) and layer not in LAYERS:
-            raise ValueError(
-                f"layer must be one of {', '.join(LAYERS)} or a callable, got {layer!r}"
-            )
-        make = LAYERS[layer] if isinstance(layer, str) else layer
-        if inner_activation is not None:
-            layer_options["activation"] = inner_activation
+        make = find_layer(layer) if isinstance(layer, str) else layer
         self.channels, self.time = channels, time
         self.encoder = Pointwise(channels, width, time=time)
         self.layers = nn.ModuleList(make(width, **layer_options) for _ in range(depth))
         self.decoder = Pointwise(width, channels if out_channels is None else out_channels)
-        if zero_decoder:
-            nn.init.zeros_(self.decoder.weight)
         self.activation, self.last_activation = known_activation(activation), last_activation
 
     def forward(self, t: Time, y: Tensor) -> Tensor:

@@ -31,8 +31,8 @@ def pull_back(
         The value `f(t, y)` and `cotangentᵀ ∂f/∂y`, both with a graph if autograd is on.
 
     Example:
-        >>> value, pulled = pull_back(lambda t, y: y**2, 0.0, torch.tensor([3.0]), torch.ones(1))
-        >>> value, pulled
+        >>> with torch.no_grad():
+        ...     pull_back(lambda t, y: y**2, 0.0, torch.tensor([3.0]), torch.ones(1))
         (tensor([9.]), tensor([6.]))
     """
     own = getattr(field, "pull_back", None)

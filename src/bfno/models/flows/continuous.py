@@ -35,9 +35,9 @@ class ContinuousFlow(Flow):
     Args:
         field: `f(t, z)`; a method `pull_back` makes its Jacobian products fast.
         event_shape: Shape of one sample.
-        trace: `"hutchinson"`, by noise that is drawn once a call, or `"exact"`, by as many Jacobian
-            products as there are dimensions.
-        noise: `"gaussian"` or `"rademacher"` (signs).
+        trace: How the trace is found: by noise that is drawn once a call, `"gaussian"` or
+            `"rademacher"` (signs), or `"exact"`, by as many Jacobian products as there are
+            dimensions.
         penalties: Names of the regularisers, of `PENALTIES`.
         end_time: The end T of the interval.
         learn_end_time: Whether T is trained; its square root is the parameter.
@@ -59,8 +59,7 @@ class ContinuousFlow(Flow):
         field: nn.Module,
         event_shape: tuple[int, ...],
         *,
-        trace: Literal["hutchinson", "exact"] = "hutchinson",
-        noise: Literal["gaussian", "rademacher"] = "gaussian",
+        trace: Literal["gaussian", "rademacher", "exact"] = "gaussian",
         penalties: tuple[str, ...] = (),
         end_time: float = 1.0,
         learn_end_time: bool = False,
@@ -68,13 +67,12 @@ class ContinuousFlow(Flow):
         test_solver: Mapping[str, Any] | None = None,
     ) -> None:
         super().__init__(event_shape)
-        _check("trace", trace, ("hutchinson", "exact"))
-        _check("noise", noise, ("gaussian", "rademacher"))
+        _check("trace", trace, ("gaussian", "rademacher", "exact"))
         for name in penalties:
             _check("a penalty", name, PENALTIES)
         if not 0 < end_time < math.inf:
             raise ValueError(f"end_time must be positive, got {end_time}")
-        self.field, self.trace, self.noise, self.penalties = field, trace, noise, tuple(penalties)
+        self.field, self.trace, self.penalties = field, trace, tuple(penalties)
         root = math.sqrt(end_time)
         self.sqrt_end_time = nn.Parameter(torch.tensor(root)) if learn_end_time else root
         self._solvers = {
@@ -126,12 +124,12 @@ class ContinuousFlow(Flow):
     def _noise(self, x: Tensor) -> Tensor | None:
         if self.trace == "exact":
             return None
-        if self.noise == "gaussian":
+        if self.trace == "gaussian":
             return torch.randn_like(x)
         return torch.randint(0, 2, x.shape, device=x.device).to(x.dtype).mul_(2).sub_(1)
 
     def extra_repr(self) -> str:
-        return f"trace={self.trace!r}, noise={self.noise!r}, penalties={self.penalties}"
+        return f"trace={self.trace!r}, penalties={self.penalties}"
 
 
 class _Motion(nn.Module):
