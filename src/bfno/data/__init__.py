@@ -1,4 +1,4 @@
-"""Images and irregular series as tensors: named data sets, files of one's own, their division.
+"""Images, irregular series and points as tensors: named data sets, one's own files, their division.
 
 Each name is imported when it is first used, so that listing the data sets loads no torch.
 """
@@ -22,10 +22,12 @@ if TYPE_CHECKING:
     from bfno.data.spirals import Motions, synthetic_series
     from bfno.data.stl import stl10_folds
     from bfno.data.store import check, get, load, locate
+    from bfno.data.toys import TOYS, toy_points
 
 __all__ = [
     "DATA_SETS",
     "SERIES_SETS",
+    "TOYS",
     "UNLABELLED",
     "DataFile",
     "DataSet",
@@ -57,6 +59,7 @@ __all__ = [
     "resized",
     "stl10_folds",
     "synthetic_series",
+    "toy_points",
 ]
 
 _HOMES = {
@@ -73,6 +76,7 @@ _HOMES = {
     "bfno.data.spirals": ("Motions", "synthetic_series"),
     "bfno.data.stl": ("stl10_folds",),
     "bfno.data.store": ("check", "get", "load", "locate"),
+    "bfno.data.toys": ("TOYS", "toy_points"),
 }
 _HOME = {name: module for module, names in _HOMES.items() for name in names}
 
