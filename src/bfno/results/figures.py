@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 __all__ = [
+    "DOTS_PER_INCH",
     "FAINT",
     "INK",
     "PALETTE",
@@ -72,7 +73,7 @@ _STYLE = {
 }
 # What matplotlib would stamp onto a file: its own version and the date.
 _STAMPS = {"svg": ("Creator", "Date", "Format", "Type"), "png": ("Software",)}
-_DOTS_PER_INCH = 160
+DOTS_PER_INCH = 160
 _MOST_CLASSES_WITH_NUMBERS = 20
 _LONGEST_NAME = 24
 _CURVE_WIDTH, _CURVE_HEIGHT, _LEGEND_ROW = 4.2, 3.0, 0.19  # inches
@@ -292,7 +293,7 @@ def drawing(salt: str, kind: str = "svg") -> Iterator[tuple[Figure, io.BytesIO]]
         figure = Figure()
         yield figure, written
         nothing = dict.fromkeys(_STAMPS[kind])
-        figure.savefig(written, format=kind, metadata=nothing, dpi=_DOTS_PER_INCH)
+        figure.savefig(written, format=kind, metadata=nothing, dpi=DOTS_PER_INCH)
 
 
 def svg_element(svg: str, alt: str, *, themed: bool = True) -> str:
