@@ -10,12 +10,12 @@ from torch import nn
 from bfno.data import Splits
 from bfno.errors import ConfigError, NumericalError
 from bfno.ode import SolverError, Stats, Status
-from bfno.train import loop, session
+from bfno.train import session
 from bfno.train.images import family as image_family
 from bfno.train.images.build import build_model, load_data
 from bfno.train.images.task import ImageTask, evaluate_images
 from bfno.train.load import open_run
-from bfno.train.loop import derive_seed
+from bfno.train.seeds import derive_seed
 from bfno.train.session import resume, start
 from bfno.train.tasks import Evaluation
 from tests.train.runs import metrics, tiny, weights
@@ -254,4 +254,3 @@ def test_tensorboard_gets_every_metric(tmp_path):
 def test_seeds_of_different_purposes_differ():
     seeds = {derive_seed(s, p, n) for s in range(3) for p in ("order", "noise") for n in range(50)}
     assert len(seeds) == 300 and all(0 <= seed < 2**63 for seed in seeds)
-    assert loop.derive_seed(7, "order", 1) == derive_seed(7, "order", 1)

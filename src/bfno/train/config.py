@@ -42,11 +42,15 @@ class TrainSettings(Settings):
         batch: Samples a step, over all processes.
         optimizer: Adam, or its variant of the largest gradient.
         lr: Learning rate at the start.
+        warmup: Steps over which it rises from nearly 0, in equal parts.
         decay: Factor of the learning rate after every `decay_every` steps.
         decay_every: Steps between two decays.
         decay_floor: Share of the first learning rate below which it does not fall.
         weight_decay: The optimizer's L2 penalty.
         clip: Largest norm of a gradient; longer ones are scaled down. None scales none.
+        average: Share of the old in a moving average of the weights, 0.999 say. It is what is
+            evaluated and loaded; the training goes on from the weights themselves. None averages
+            none.
         eval_batch: Samples at a time when the model is only evaluated.
         checkpoint_seconds: Time between two checkpoints within an epoch.
     """
@@ -55,11 +59,13 @@ class TrainSettings(Settings):
     batch: int = Field(default=64, ge=1)
     optimizer: Literal["adam", "adamax"] = "adam"
     lr: float = Field(default=1e-3, gt=0)
+    warmup: int = Field(default=0, ge=0)
     decay: float = Field(default=0.95, gt=0, le=1)
     decay_every: int = Field(default=1000, ge=1)
     decay_floor: float = Field(default=0.0, ge=0, le=1)
     weight_decay: float = Field(default=0.0, ge=0)
     clip: float | None = Field(default=1.0, gt=0)
+    average: float | None = Field(default=None, gt=0, lt=1)
     eval_batch: int = Field(default=100, ge=1)
     checkpoint_seconds: float = Field(default=60.0, ge=0)
 

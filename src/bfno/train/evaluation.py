@@ -11,7 +11,7 @@ import torch
 from bfno.errors import NumericalError
 from bfno.ode import SolverError
 from bfno.train.family import TestRequest
-from bfno.train.tasks import Share
+from bfno.train.tasks import FAILURES, Share
 
 __all__ = ["class_scores", "counted", "explained_failure"]
 
@@ -36,10 +36,16 @@ def class_scores(confusion: list[list[int]]) -> Iterator[dict[str, float]]:
 
 
 @contextlib.contextmanager
-def explained_failure() -> Iterator[None]:
-    """Turn the solver's failure into an error that says what to do."""
+def explained_failure(section: str = "solver") -> Iterator[None]:
+    """Turn the failure of a solver or a flow into an error that says what to do.
+
+    Args:
+        section: The settings of the solver that is in use.
+    """
     try:
         yield
-    except SolverError as error:
-        fix = "raise solver.rtol and solver.atol in the run's config.yaml"
-        raise NumericalError("the solver", str(error), fix) from error
+    except FAILURES as error:
+        if isinstance(error, SolverError):
+            fix = f"raise {section}.rtol and {section}.atol in the run's config.yaml"
+            raise NumericalError("the solver", str(error), fix) from error
+        raise NumericalError("the flow", str(error), "use another run, or train it on") from error

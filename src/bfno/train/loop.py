@@ -7,9 +7,9 @@ bit, as one that was never stopped.
 
 from __future__ import annotations
 
-import hashlib
 import math
 import time
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -17,23 +17,18 @@ import torch
 from torch import Tensor, nn
 
 from bfno.errors import NumericalError
-from bfno.ode import SolverError
+from bfno.train.averaging import WeightAverage, optimizer_part
 from bfno.train.checkpoint import Checkpoint
 from bfno.train.config import Config
 from bfno.train.processes import Processes, explain_lost_peers
 from bfno.train.record import peak_memory
 from bfno.train.run import RunFolder
+from bfno.train.seeds import derive_seed
 from bfno.train.signals import Stopped, StopSignals
 from bfno.train.state import load_optimizer, load_weights, optimizer_state
-from bfno.train.tasks import Place, Share, Sums, Task, solver_stats
+from bfno.train.tasks import FAILURES, Place, Share, Sums, Task, failure_line, solver_stats
 
-__all__ = ["Progress", "Trainer", "Watcher", "derive_seed"]
-
-
-def derive_seed(seed: int, purpose: str, number: int = 0) -> int:
-    """A seed for one purpose, unrelated to those of the others."""
-    digest = hashlib.sha256(f"{seed}/{purpose}/{number}".encode()).digest()
-    return int.from_bytes(digest[:8], "little") >> 1
+__all__ = ["Progress", "Trainer", "Watcher"]
 
 
 @dataclass
@@ -61,9 +56,15 @@ class Progress:
     metrics_size: int = 0
 
 
-def _rank(metrics: dict[str, Any], selection: str) -> tuple[float, float]:
+def _rank(metrics: dict[str, Any], task: Task) -> tuple[float, float]:
     """What to compare epochs by; later ones are better where there is nothing else."""
-    value = metrics.get(selection, metrics["epoch"])
+    value = metrics.get(f"validation_{task.selection}")
+    if value is None:
+        value = metrics["epoch"]
+    elif not math.isfinite(value):
+        value = -math.inf
+    elif task.lower_is_better:
+        value = -value
     # A small split knows few values: among equals, the surer model is the better one.
     return value, -metrics.get("validation_loss", 0.0)
 
@@ -110,7 +111,9 @@ class Trainer:
             accelerator = self.processes.accelerator
             self.model, self.optimizer = accelerator.prepare(model, optimizer)
         self._bare_model = accelerator.unwrap_model(self.model)
+        self.average = WeightAverage(self._bare_model, settings.average)
         self.progress = Progress()
+        self._is_new = True
         self.stop = StopSignals()
         self._last_save = time.monotonic()
 
@@ -121,9 +124,11 @@ class Trainer:
             ConfigError: If it is that of another model.
         """
         load_weights(self._bare_model, checkpoint)
+        self.average.restore(checkpoint)
         if "optimizer" in checkpoint.state:  # imported weights come without
-            load_optimizer(self.optimizer.optimizer, checkpoint)
+            load_optimizer(self.optimizer.optimizer, optimizer_part(checkpoint))
         self.progress = Progress(**checkpoint.state["progress"])
+        self._is_new = False
 
     def fit(self) -> Progress:
         """Train to the last epoch.
@@ -136,13 +141,35 @@ class Trainer:
         # The processes talk to each other only while the weights rest, so what is left when one of
         # them has died is a whole state.
         with self.stop, explain_lost_peers(self.run.path, self.save):
+            if self._is_new:
+                self._begin()
             while self.progress.epoch < self.config.train.epochs:
                 try:
                     self._train_epoch()
                     self._finish_epoch()
-                except SolverError as error:
-                    raise self._failed(f"the solver gave up: {error}") from error
+                except FAILURES as error:
+                    raise self._failed(failure_line(error)) from error
         return self.progress
+
+    def _begin(self) -> None:
+        """Let the task prepare the model, the same in every process."""
+        self.model.train()
+        torch.manual_seed(derive_seed(self.config.seed, "preparation"))
+        try:
+            self.task.prepare(self._bare_model, self.processes.device)
+        except FAILURES as error:  # nothing is saved: no step was taken
+            what, fix = f"the first batch of {self.config.experiment}", "check the training data"
+            raise NumericalError(what, failure_line(error), fix) from error
+        self._equalise(self._bare_model.state_dict())
+        self.average.restart()
+        self._is_new = False
+
+    def _equalise(self, tensors: Mapping[str, Tensor]) -> None:
+        """Give these tensors the values that they have in the first process."""
+        if self.processes.count > 1:
+            for tensor in tensors.values():
+                mine = tensor.detach().double() * self.processes.is_first
+                tensor.data.copy_(self.processes.add_up(mine))
 
     def _train_epoch(self) -> None:
         self.model.train()
@@ -195,6 +222,7 @@ class Trainer:
             what = "loss" if not math.isfinite(totals["loss"]) else "gradient"
             raise self._failed(f"the {what} is not a finite number")
         self.optimizer.step()
+        self.average.update(self.progress.step)
         return totals
 
     def _loss(self, samples: Tensor) -> tuple[Tensor, Sums]:
@@ -203,15 +231,19 @@ class Trainer:
         try:
             place = Place(self.processes.device, self.progress.epoch)
             found = self.task.loss(self.model, samples, place)
-        except SolverError as error:
+        except FAILURES as error:
             failure = error
         failures = self.processes.add_up(torch.tensor([float(failure is not None)])).item()
         if found is None or failures:
-            why = failure or "in another process"
-            raise self._failed(f"the solver gave up: {why}") from failure
+            why = failure_line(failure) if failure else "the solver gave up in another process"
+            raise self._failed(why) from failure
         return found
 
     def _learning_rate(self) -> float:
+        step, warmup = self.progress.step, self.config.train.warmup
+        return self._decayed_rate() * min(1.0, (step + 1) / max(warmup, 1))
+
+    def _decayed_rate(self) -> float:
         settings = self.config.train
         share = settings.decay ** (self.progress.step // settings.decay_every)
         return settings.lr * max(share, settings.decay_floor)
@@ -232,8 +264,8 @@ class Trainer:
         if self.processes.is_first:
             self.run.append_metrics(metrics)
         selection = f"validation_{self.task.selection}"
-        rank = _rank(metrics, selection)
-        if not progress.best or rank > _rank(progress.best["metrics"], selection):
+        rank = _rank(metrics, self.task)
+        if not progress.best or rank > _rank(progress.best["metrics"], self.task):
             progress.best = {
                 "by": selection if selection in metrics else "last epoch",
                 "step": progress.step,
@@ -257,11 +289,14 @@ class Trainer:
         metrics["lr"] = self._learning_rate()
         metrics |= {f"train_{k}": v for k, v in self.task.train_metrics(sums).items()}
         confusion: list[list[int]] = []
-        for split in self.task.splits:
-            batch = self.config.train.eval_batch
-            found = self.task.evaluate(self._bare_model, split, batch, self._share())
-            metrics |= {f"{split}_{name}": value for name, value in found.metrics.items()}
-            confusion = found.confusion
+        # Each process has running statistics of its own; a checkpoint has those of the first.
+        self._equalise(dict(self._bare_model.named_buffers()))
+        with self.average.shown():
+            for split in self.task.splits:
+                batch = self.config.train.eval_batch
+                found = self.task.evaluate(self._bare_model, split, batch, self._share())
+                metrics |= {f"{split}_{name}": value for name, value in found.metrics.items()}
+                confusion = found.confusion
         for name in ("forward_nfe", "backward_nfe"):
             metrics[name] = sums[name] / sums["solves"]
         return metrics, confusion
@@ -279,7 +314,8 @@ class Trainer:
                 "config": self.config.as_dict(),
             }
             tensors, state["optimizer"] = optimizer_state(self.optimizer.optimizer)
-            weights = self._bare_model.state_dict()
+            tensors |= self.average.raw()
+            weights = self.average.weights(self._bare_model.state_dict())
             store = self.run.checkpoints
             store.save(Checkpoint(self.progress.step, weights, tensors, {**self.facts, **state}))
             best = {self.progress.best["step"]} if self.progress.best else set()
@@ -301,7 +337,7 @@ class Trainer:
 
     def _failed(self, why: str) -> NumericalError:
         self.save()
-        lower = self._learning_rate() / 4
+        lower = self._decayed_rate() / 4
         return NumericalError(
             f"step {self.progress.step + 1} of {self.config.experiment}",
             f"{why}; the state before this step is saved",

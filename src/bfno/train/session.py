@@ -15,9 +15,10 @@ from bfno.models import count_parameters
 from bfno.train.config import Config, parse
 from bfno.train.experiment import changed_settings
 from bfno.train.families import family_of
-from bfno.train.loop import Trainer, Watcher, derive_seed
+from bfno.train.loop import Trainer, Watcher
 from bfno.train.record import make_record
 from bfno.train.run import RunFolder
+from bfno.train.seeds import derive_seed
 from bfno.train.trees import differences, merged
 
 __all__ = ["default_folder", "resume", "start"]
@@ -25,7 +26,7 @@ __all__ = ["default_folder", "resume", "start"]
 _logger = logging.getLogger(__name__)
 
 # What may change between two parts of a run. All else would make it a different experiment.
-_CHANGEABLE = ("train", "solver", "threads", "data.dir")
+_CHANGEABLE = ("train", "solver", "evaluation", "threads", "data.dir")
 
 
 def default_folder(config: Config[Any, Any]) -> Path:

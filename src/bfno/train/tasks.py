@@ -9,13 +9,26 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor, nn
 
-from bfno.ode import Stats
+from bfno.models.flows import FlowError
+from bfno.ode import SolverError, Stats
 from bfno.train.processes import Processes
 
-__all__ = ["Evaluation", "Place", "Share", "Sums", "Task", "solver_stats"]
+__all__ = [
+    "FAILURES",
+    "Evaluation",
+    "Place",
+    "Share",
+    "Sums",
+    "Task",
+    "failure_line",
+    "solver_stats",
+]
 
 Sums = dict[str, float]
 """Totals over samples and batches; averages are taken once, at the end."""
+
+FAILURES = (SolverError, FlowError)
+"""What a model raises when it cannot be evaluated at its present weights."""
 
 
 @dataclass(frozen=True)
@@ -61,12 +74,26 @@ class Task(Protocol):
     """All that the loop knows of a task."""
 
     selection: str
-    """Metric of the validation split that decides which epoch is best; larger is better."""
+    """Metric of the validation split that decides which epoch is best."""
+
+    lower_is_better: bool = False
+    """Whether the best epoch is the one where that metric is smallest, not largest."""
 
     @property
     def splits(self) -> tuple[str, ...]:
         """Names of the splits that are evaluated after an epoch."""
         ...
+
+    def prepare(self, model: nn.Module, device: torch.device) -> None:
+        """Set what a new model takes from its data before the first step, if it takes anything.
+
+        Called once in training mode, in every process with the same samples and the same state of
+        torch's generator; not for a run that goes on from a checkpoint.
+
+        Args:
+            model: The bare model.
+            device: Where it is.
+        """
 
     def batches(self, size: int, generator: torch.Generator) -> list[Tensor]:
         """Training samples, by number, of each step of an epoch; every sample once."""
@@ -89,3 +116,8 @@ def solver_stats(model: Any) -> Stats:
     """What the last solve of a model cost that has `stats` itself or in its `block`."""
     bare = getattr(model, "module", model)  # distributed training wraps the model
     return getattr(bare, "block", bare).stats
+
+
+def failure_line(error: Exception) -> str:
+    """What to tell a user of one of `FAILURES`."""
+    return f"the solver gave up: {error}" if isinstance(error, SolverError) else str(error)

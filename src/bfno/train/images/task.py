@@ -6,12 +6,12 @@ import torch
 from torch import Tensor, nn
 
 from bfno.data import Split, Splits
-from bfno.train.tasks import Evaluation, Place, Share, Sums, solver_stats
+from bfno.train.tasks import Evaluation, Place, Share, Sums, Task, solver_stats
 
 __all__ = ["ImageTask", "evaluate_images"]
 
 
-class ImageTask:
+class ImageTask(Task):
     """Classification of images by cross-entropy.
 
     Args:

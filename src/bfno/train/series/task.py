@@ -19,12 +19,12 @@ from bfno.models.likelihood import (
 from bfno.train.series.metrics import classification_metrics
 from bfno.train.series.predictions import SeriesPredictions, make_batch, predict_series
 from bfno.train.series.settings import LossSettings, SeriesConfig
-from bfno.train.tasks import Evaluation, Place, Share, Sums
+from bfno.train.tasks import Evaluation, Place, Share, Sums, Task
 
 __all__ = ["SeriesTask", "confusion", "headline", "is_pooled", "series_loss", "summary"]
 
 
-class SeriesTask:
+class SeriesTask(Task):
     """Likelihood of the observed values and cross-entropy of the labels.
 
     Args:
