@@ -5,16 +5,20 @@ import random
 
 import pytest
 
+from bfno.results.layout import Estimate, as_csv, as_markdown, as_text
 from bfno.results.record import RunResult
-from bfno.results.tables import Estimate, as_csv, as_markdown, as_text, comparison, per_class
+from bfno.results.tables import comparison, comparisons, per_class
 from tests.results.runs import result
 
 GOLDEN = """\
-method     data       parameters    test accuracy  test AUROC       train loss  NFE forward  NFE backward    NFE test     seconds  peak MiB     seed
----------  ---------  ----------  ---------------  ----------  ---------------  -----------  ------------  ----------  ----------  --------  -------
-bfno-node  digits         20,123  0.9600 ± 0.0200           –  0.0500 ± 0.0000   22.0 ± 2.0    18.0 ± 0.0  20.0 ± 0.0  62.0 ± 2.0   100 ± 0  3 seeds
-node       digits              –           0.9300           –           0.0500         20.5          18.0        20.0           –         –        0
-gru-d      physionet       5,000                –      0.7500           0.4000            –             –           –     1,234.5       512        1
+method     data    parameters    test accuracy       train loss  NFE forward  NFE backward    NFE test     seconds  peak MiB     seed
+---------  ------  ----------  ---------------  ---------------  -----------  ------------  ----------  ----------  --------  -------
+bfno-node  digits      20,123  0.9600 ± 0.0200  0.0500 ± 0.0000   22.0 ± 2.0    18.0 ± 0.0  20.0 ± 0.0  62.0 ± 2.0   100 ± 0  3 seeds
+node       digits           –           0.9300           0.0500         20.5          18.0        20.0           –         –        0
+
+method  data       parameters  test AUROC  train loss  NFE forward  NFE backward  NFE test  seconds  peak MiB  seed
+------  ---------  ----------  ----------  ----------  -----------  ------------  --------  -------  --------  ----
+gru-d   physionet       5,000      0.7500      0.4000            –             –         –  1,234.5       512     1
 """  # noqa: E501
 
 
@@ -53,15 +57,19 @@ def _run(method: str, seed: int, data: str = "digits", **values) -> RunResult:
     )
 
 
+def _text(runs: list[RunResult]) -> str:
+    return "\n".join(map(as_text, comparisons(runs)))
+
+
 def test_the_comparison_is_this_text():
-    assert as_text(comparison(_runs())) == GOLDEN
+    assert _text(_runs()) == GOLDEN
 
 
 def test_the_comparison_does_not_depend_on_the_order_of_the_runs():
     runs = _runs()
     for seed in range(10):
         random.Random(seed).shuffle(runs)
-        assert as_text(comparison(runs)) == GOLDEN
+        assert _text(runs) == GOLDEN
 
 
 def test_mean_and_deviation_are_those_of_the_seeds():
@@ -86,10 +94,10 @@ def test_measurements_of_a_diverged_run_are_printed(values):
 
 
 def test_the_best_of_each_task_is_bold_in_markdown():
-    lines = as_markdown(comparison(_runs())).splitlines()
-    assert lines[2].startswith("| bfno-node | digits | 20,123 | **0.9600 ± 0.0200** | – |")
-    assert "**" not in "".join(lines[3:])  # the only run on physionet is not best of anything
-    assert len({line.count("|") for line in lines}) == 1
+    images, series = (as_markdown(table).splitlines() for table in comparisons(_runs()))
+    assert images[2].startswith("| bfno-node | digits | 20,123 | **0.9600 ± 0.0200** |")
+    assert "**" not in "".join([*images[3:], *series])  # the only run on physionet beats nobody
+    assert [len({line.count("|") for line in lines}) for lines in (images, series)] == [1, 1]
 
 
 def test_the_lower_bits_per_dimension_come_first():
@@ -98,6 +106,38 @@ def test_the_lower_bits_per_dimension_come_first():
         for method, bits in (("a", 1.1), ("b", 0.9), ("c", math.nan))
     ]
     assert [row[0] for row in comparison(runs).rows] == ["b", "a", "c"]
+
+
+def test_densities_show_both_figures_and_are_judged_by_the_one_that_is_a_bound():
+    runs = [
+        _run(method, 0, data="mnist-density", result=dict(zip(keys, values, strict=True)))
+        for keys in [("test_bits_per_dim", "test_bits_per_dim_center")]
+        for method, values in (("a", (1.1, 0.8)), ("b", (1.0, 0.9)))
+    ]
+    lines = as_markdown(comparison(runs)).splitlines()
+    titles = "| test bits/dim (uniform) | test bits/dim (center) |"
+    assert titles in lines[0]
+    assert "| **1.000** | 0.900 |" in lines[2] and "| 1.100 | 0.800 |" in lines[3]
+
+
+def test_images_series_and_densities_never_share_a_table():
+    series = {"data": {"protocol": "sound"}}
+    runs = [
+        _run("node", 0, result=result()),
+        _run("gru-d", 0, data="activity", config=series, result={"test_accuracy": 0.8}),
+        _run("gru-d", 0, data="physionet", config=series, result={"test_auroc": 0.8}),
+        _run("ffjord", 0, data="digits-density", result={"test_bits_per_dim": 3.0}),
+        _run("ffjord", 0, data="moons", result={"test_nll": 1.2}),
+        _run("unknown", 0, data="other", result={"speed": 1.0}),
+        _run("anode", 0, data="mnist", result=result()),
+    ]
+    tables = [[row[1] for row in table.rows] for table in comparisons(runs)]
+    alone = [["digits-density"], ["moons"], ["activity"], ["physionet"], ["other"]]
+    assert sorted(tables) == sorted([*alone, ["digits", "mnist"]])
+    # No column is empty for want of a metric that only others have.
+    for table in comparisons(runs):
+        titles = [column.title for column in table.columns]
+        assert len({"test accuracy", "test AUROC", "test NLL"} & set(titles)) <= 1
 
 
 def test_variants_of_a_method_are_told_apart_by_their_settings():

@@ -48,13 +48,25 @@ def finished(record: dict[str, Any], folder: Path) -> None:
     if os.environ.get("RANK", "0") != "0":
         return
     result, headline = record["result"], record.get("judged_by", "test_accuracy")
+    beside = f"{headline}_center"  # of densities of images, which have two figures
+    scores = [headline, *([beside] if beside in result else [])]
+    found = ", ".join(f"{_title(key)} {_shown(key, result.get(key))}" for key in scores)
     print(
-        f"{record['experiment']}: {_title(headline)} {_shown(headline, result.get(headline))} "
-        f"(epoch {record['chosen_epoch']}, chosen by {record['chosen_by'].replace('_', ' ')}), "
+        f"{record['experiment']}: {found} "
+        f"(epoch {record['chosen_epoch']}, chosen by {_title(record['chosen_by'])}), "
         f"{record['parameters']:,} parameters, {result['test_nfe']:.1f} NFE a test batch, "
         f"{record['seconds']:.0f} s"
     )
-    print(f"{folder}: try `bfno eval {folder}` or `bfno predict {folder} FILES`")
+    words = [f"`bfno {command.format(folder)}`" for command in _next_commands(headline)]
+    print(f"{folder}: try {', '.join(words[:-1])} or {words[-1]}")
+
+
+def _next_commands(headline: str) -> tuple[str, ...]:
+    """What a run that is judged by this metric is good for."""
+    if headline == "test_nll":  # points come from no files
+        return "sample {}", "eval {}"
+    common = ("eval {}", "predict {} FILES")
+    return ("sample {}", *common) if headline == "test_bits_per_dim" else common
 
 
 # Names and formats of the metrics that an evaluation may have, in the order of the table.
@@ -65,6 +77,11 @@ _METRICS = {
     "auprc": ("AUPRC", ".4f"),
     "loss": ("loss", ".4f"),
     "mse": ("MSE", ".5f"),
+    "bits_per_dim": ("bits/dim (uniform)", ".4f"),
+    "bits_per_dim_center": ("bits/dim (center)", ".4f"),
+    "nll": ("NLL", ".4f"),
+    "kinetic": ("kinetic", ".4f"),
+    "jacobian": ("jacobian", ".4f"),
     "nfe": ("NFE", ".1f"),
     "seconds": ("seconds", ".1f"),
 }
@@ -72,7 +89,7 @@ _METRICS = {
 
 def _title(key: str) -> str:
     split, _, name = key.partition("_")
-    return f"{split} {_METRICS[name][0]}" if name in _METRICS else key
+    return f"{split} {_METRICS[name][0]}" if name in _METRICS else key.replace("_", " ")
 
 
 def _shown(key: str, value: float | None) -> str:
@@ -85,28 +102,47 @@ def evaluation(found: dict[str, Any]) -> str:
     lines = list(_metric_lines(found))
     if found.get("transductive"):
         lines.append("transductive: a prediction depends on the other series of its batch")
-    width = min(max(map(len, ("class", *found["classes"]))), 40)
-    lines += ["", f"{'class':{width}}  precision  recall      f1  samples"]
-    for name, scores in zip(found["classes"], found["per_class"], strict=True):
-        row = "  ".join(f"{scores[key]:>6.1%}" for key in ("precision", "recall", "f1"))
-        lines.append(f"{name[:width]:{width}}     {row}  {scores['samples']:>7.0f}")
-    if len(found["classes"]) <= _MOST_CLASSES:
-        lines += ["", "confusion (rows: true, columns: predicted)", *_matrix(found)]
+    if found.get("classes"):
+        lines += _class_lines(found)
     return "\n".join(lines)
 
 
+def _class_lines(found: dict[str, Any]) -> Iterator[str]:
+    width = min(max(map(len, ("class", *found["classes"]))), 40)
+    yield from ("", f"{'class':{width}}  precision  recall      f1  samples")
+    for name, scores in zip(found["classes"], found["per_class"], strict=True):
+        row = "  ".join(f"{scores[key]:>6.1%}" for key in ("precision", "recall", "f1"))
+        yield f"{name[:width]:{width}}     {row}  {scores['samples']:>7.0f}"
+    if len(found["classes"]) <= _MOST_CLASSES:
+        yield from ("", "confusion (rows: true, columns: predicted)", *_matrix(found))
+
+
 def _metric_lines(found: dict[str, Any]) -> Iterator[str]:
-    remarks = {"accuracy": f"of {found['samples']:,} {found['unit']}", "nfe": "a batch"}
-    if found["unit"] == "time points":
-        remarks["accuracy"] += f" in {found['series']:,} series"
-    for name, (title, _) in _METRICS.items():
-        if name not in found:
-            continue
+    remarks = _remarks(found)
+    known = {name: title for name, (title, _) in _METRICS.items() if name in found}
+    width = max([9, *map(len, known.values())])
+    for name, title in known.items():
         parts = [_shown(name, found[name])]
         if name in found.get("intervals", {}):
             low, high = (_shown(name, bound) for bound in found["intervals"][name])
             parts.append(f"[{low}, {high}]")
-        yield f"{title:9} {' '.join([*parts, remarks.get(name, '')]).rstrip()}"
+        if name in found.get("standard_errors", {}):
+            parts.append(f"± {_shown(name, found['standard_errors'][name])}")
+        yield f"{title:{width}} {' '.join([*parts, remarks.get(name, '')]).rstrip()}"
+
+
+def _remarks(found: dict[str, Any]) -> dict[str, str]:
+    """What has to be said beside some metrics."""
+    count = f"of {found['samples']:,} {found['unit']}"
+    if found["unit"] == "time points":
+        count += f" in {found['series']:,} series"
+    return {
+        "accuracy": count,
+        "bits_per_dim": f"{count} (an upper bound; comparable)",
+        "bits_per_dim_center": "(what RNODE reports; no bound)",
+        "nll": f"nats, {count}",
+        "nfe": "a batch",
+    }
 
 
 def _matrix(found: dict[str, Any]) -> Iterator[str]:
@@ -129,22 +165,23 @@ def prediction_printer(layout: str) -> Callable[[Any], None]:
 
 
 def _print_row(prediction: Any) -> None:
+    scored = getattr(prediction, "scores", {}).items()
     places = prediction.place.values()
-    likely = sorted(prediction.probabilities.items(), key=lambda item: -item[1])[:3]
-    shown = "  ".join(f"{name} {probability:.1%}" for name, probability in likely)
     where = "  ".join(f"{value:g}" if isinstance(value, float) else value for value in places)
     place = f"{prediction.file}  {where}".rstrip()
-    print(f"{place}  {prediction.label}  ({shown})", flush=True)
+    scores = [f"{_METRICS[name][0]} {_shown(name, score)}" for name, score in scored]
+    if prediction.label:
+        likely = sorted(prediction.probabilities.items(), key=lambda item: -item[1])[:3]
+        shown = "  ".join(f"{name} {probability:.1%}" for name, probability in likely)
+        scores.insert(0, f"{prediction.label}  ({shown})")
+    print("  ".join([place, *scores]), flush=True)
 
 
 def _print_json(prediction: Any) -> None:
-    values = {
-        "file": str(prediction.file),
-        **prediction.place,
-        "label": prediction.label,
-        "probabilities": prediction.probabilities,
-    }
-    print(json.dumps(values), flush=True)
+    values = {"file": str(prediction.file), **prediction.place}
+    if prediction.label:
+        values |= {"label": prediction.label, "probabilities": prediction.probabilities}
+    print(json.dumps(values | dict(getattr(prediction, "scores", {}))), flush=True)
 
 
 class _CsvPrinter:
@@ -153,12 +190,14 @@ class _CsvPrinter:
         self._has_header = False
 
     def __call__(self, prediction: Any) -> None:
+        label = {"label": prediction.label} if prediction.label else {}
+        numbers = {**prediction.probabilities, **getattr(prediction, "scores", {})}
         if not self._has_header:
-            self._writer.writerow(["file", *prediction.place, "label", *prediction.probabilities])
+            self._writer.writerow(["file", *prediction.place, *label, *numbers])
             self._has_header = True
-        values = (f"{value:.6f}" for value in prediction.probabilities.values())
+        values = (f"{value:.6f}" for value in numbers.values())
         place = prediction.place.values()
-        self._writer.writerow([prediction.file, *place, prediction.label, *values])
+        self._writer.writerow([prediction.file, *place, *label.values(), *values])
 
 
 def size_row(row: dict[str, Any]) -> str:
@@ -170,12 +209,12 @@ def size_row(row: dict[str, Any]) -> str:
 
 
 def comparison(runs: Sequence[Path]) -> None:
-    """Print the results of runs side by side."""
+    """Print the results of runs side by side, a table for each kind of task."""
+    from bfno.results.layout import as_text
     from bfno.results.record import read_runs
-    from bfno.results.tables import as_text
-    from bfno.results.tables import comparison as compared
+    from bfno.results.tables import comparisons
 
-    print(as_text(compared(read_runs(list(runs)))), end="")
+    print("\n".join(map(as_text, comparisons(read_runs(list(runs))))), end="")
 
 
 @contextlib.contextmanager

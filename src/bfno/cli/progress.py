@@ -19,6 +19,12 @@ _COLUMNS = (
     ("test", "test_accuracy", ".2%"),
     ("valid.", "validation_auroc", ".4f"),
     ("AUROC", "test_auroc", ".4f"),
+    ("bits/dim", "train_bits_per_dim", ".4f"),
+    ("valid.", "validation_bits_per_dim", ".4f"),
+    ("test uniform", "test_bits_per_dim", ".4f"),
+    ("center", "test_bits_per_dim_center", ".4f"),
+    ("valid. NLL", "validation_nll", ".4f"),
+    ("test NLL", "test_nll", ".4f"),
     ("NFE fwd", "forward_nfe", ".1f"),
     ("bwd", "backward_nfe", ".1f"),
     ("test", "test_nfe", ".1f"),
@@ -73,6 +79,7 @@ class TrainingDisplay(Watcher):
             print("  ".join(f"{title:>7}" for title, _, _ in self._columns))
         shown = {**metrics, "peak_memory": metrics["peak_memory"] / 2**20}
         cells = (
-            format(shown[name], form) if name in shown else "-" for _, name, form in self._columns
+            f"{format(shown[name], form) if name in shown else '-':>{max(7, len(title))}}"
+            for title, name, form in self._columns
         )
-        print("  ".join(f"{cell:>7}" for cell in cells), flush=True)
+        print("  ".join(cells), flush=True)

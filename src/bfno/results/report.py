@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import json
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from importlib import resources
 from itertools import groupby
 from pathlib import Path, PurePosixPath, PureWindowsPath
@@ -14,17 +14,9 @@ from typing import Any
 from bfno.errors import ConfigError, DataError
 from bfno.files import write_atomically
 from bfno.results import figures
+from bfno.results.layout import Estimate, Table, cell_text
 from bfno.results.record import Metric, RunResult, read_runs
-from bfno.results.tables import (
-    Estimate,
-    Replicates,
-    Table,
-    cell_text,
-    comparison,
-    flat_config,
-    per_class,
-    replicates,
-)
+from bfno.results.tables import Replicates, comparison, flat_config, per_class, replicates
 from bfno.results.tasks import is_transductive, task_of
 
 __all__ = ["render_report", "summary", "write_report"]
@@ -32,7 +24,12 @@ __all__ = ["render_report", "summary", "write_report"]
 _TEMPLATE = "report.html.j2"
 # With more runs than this, their details start folded.
 _MOST_OPEN_RUNS = 3
-_WORDS = {"auroc": "AUROC", "auprc": "AUPRC", "mse": "MSE", "nfe": "NFE"}
+_WORDS = {
+    **{name: name.upper() for name in ("auroc", "auprc", "mse", "nfe", "nll")},
+    "macro_f1": "macro-F1",
+    "bits_per_dim": "bits/dim (uniform)",
+    "bits_per_dim_center": "bits/dim (center)",
+}
 _PROTOCOLS = {
     "sound": "Protocol sound: test series come from other records or sequences than training "
     "series, every statistic is taken from the training part, and the mean over the latent "
@@ -40,8 +37,40 @@ _PROTOCOLS = {
     "published": "Protocol published: as in the published code, statistics are taken from all "
     "data, there is no validation part, and every latent sample is judged for itself.",
 }
-_PICTURE = Path("figures") / "reconstruction.svg"
 _LARGEST_PICTURE = 8 * 2**20
+
+
+@dataclass(frozen=True)
+class _Drawn:
+    """A picture that a command draws into the folder of a run.
+
+    Attributes:
+        file: Its name.
+        command: The command.
+        title: What it is called on the page.
+        alt: What it shows, for those who cannot see it.
+        media: Its media type.
+    """
+
+    file: str
+    command: str
+    title: str
+    alt: str
+    media: str
+
+
+_PICTURES = (
+    _Drawn(
+        "reconstruction.svg",
+        "reconstruct",
+        "Reconstructed series",
+        "Observed values and their reconstruction over time",
+        "image/svg+xml",
+    ),
+    _Drawn("samples.png", "sample", "Samples", "Samples drawn from the model", "image/png"),
+)
+Pictures = dict[str, bytes]
+"""Content of the pictures in the folder of a run, by the name of the file."""
 
 
 def write_report(folders: Sequence[Path], out: Path, force: bool = False) -> Path:
@@ -66,17 +95,17 @@ def write_report(folders: Sequence[Path], out: Path, force: bool = False) -> Pat
         raise ConfigError(out, "is there already", "pass --force, or name another file")
     places = list({Path(folder).resolve(): Path(folder) for folder in folders}.values())
     runs = read_runs(places)
-    page = render_report(runs, [_picture(folder / _PICTURE) for folder in places])
+    page = render_report(runs, [_pictures(folder / "figures") for folder in places])
     write_atomically(out, page.encode())
     return out
 
 
-def render_report(runs: Sequence[RunResult], pictures: Sequence[bytes | None] | None = None) -> str:
+def render_report(runs: Sequence[RunResult], pictures: Sequence[Pictures] | None = None) -> str:
     """The page as text: a pure function of the runs, whatever their order.
 
     Args:
         runs: Runs of one task or of several.
-        pictures: Reconstructed series of each run as SVG, where there are any.
+        pictures: What the folder of each run has of the pictures that a page shows.
     """
     try:
         from jinja2 import Environment, StrictUndefined
@@ -90,7 +119,7 @@ def render_report(runs: Sequence[RunResult], pictures: Sequence[bytes | None] | 
     source = resources.files("bfno.results").joinpath(_TEMPLATE).read_text(encoding="utf-8")
     # Everything is escaped except our own figures, whose texts matplotlib has escaped.
     page = environment.from_string(source).render(
-        _content(runs, pictures or [None] * len(runs)), svg=Markup
+        _content(runs, pictures or [{}] * len(runs)), svg=Markup
     )
     return page if page.endswith("\n") else page + "\n"
 
@@ -157,12 +186,17 @@ def _certainty(lead: float, score: Estimate, other: Estimate | None) -> str:
     return "The lead is no larger than the standard deviations over the seeds: it may be chance."
 
 
-def _picture(file: Path) -> bytes | None:
+def _pictures(folder: Path) -> Pictures:
+    found = {drawn.file: _picture(folder / drawn.file, drawn.command) for drawn in _PICTURES}
+    return {name: picture for name, picture in found.items() if picture is not None}
+
+
+def _picture(file: Path, command: str) -> bytes | None:
     try:
         if not file.is_file():
             return None
         if file.stat().st_size > _LARGEST_PICTURE:
-            fix = "draw it again with `bfno reconstruct --force`"
+            fix = f"draw it again with `bfno {command} --force`"
             raise DataError(file, f"has more than {_LARGEST_PICTURE >> 20} MB", fix)
         return file.read_bytes()
     except OSError as error:
@@ -170,7 +204,7 @@ def _picture(file: Path) -> bytes | None:
         raise DataError(file, why, "check the file's permissions") from None
 
 
-def _content(runs: Sequence[RunResult], pictures: Sequence[bytes | None]) -> dict[str, Any]:
+def _content(runs: Sequence[RunResult], pictures: Sequence[Pictures]) -> dict[str, Any]:
     """All that the template shows."""
     runs = [replace(run, experiment=_portable(run.experiment)) for run in runs]
     # By identity: two runs may be equal in all that they recorded.
@@ -212,10 +246,14 @@ def _task(
     }
 
 
-def _run(run: RunResult, mark: dict[str, Any], picture: bytes | None) -> dict[str, Any]:
+def _run(run: RunResult, mark: dict[str, Any], pictures: Pictures) -> dict[str, Any]:
     return {
         "run": run,
-        "picture": picture and base64.b64encode(picture).decode(),
+        "pictures": [
+            {"drawn": drawn, "content": base64.b64encode(pictures[drawn.file]).decode()}
+            for drawn in _PICTURES
+            if drawn.file in pictures
+        ],
         "mark": mark,
         "score": _score(run.headline, run),
         "facts": {name: cell_text(fact) for name, fact in _facts(run).items() if fact is not None},
@@ -228,9 +266,10 @@ def _run(run: RunResult, mark: dict[str, Any], picture: bytes | None) -> dict[st
 
 def _metric_name(key: str) -> str:
     """The key of a metric as people say it."""
-    return " ".join(
-        _WORDS.get(word, word) for word in key.replace("macro_f1", "macro-F1").split("_")
-    )
+    split, _, name = key.partition("_")
+    if name in _WORDS:
+        return f"{split} {_WORDS[name]}"
+    return " ".join(_WORDS.get(word, word) for word in key.split("_"))
 
 
 def _facts(run: RunResult) -> dict[str, str | int | None]:

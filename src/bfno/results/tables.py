@@ -1,10 +1,7 @@
-"""Tables of runs: means over seeds, best first, as plain text, Markdown or CSV."""
+"""Tables of runs: means over seeds, best first."""
 
 from __future__ import annotations
 
-import csv
-import html
-import io
 import json
 import math
 from collections import defaultdict
@@ -12,19 +9,14 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from bfno.results.record import HEADLINES, RunResult
-from bfno.results.tasks import is_transductive, sample_name, task_of
+from bfno.results.layout import Cell, Column, Estimate, Table
+from bfno.results.record import COMPANIONS, HEADLINES, RunResult
+from bfno.results.tasks import is_transductive, kind_of, sample_name, task_of
 
 __all__ = [
-    "Column",
-    "Estimate",
     "Replicates",
-    "Table",
-    "as_csv",
-    "as_markdown",
-    "as_text",
-    "cell_text",
     "comparison",
+    "comparisons",
     "flat_config",
     "per_class",
     "replicates",
@@ -39,73 +31,6 @@ _PLACES = {"data.path", "data.test_path", "data.folder"}
 _MOST_SETTINGS_IN_A_NAME = 3
 _TRANSDUCTIVE = "† transductive: a prediction depends on the other series of its batch."
 _OTHER_PROTOCOL = "Protocols divide and judge the data in their own ways: compare within one only."
-
-
-@dataclass(frozen=True)
-class Estimate:
-    """A number measured once or several times.
-
-    Attributes:
-        mean: Mean of the measurements.
-        std: Their standard deviation, dividing by one less than their number; none for a single.
-        digits: Decimals that are worth printing.
-
-    Example:
-        >>> str(Estimate.of([0.96, 0.98], digits=2))
-        '0.97 ± 0.01'
-    """
-
-    mean: float
-    std: float | None
-    digits: int
-
-    @classmethod
-    def of(cls, values: Iterable[float | None], digits: int) -> Estimate | None:
-        """The estimate from measurements, some of which may be missing; none without any."""
-        known = [value for value in values if value is not None]
-        if not known:
-            return None
-        # Not the statistics module: it raises on infinities, which a diverged run may hold.
-        mean = sum(known) / len(known)
-        if len(known) == 1:
-            return cls(mean, None, digits)
-        squares = sum((value - mean) * (value - mean) for value in known)
-        return cls(mean, math.sqrt(squares / (len(known) - 1)), digits)
-
-    def __str__(self) -> str:
-        mean = _number(self.mean, self.digits)
-        return mean if self.std is None else f"{mean} ± {_number(self.std, self.digits)}"
-
-
-# A tuple holds seeds.
-Cell = str | int | Estimate | tuple[int, ...] | None
-
-
-@dataclass(frozen=True)
-class Column:
-    """A column of a table.
-
-    Attributes:
-        key: Its name for programs: the key of the record where there is one.
-        title: Its name for people.
-        numeric: Whether it holds numbers.
-        measured: Whether these may have a standard deviation.
-    """
-
-    key: str
-    title: str
-    numeric: bool = True
-    measured: bool = False
-
-
-@dataclass(frozen=True)
-class Table:
-    """Columns, rows, which cells (row, column) are the best of their kind, and footnotes."""
-
-    columns: tuple[Column, ...]
-    rows: tuple[tuple[Cell, ...], ...]
-    best: frozenset[tuple[int, int]] = frozenset()
-    notes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -156,11 +81,25 @@ def replicates(runs: Iterable[RunResult]) -> list[Replicates]:
     return sorted(found, key=_order)
 
 
+def comparisons(runs: Iterable[RunResult]) -> list[Table]:
+    """Compare any runs: a table for each kind of task and metric that runs are judged by.
+
+    Args:
+        runs: The runs, in any order.
+    """
+    alike: dict[tuple[str, int], list[RunResult]] = defaultdict(list)
+    for run in runs:
+        metric = run.headline
+        place = len(HEADLINES) if metric is None else HEADLINES.index(metric)
+        alike[kind_of(run), place].append(run)
+    return [comparison(members) for _, members in sorted(alike.items())]
+
+
 def comparison(runs: Iterable[RunResult]) -> Table:
     """Compare runs: one row for those that differ in their seed alone, the best first.
 
     Args:
-        runs: Runs of any tasks; each headline metric that one of them has is a column.
+        runs: Runs of one kind of task; each headline metric that one of them has is a column.
     """
     groups = replicates(runs)
     columns = _columns(groups)
@@ -200,61 +139,6 @@ def flat_config(config: dict[str, Any], prefix: str = "") -> dict[str, Any]:
         else:
             flat[prefix + key] = value
     return flat
-
-
-def cell_text(cell: Cell) -> str:
-    """A cell as people read it; a dash where there is nothing."""
-    if cell is None:
-        return "–"
-    if isinstance(cell, tuple):
-        return str(cell[0]) if len(cell) == 1 else f"{len(cell)} seeds"
-    return f"{cell:,}" if isinstance(cell, int) else str(cell)
-
-
-def as_text(table: Table) -> str:
-    """The table as aligned plain text for a terminal."""
-    lines = [[column.title for column in table.columns]]
-    lines += [[cell_text(cell) for cell in row] for row in table.rows]
-    widths = [max(len(line[index]) for line in lines) for index in range(len(table.columns))]
-    lines.insert(1, ["-" * width for width in widths])
-    notes = [""] * bool(table.notes) + list(table.notes)
-    texts = [_aligned(line, widths, table.columns) for line in lines]
-    return "".join(f"{line}\n" for line in texts + notes)
-
-
-def as_markdown(table: Table) -> str:
-    """The table as GitHub's Markdown, the best cells in bold."""
-    lines = [[_markdown(column.title) for column in table.columns]]
-    lines.append(["---:" if column.numeric else "---" for column in table.columns])
-    for number, row in enumerate(table.rows):
-        texts = [_markdown(cell_text(cell)) for cell in row]
-        best = [(number, index) in table.best for index in range(len(row))]
-        lines.append(
-            [f"**{text}**" if top else text for text, top in zip(texts, best, strict=True)]
-        )
-    notes = "".join(f"\n{_markdown(note)}\n" for note in table.notes)
-    return "".join(f"| {' | '.join(line)} |\n" for line in lines) + notes
-
-
-def as_csv(table: Table) -> str:
-    """The table for programs: full precision, each standard deviation in its own column."""
-    written = io.StringIO()
-    writer = csv.writer(written, lineterminator="\n")
-    header = []
-    for column in table.columns:
-        header += [column.key, f"{column.key}_std"] if column.measured else [column.key]
-    writer.writerow(header)
-    for row in table.rows:
-        line: list[object] = []
-        for column, cell in zip(table.columns, row, strict=True):
-            if isinstance(cell, Estimate):
-                line += [cell.mean, cell.std]
-            elif isinstance(cell, tuple):
-                line.append(" ".join(map(str, cell)))
-            else:
-                line += [cell, None] if column.measured else [cell]
-        writer.writerow(line)
-    return written.getvalue()
 
 
 def _notes(groups: list[Replicates]) -> Iterable[str]:
@@ -320,9 +204,10 @@ def _columns(groups: list[Replicates]) -> list[tuple[Column, Callable[[Replicate
         columns.append((protocol, lambda group: group.task[2] or None))
     columns.append((Column("parameters", "parameters"), lambda group: group.runs[0].parameters))
     used = {group.runs[0].headline for group in groups}
-    columns += [
-        _measured(metric.key, metric.title, metric.digits) for metric in HEADLINES if metric in used
-    ]
+    known = {key for group in groups for run in group.runs for key in run.result}
+    shown = [metric for metric in HEADLINES if metric in used]
+    shown += [metric for metric in COMPANIONS if metric.key in known]
+    columns += [_measured(metric.key, metric.title, metric.digits) for metric in shown]
     columns += [
         _measured("train_loss", "train loss", 4),
         _measured("forward_nfe", "NFE forward", 1),
@@ -368,22 +253,3 @@ def _best(groups: list[Replicates], keys: list[str]) -> Iterable[tuple[int, int]
 
 def _share(part: int, whole: int) -> Estimate | None:
     return Estimate(part / whole, None, 3) if whole else None
-
-
-def _number(value: float, digits: int) -> str:
-    return f"{value:.3g}" if abs(value) >= 1e9 else f"{value:,.{digits}f}"
-
-
-def _aligned(line: list[str], widths: list[int], columns: tuple[Column, ...]) -> str:
-    texts = [
-        text.rjust(width) if column.numeric else text.ljust(width)
-        for text, width, column in zip(line, widths, columns, strict=True)
-    ]
-    return "  ".join(texts).rstrip()
-
-
-def _markdown(text: str) -> str:
-    # Names come from files: they must neither break the row nor become markup.
-    for letter in "\\`*_[]|~":
-        text = text.replace(letter, "\\" + letter)
-    return html.escape(text, quote=False)

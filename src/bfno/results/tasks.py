@@ -7,7 +7,9 @@ from typing import Any
 
 from bfno.results.record import RunResult
 
-__all__ = ["is_transductive", "sample_name", "task_of"]
+__all__ = ["is_transductive", "kind_of", "sample_name", "task_of"]
+
+_DENSITIES = {"test_bits_per_dim", "test_nll"}
 
 
 def _section(run: RunResult, name: str) -> dict[str, Any]:
@@ -21,6 +23,13 @@ def task_of(run: RunResult) -> tuple[str, str, str]:
     # One's own series are all called the same; two files of them are two tasks.
     own = f" ({PurePath(str(data['path'])).name})" if data.get("path") else ""
     return run.data + own, run.scale, str(data.get("protocol") or "")
+
+
+def kind_of(run: RunResult) -> str:
+    """What kind of thing a run learned: images, series or densities; kinds have other metrics."""
+    if _DENSITIES & run.result.keys():
+        return "densities"
+    return "series" if _section(run, "data").get("protocol") else "images"
 
 
 def is_transductive(run: RunResult) -> bool:
