@@ -1,0 +1,140 @@
+"""Glow: couplings between learned mixtures of the channels."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+from bfno.models.flows.actnorm import ActNorm
+from bfno.models.flows.factoring import (
+    Bijection,
+    Chain,
+    FactoringFlow,
+    Shape,
+    Split,
+    Squeeze,
+    halvings,
+    image_shape,
+    refuse_below_one,
+)
+from bfno.models.flows.normflows_parts import load_normflows
+
+__all__ = ["ConditionalSplit", "Glow", "GlowStep"]
+
+
+class GlowStep(Bijection):
+    """Normalises channels, mixes them, and changes one half of them by what the other half says.
+
+    The mixing is a full matrix that starts as a random rotation. The coupling's network is
+    convolutions of sides 3, 1 and 3 with ReLU; the last one starts at zero, so that all pixels are
+    at first scaled alike.
+
+    Args:
+        channels: Channels of an image, at least 2.
+        width: Channels inside the network.
+    """
+
+    def __init__(self, channels: int, width: int) -> None:
+        super().__init__()
+        parts = load_normflows("Glow")
+        self.norm = ActNorm(channels)
+        # Not as a product of triangular matrices: half of their entries would be idle parameters.
+        self.mixing = parts.flows.Invertible1x1Conv(channels, use_lu=False)
+        first, second = (channels + 1) // 2, channels // 2
+        net = parts.nets.ConvNet2d((first, width, width, 2 * second), (3, 1, 3))
+        self.coupling = parts.flows.AffineCouplingBlock(net, scale_map="sigmoid")
+
+    def encode(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        x, scaled = self.norm.encode(x)
+        x, mixed = self.mixing.inverse(x)
+        x, coupled = self.coupling.inverse(x)
+        return x, scaled + mixed + coupled
+
+    def decode(self, y: Tensor) -> Tensor:
+        y = self.coupling(y)[0]
+        y = self.mixing(y)[0]
+        return self.norm.decode(y)
+
+
+class ConditionalSplit(Split):
+    """Keeps half of the channels, from which it predicts mean and scale of the others.
+
+    What is left is standard normal where the prediction is right. It starts as a plain split.
+
+    Args:
+        channels: Channels to divide; an even number.
+    """
+
+    def __init__(self, channels: int) -> None:
+        super().__init__()
+        self.predict = nn.Conv2d(channels // 2, channels, 3, padding=1)
+        nn.init.zeros_(self.predict.weight)
+        if self.predict.bias is not None:
+            nn.init.zeros_(self.predict.bias)
+
+    def encode(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        kept, left = x.chunk(2, dim=1)
+        mean, log_scale = self.predict(kept).chunk(2, dim=1)
+        return kept, (left - mean) * (-log_scale).exp(), -log_scale.flatten(1).sum(1)
+
+    def decode(self, kept: Tensor, left: Tensor) -> Tensor:
+        mean, log_scale = self.predict(kept).chunk(2, dim=1)
+        return torch.cat((kept, mean + left * log_scale.exp()), dim=1)
+
+
+class Glow(FactoringFlow):
+    """Glow for images.
+
+    Each level squeezes the image, applies some steps and, but for the last, gives half of the
+    channels away: the Gaussian in which they end depends on the other half. There are as many
+    levels as asked for, but no more than the sides can be halved: images are not padded, which
+    would change the number of dimensions that bits are divided by. The halves are at least 2×2,
+    unless the image itself is smaller than 4×4.
+
+    The first batch in training mode sets the scale of all channels; see `ActNorm`.
+
+    Args:
+        event_shape: Channels, height and width of an image; even sides.
+        levels: Most levels.
+        steps: Steps in each level.
+        width: Channels inside the networks of the couplings.
+
+    Attributes:
+        levels: Levels there are.
+
+    References:
+        Kingma and Dhariwal, Glow: Generative Flow with Invertible 1×1 Convolutions, NeurIPS 2018.
+
+    Example:
+        >>> flow = Glow((1, 28, 28), steps=2, width=8)
+        >>> flow.levels, flow.encode(torch.rand(5, 1, 28, 28)).latent.shape
+        (2, torch.Size([5, 784]))
+    """
+
+    def __init__(
+        self, event_shape: Sequence[int], *, levels: int = 3, steps: int = 32, width: int = 512
+    ) -> None:
+        refuse_below_one(levels=levels, steps=steps, width=width)
+        channels, height, breadth = shape = image_shape(event_shape)
+        levels = min(levels, _most_levels(height, breadth))
+        stages: list[Bijection] = []
+        splits: list[Split] = []
+        shapes: list[Shape] = []
+        for level in range(levels):
+            channels, height, breadth = 4 * channels, height // 2, breadth // 2
+            stages.append(Chain([Squeeze(), *(GlowStep(channels, width) for _ in range(steps))]))
+            if level < levels - 1:
+                splits.append(ConditionalSplit(channels))
+                channels //= 2
+            shapes.append((channels, height, breadth))
+        super().__init__(shape, stages, splits, shapes)
+        self.levels = levels
+
+
+def _most_levels(height: int, width: int) -> int:
+    most = max(halvings(height, width), min(1, halvings(height, width, smallest=1)))
+    if not most:
+        raise ValueError(f"Glow needs images with even sides, got {height}×{width}")
+    return most

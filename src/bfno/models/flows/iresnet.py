@@ -1,0 +1,302 @@
+"""i-ResNet: residual networks whose blocks add too little to lose anything."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from bfno.models.flows.actnorm import ActNorm
+from bfno.models.flows.factoring import (
+    Bijection,
+    Chain,
+    ChannelSplit,
+    FactoringFlow,
+    Shape,
+    Squeeze,
+    halvings,
+    image_shape,
+    refuse_below_one,
+)
+from bfno.models.flows.interface import Encoding, FlowError
+from bfno.models.flows.lipschitz import LipschitzConv2d
+
+__all__ = [
+    "DiagonalNormal",
+    "FixedPoint",
+    "IResNet",
+    "ResidualBlock",
+    "ResidualSettings",
+    "log_det_series",
+]
+
+Branch = Callable[[Tensor], Tensor]
+
+
+def log_det_series(
+    output: Tensor, point: Tensor, noise: Tensor, terms: int, *, differentiable: bool
+) -> Tensor:
+    r"""Estimate the logarithm of $\det(I + J)$ for each sample.
+
+    The series $\sum_{k=1}^{n} (-1)^{k+1} ε^\top J^k ε / k$ for the Jacobian J of a map, whose mean
+    over the noise is the truncated series of traces. Its gradient is an estimate, too: that of
+    $\sum_{k=0}^{n-1} (-1)^k ε^\top J^k (dJ) ε$, whose mean is the gradient of the same truncated
+    series, and which needs second derivatives in one term instead of n. (The estimate in normflows
+    returns in training the value of the latter sum, which is no log-determinant.)
+
+    Args:
+        output: Values of the map.
+        point: Where they were taken.
+        noise: The vectors ε, of zero mean and unit covariance.
+        terms: The number n.
+        differentiable: Whether the result has a gradient.
+    """
+    value, product, summed = output.new_zeros(len(output)), noise, torch.zeros_like(noise)
+    for k in range(1, terms + 1):
+        sign = -1 if k % 2 == 0 else 1
+        summed = summed + sign * product
+        (product,) = torch.autograd.grad(output, point, product, retain_graph=True)
+        value = value + sign / k * (product * noise).flatten(1).sum(1)
+    if not differentiable:
+        return value
+    (pulled,) = torch.autograd.grad(output, point, summed, create_graph=True)
+    slope = (pulled * noise).flatten(1).sum(1)
+    return value + (slope - slope.detach())
+
+
+@dataclass(frozen=True)
+class FixedPoint:
+    """Solves x + g(x) = y for a contraction g.
+
+    Attributes:
+        tolerance: The iteration stops when no number of a sample changes by more than this share
+            of its largest one (of 1 if that is smaller). None depends on the precision: 1e-5 for
+            float32, 1e-11 for float64.
+        max_iterations: Most iterations.
+    """
+
+    tolerance: float | None = None
+    max_iterations: int = 100
+
+    def __post_init__(self) -> None:
+        refuse_below_one(max_iterations=self.max_iterations)
+        if self.tolerance is not None and not self.tolerance > 0:
+            raise ValueError(f"tolerance must be positive, got {self.tolerance}")
+
+    def solve(self, branch: Branch, y: Tensor) -> Tensor:
+        """Find x.
+
+        Raises:
+            FlowError: If the iteration does not converge.
+        """
+        tolerance = self.tolerance or torch.finfo(y.dtype).eps ** 0.7
+        x, share = y, y.new_zeros(())
+        for _ in range(self.max_iterations):
+            before, x = x, y - branch(x)
+            change = (x - before).detach().abs().flatten(1).amax(1)
+            share = change / x.detach().abs().flatten(1).amax(1).clamp(min=1)
+            if (share <= tolerance).all():
+                return x
+        raise FlowError(
+            f"the inverse of a residual block changed by {share.max().item():.1e} in the last of "
+            f"{self.max_iterations} iterations, above {tolerance:.1e}; raise max_iterations, or "
+            "train with a smaller coefficient or more power_iterations"
+        )
+
+
+@dataclass(frozen=True)
+class ResidualSettings:
+    """What the blocks of an i-ResNet have in common.
+
+    Attributes:
+        width: Channels inside.
+        terms: Terms of the log-determinant's series in training.
+        test_terms: Terms in evaluation.
+        coefficient: Bound of the operator norm of each convolution.
+        power_iterations: Rounds of the power method for that norm in each training step.
+        inverse: How blocks are inverted.
+    """
+
+    width: int
+    terms: int = 5
+    test_terms: int = 20
+    coefficient: float = 0.9
+    power_iterations: int = 5
+    inverse: FixedPoint = FixedPoint()
+
+    def __post_init__(self) -> None:
+        refuse_below_one(
+            width=self.width,
+            terms=self.terms,
+            test_terms=self.test_terms,
+            power_iterations=self.power_iterations,
+        )
+        if not 0 < self.coefficient < 1:
+            raise ValueError(f"coefficient must lie between 0 and 1, got {self.coefficient}")
+
+
+class ResidualBlock(Bijection):
+    """Adds to an image what three bounded convolutions, of sides 3, 1 and 3, make of it.
+
+    Args:
+        shape: Channels, height and width of an image.
+        settings: Sizes and accuracies.
+        activate: Whether the first convolution sees the image through an ELU, as the others do.
+    """
+
+    def __init__(self, shape: Shape, settings: ResidualSettings, *, activate: bool = True) -> None:
+        super().__init__()
+        channels, width, grid = shape[0], settings.width, shape[1:]
+        bounds = {
+            "coefficient": settings.coefficient,
+            "power_iterations": settings.power_iterations,
+        }
+        self.convolutions: Any = nn.ModuleList(
+            LipschitzConv2d(before, after, side, grid, **bounds)
+            for before, after, side in (
+                (channels, width, 3),
+                (width, width, 1),
+                (width, channels, 3),
+            )
+        )
+        self.settings, self.activate = settings, activate
+
+    def encode(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        # Signs instead of normal noise: of all independent noise they give the least variance.
+        noise = torch.randint_like(x, 2).mul_(2).sub_(1)
+        return self.encode_with(noise, x)
+
+    def encode_with(self, noise: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Encode, and estimate traces with given noise."""
+        terms = self.settings.terms if self.training else self.settings.test_terms
+        wanted = torch.is_grad_enabled()
+        branch = self.branch(update=True)
+        # Traces are derivatives, which are needed where gradients are switched off, too.
+        with torch.enable_grad():
+            point = x if wanted and x.requires_grad else x.detach().requires_grad_()
+            added = branch(point)
+            log_det = log_det_series(added, point, noise, terms, differentiable=wanted)
+        return x + (added if wanted else added.detach()), log_det
+
+    def decode(self, y: Tensor) -> Tensor:
+        return self.settings.inverse.solve(self.branch(update=False), y)
+
+    def branch(self, *, update: bool) -> Branch:
+        """What the block adds, with weights that are bounded once for many calls."""
+        weights = [layer.bounded_weight(update=update) for layer in self.convolutions]
+
+        def added(x: Tensor) -> Tensor:
+            for number, (layer, weight) in enumerate(zip(self.convolutions, weights, strict=True)):
+                if number or self.activate:
+                    x = F.elu(x)
+                x = layer.apply_weight(x, weight)
+            return x
+
+        return added
+
+
+class DiagonalNormal(Bijection):
+    """Makes a vector with learned means and scales standard normal.
+
+    Args:
+        dimensions: Numbers in a vector.
+    """
+
+    def __init__(self, dimensions: int) -> None:
+        super().__init__()
+        self.mean = nn.Parameter(torch.zeros(dimensions))
+        self.log_scale = nn.Parameter(torch.zeros(dimensions))
+
+    def encode(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        return (x - self.mean) * (-self.log_scale).exp(), -self.log_scale.sum()
+
+    def decode(self, y: Tensor) -> Tensor:
+        return self.mean + y * self.log_scale.exp()
+
+
+class IResNet(FactoringFlow):
+    """i-ResNet for images.
+
+    Residual blocks, each behind an `ActNorm`, on ever coarser grids: the image is squeezed before
+    each scale, and half of the channels leave behind it. Where a side is odd or would be less than
+    2, the grid stays, and a single channel is not divided: images are neither padded nor repeated
+    in colours, which would change the number of dimensions that bits are divided by.
+
+    Densities are estimates: noise is drawn from torch's generator in each call, once for each
+    block, and the series of the log-determinant ends early, which biases it (upwards or downwards).
+
+    Args:
+        event_shape: Channels, height and width of an image.
+        scales: Scales.
+        blocks: Blocks in each scale.
+        width: Channels inside the blocks.
+        terms: Terms of the log-determinant's series in training.
+        test_terms: Terms in evaluation.
+        coefficient: Bound of the operator norm of each convolution.
+        power_iterations: Rounds of the power method for that norm in each training step.
+        **inverse: Attributes of `FixedPoint`: `tolerance` and `max_iterations`.
+
+    References:
+        Behrmann et al., Invertible Residual Networks, ICML 2019.
+
+    Example:
+        >>> flow = IResNet((1, 28, 28), blocks=1, width=4)
+        >>> flow.encode(torch.rand(5, 1, 28, 28)).latent.shape
+        torch.Size([5, 784])
+    """
+
+    def __init__(
+        self,
+        event_shape: Sequence[int],
+        *,
+        scales: int = 3,
+        blocks: int = 16,
+        width: int = 512,
+        terms: int = 5,
+        test_terms: int = 20,
+        coefficient: float = 0.9,
+        power_iterations: int = 5,
+        **inverse: Any,
+    ) -> None:
+        refuse_below_one(scales=scales, blocks=blocks)
+        shape = image_shape(event_shape)
+        settings = ResidualSettings(
+            width, terms, test_terms, coefficient, power_iterations, FixedPoint(**inverse)
+        )
+        stages, shapes = _stages(shape, scales, blocks, settings)
+        super().__init__(shape, stages, [ChannelSplit() for _ in stages[1:]], shapes)
+        self.prior = DiagonalNormal(self.dimensions)
+
+    def encode(self, x: Tensor) -> Encoding:
+        found = super().encode(x)
+        latent, gained = self.prior.encode(found.latent)
+        return Encoding(latent, found.log_det + gained)
+
+    def decode(self, latent: Tensor) -> Tensor:
+        self.check_latent(latent)
+        return super().decode(self.prior.decode(latent))
+
+
+def _stages(
+    shape: Shape, scales: int, blocks: int, settings: ResidualSettings
+) -> tuple[list[Bijection], list[Shape]]:
+    """The blocks between splits, and the shapes of what the splits leave and the last gives."""
+    stages: list[Bijection] = []
+    shapes: list[Shape] = []
+    parts: list[Bijection] = []
+    for scale in range(scales):
+        if halvings(*shape[1:]):
+            parts.append(Squeeze())
+            shape = (4 * shape[0], shape[1] // 2, shape[2] // 2)
+        for block in range(blocks):
+            first = scale == block == 0
+            parts += [ActNorm(shape[0]), ResidualBlock(shape, settings, activate=not first)]
+        if scale < scales - 1 and shape[0] > 1:
+            stages.append(Chain(parts))
+            shapes.append((shape[0] // 2, *shape[1:]))
+            shape, parts = (shape[0] - shape[0] // 2, *shape[1:]), []
+    return [*stages, Chain(parts)], [*shapes, shape]
