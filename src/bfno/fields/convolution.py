@@ -81,20 +81,22 @@ class TimedConv(nn.Module):
         size = self.weight.shape[-1]
         if size == 1:
             return self._pointwise(time_column(t, x), x)
-        # Next to the border the kernel also covers padding, where there is no time either.
-        ones = x.new_ones(1, 1, *x.shape[2:])
-        response = F.conv2d(ones, self.weight[:, -1:], padding=size // 2)
-        y = F.conv2d(x, self.weight[:, :-1], self.bias, padding=size // 2)
         time = time_column(t, x)
         if isinstance(time, Tensor):
             time = time.reshape(-1, 1, 1, 1)
-        return y.add_(time * response)
+        y = F.conv2d(x, self.kernel, self.bias, padding=size // 2)
+        return y.add_(time * self.time_response(x))
 
-    def transposed(self, y: Tensor) -> Tensor:
-        """Apply the transpose of the linear map of the input, in differentiable operations."""
-        # With its kernel turned over, the transpose is itself a convolution on the same grid.
-        weight = self.weight[:, :-1].flip(2, 3).transpose(0, 1)
-        return F.conv2d(y, weight, padding=weight.shape[-1] // 2)
+    @property
+    def kernel(self) -> Tensor:
+        """The weights of the input's channels."""
+        return self.weight[:, :-1]
+
+    def time_response(self, x: Tensor) -> Tensor:
+        """What one unit of time adds to the convolution of any input on the grid of `x`."""
+        # Next to the border the kernel also covers padding, where there is no time either.
+        ones = x.new_ones(1, 1, *x.shape[2:])
+        return F.conv2d(ones, self.weight[:, -1:], padding=self.weight.shape[-1] // 2)
 
     def _pointwise(self, time: Time, x: Tensor) -> Tensor:
         bias = self.bias + time * self.weight[:, -1, 0, 0]

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import functools
 import itertools
+from collections.abc import Sequence
 from typing import Any, cast
 
-import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from bfno.fields.convolution import TimedConv
 from bfno.fields.interface import Time
 from bfno.fields.operator import OperatorField, find_layer
+from bfno.layers.convolutions import Kernels
+from bfno.layers.pointwise import time_column
 
 __all__ = ["FlowConvField", "FlowOperatorField"]
 
@@ -53,24 +54,37 @@ class FlowConvField(nn.Module):
         return [cast(TimedConv, layer) for layer in self.layers]
 
     def forward(self, t: Time, y: Tensor) -> Tensor:
-        *inner, last = self._convolutions()
-        for layer in inner:
-            y = F.softplus(layer(t, y))
-        return last(t, y)
+        return self.prepare(y)(t, y)
 
     def pull_back(self, t: Time, y: Tensor, cotangent: Tensor) -> tuple[Tensor, Tensor]:
         """The field and `cotangentᵀ ∂f/∂y`; see `bfno.fields.pullback`."""
-        *inner, last = self._convolutions()
-        slopes = []
-        for layer in inner:
-            before = layer(t, y)
-            slopes.append(torch.sigmoid(before))
-            y = F.softplus(before)
-        value = last(t, y)
-        pulled = last.transposed(cotangent)
-        for layer, slope in zip(reversed(inner), reversed(slopes), strict=True):
-            pulled = layer.transposed(pulled * slope)
-        return value, pulled
+        return self.prepare(y).pull_back(t, y, cotangent)
+
+    def prepare(self, y: Tensor) -> _PreparedConvField:
+        """The field on the grid of `y` with its present weights, for many evaluations."""
+        return _PreparedConvField(self._convolutions(), y)
+
+
+class _PreparedConvField:
+    """What all evaluations with the same weights on the same grid have in common, done once."""
+
+    def __init__(self, layers: Sequence[TimedConv], y: Tensor) -> None:
+        self.kernels = Kernels([layer.kernel for layer in layers])
+        self.biases = [layer.bias[:, None, None] for layer in layers]
+        self.responses = [layer.time_response(y) for layer in layers]
+
+    def __call__(self, t: Time, y: Tensor) -> Tensor:
+        return self.kernels.convolve(y, self._timed_biases(t, y))
+
+    def pull_back(self, t: Time, y: Tensor, cotangent: Tensor) -> tuple[Tensor, Tensor]:
+        return self.kernels.pull_back(y, cotangent, self._timed_biases(t, y))
+
+    def _timed_biases(self, t: Time, y: Tensor) -> list[Tensor]:
+        time = time_column(t, y)
+        if isinstance(time, Tensor):
+            time = time.reshape(-1, 1, 1, 1)
+        pairs = zip(self.biases, self.responses, strict=True)
+        return [bias + time * response for bias, response in pairs]
 
 
 class FlowOperatorField(OperatorField):

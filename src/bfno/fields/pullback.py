@@ -10,7 +10,17 @@ from torch import Tensor
 
 from bfno.fields.interface import Time
 
-__all__ = ["pull_back"]
+__all__ = ["prepared", "pull_back"]
+
+
+def prepared(field: Any, y: Tensor) -> Any:
+    """A field that is ready for many evaluations with its present weights on states like `y`.
+
+    A field may have a method `prepare(y)` for what these evaluations have in common; what it
+    returns is called, and pulled back, like the field. Any other field is returned as it is.
+    """
+    prepare = getattr(field, "prepare", None)
+    return field if prepare is None else prepare(y)
 
 
 def pull_back(

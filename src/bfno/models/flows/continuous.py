@@ -9,7 +9,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from bfno.fields.pullback import pull_back
+from bfno.fields.pullback import prepared, pull_back
 from bfno.models.flows.interface import Encoding, Flow
 from bfno.ode import solve
 from bfno.ode.block import solver_settings
@@ -83,7 +83,7 @@ class ContinuousFlow(Flow):
     def encode(self, x: Tensor) -> Encoding:
         self.check(x)
         penalties = self.penalties if self.training else ()
-        motion = _Motion(self.field, self._noise(x), penalties)
+        motion = _Motion(prepared(self.field, x), self._noise(x), penalties)
         start = (x, *(x.new_zeros(len(x)) for _ in range(1 + len(penalties))))
         ignored = tuple(range(2, len(start)))
         settings = self._solvers[self.training]
@@ -111,7 +111,7 @@ class ContinuousFlow(Flow):
         return self._solve_back(z, end + (first - end) * shares.to(end))
 
     def _solve_back(self, z: Tensor, times: Tensor) -> Tensor:
-        solution = solve(self.field, z, times, **self._solvers[self.training])
+        solution = solve(prepared(self.field, z), z, times, **self._solvers[self.training])
         self.solved = solution.stats
         return solution.ys
 
@@ -135,7 +135,7 @@ class ContinuousFlow(Flow):
 class _Motion(nn.Module):
     """How a sample, its density and the regularisers change together."""
 
-    def __init__(self, field: nn.Module, noise: Tensor | None, penalties: tuple[str, ...]) -> None:
+    def __init__(self, field: Any, noise: Tensor | None, penalties: tuple[str, ...]) -> None:
         super().__init__()
         self.field, self.noise, self.penalties = field, noise, penalties
 
@@ -153,7 +153,7 @@ class _Motion(nn.Module):
         return slope, divergence, *(found[name] for name in self.penalties)
 
 
-def _exact(field: nn.Module, t: Tensor, z: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+def _exact(field: Any, t: Tensor, z: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """The field, its divergence and the mean over dimensions of its Jacobian's squared norm."""
     size = z[0].numel()
     # One copy of the batch for each dimension, pulled back along that dimension.
