@@ -24,3 +24,13 @@ def test_series_example_learns(capsys):
     # Four classes: chance is 25 %; scaled values have a variance of one.
     assert accuracy > 0.3 and error < 0.9
     assert "432 series, 4 classes" in capsys.readouterr().out
+
+
+def test_flow_example_learns_a_density_and_draws(tmp_path, capsys):
+    torch.set_default_dtype(torch.float32)
+    example = runpy.run_path(str(REPOSITORY / "examples" / "flow_moons.py"))
+    found, mass = example["main"](steps=30, folder=tmp_path)
+    # Untrained, the flow is the standard normal density, which gives these points 3.86 nats.
+    assert found < 3.5 and abs(mass - 1) < 0.02
+    assert (tmp_path / "moons.png").stat().st_size > 10_000
+    assert "integrates to" in capsys.readouterr().out
