@@ -45,6 +45,7 @@ def load_folder(
     test_fraction: float = 0.2,
     seed: int = 0,
     corrupt: str = "refuse",
+    labelled: bool = True,
 ) -> ImageSet:
     """Load images whose folder's name is their class.
 
@@ -64,6 +65,8 @@ def load_folder(
         seed: Number that fixes that share.
         corrupt: What to do with images that cannot be read: `refuse`, or `skip` to leave them out
             and name them in `skipped`.
+        labelled: Whether images have classes. If not, all images in the folder and below it are
+            taken, or those in `folder/train` and `folder/test`; every label is 0.
 
     Raises:
         ConfigError: If a setting is out of range.
@@ -71,7 +74,7 @@ def load_folder(
     """
     _check_settings(size, test_fraction, corrupt)
     folder = Path(folder)
-    classes, train, test = _find_parts(folder)
+    classes, train, test = _find_parts(folder, _find_classes if labelled else _find_images)
     with quiet_pillow(), ThreadPoolExecutor(_THREADS) as pool:
         read = _Readings(pool)
         train_headers, train = read(train, lambda file: read_header(file.path))
@@ -159,20 +162,22 @@ def _check_settings(size: int | tuple[int, int] | None, fraction: float, corrupt
         raise ConfigError("corrupt", f"{corrupt!r} is unknown", "use refuse or skip")
 
 
-def _find_parts(folder: Path) -> tuple[tuple[str, ...], list[_File], list[_File]]:
+def _find_parts(
+    folder: Path, find: Callable[[Path], tuple[tuple[str, ...], list[_File]]]
+) -> tuple[tuple[str, ...], list[_File], list[_File]]:
     """Class names, training files and test files; no test files if there is no such part."""
     if not os.path.isdir(folder):
-        raise DataError(folder, "is no folder", "name a folder with one folder for each class")
+        raise DataError(folder, "is no folder", "name a folder of images")
     train, test = folder / "train", folder / "test"
     if not os.path.isdir(train):
-        return *_find_classes(folder), []
-    classes, files = _find_classes(train)
+        return *find(folder), []
+    classes, files = find(train)
     if not os.path.isdir(test):
         for name in _OTHER_NAMES_FOR_TEST:
             if os.path.isdir(folder / name):
                 raise DataError(folder, f"has train and {name}, but no test", f"rename {name}")
         return classes, files, []
-    test_classes, test_files = _find_classes(test)
+    test_classes, test_files = find(test)
     if odd := sorted(set(classes) ^ set(test_classes)):
         why = f"train and test differ in the classes {', '.join(odd)}"
         raise DataError(folder, why, "give both parts the same class folders")
@@ -194,6 +199,22 @@ def _find_classes(folder: Path) -> tuple[tuple[str, ...], list[_File]]:
                 raise DataError(path, "holds no images", "add images or delete the folder")
             files += found
     return tuple(path.name for path in folders), files
+
+
+def _find_images(folder: Path) -> tuple[tuple[str, ...], list[_File]]:
+    """No classes, and all images in a folder and below it."""
+    fix = "name a folder with images in it"
+    with refusing_damage(folder, fix):
+        found = [path for path in sorted(folder.rglob("*")) if path.suffix.lower() in SUFFIXES]
+        shown = [
+            path
+            for path in found
+            if not any(part.startswith(".") for part in path.relative_to(folder).parts)
+        ]
+        files = [_File(path, 0) for path in shown if os.path.isfile(path)]
+        if not files:
+            raise DataError(folder, "holds no images", fix)
+    return (), files
 
 
 def _visible(folder: Path) -> list[Path]:

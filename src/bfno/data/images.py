@@ -79,6 +79,7 @@ def divide(
     train_limit: int | None = None,
     test_limit: int | None = None,
     size: int | None = None,
+    labelled: bool = True,
 ) -> Splits:
     """Divide a data set into training, validation and test images.
 
@@ -94,6 +95,7 @@ def divide(
         test_limit: Test images to keep, the first ones of the file; all if there are fewer.
         size: Side of a square grid for all images. Sides that it divides are averaged over
             blocks; otherwise linear interpolation with antialiasing.
+        labelled: Whether the labels matter, so that there must be several.
 
     Raises:
         ConfigError: If a setting is out of range or leaves a part empty.
@@ -113,7 +115,7 @@ def divide(
             raise ConfigError(
                 f"{name} images", "none are left", "raise the limits or change the validation share"
             )
-    if bool((train.labels == train.labels[0]).all()):
+    if labelled and bool((train.labels == train.labels[0]).all()):
         name = images.classes[int(train.labels[0])]
         raise DataError(
             "training images",

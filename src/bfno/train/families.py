@@ -5,13 +5,14 @@ from __future__ import annotations
 import difflib
 
 from bfno.errors import ConfigError
+from bfno.train.density import DensityFamily
 from bfno.train.family import Family
 from bfno.train.images import ImageFamily
 from bfno.train.series import SeriesFamily
 
 __all__ = ["FAMILIES", "family_of"]
 
-FAMILIES: tuple[Family, ...] = (ImageFamily(), SeriesFamily())
+FAMILIES: tuple[Family, ...] = (ImageFamily(), SeriesFamily(), DensityFamily())
 
 
 def family_of(experiment: str) -> Family:

@@ -1,4 +1,4 @@
-"""What a family of experiments is: images, series; the rest of training knows only this."""
+"""What a family of experiments is: images, series, densities; training knows only this."""
 
 from __future__ import annotations
 
@@ -69,6 +69,7 @@ class Prediction:
         error: Why the file cannot be read, if so.
         place: Where in the file the sample is: the series, and the time of a row; empty for a file
             that is one sample.
+        scores: What a model without classes says of it, by name, such as bits per dimension.
     """
 
     file: Path
@@ -76,6 +77,7 @@ class Prediction:
     probabilities: Mapping[str, float]
     error: DataError | None = None
     place: Mapping[str, str | float] = field(default_factory=dict)
+    scores: Mapping[str, float] = field(default_factory=dict)
 
 
 class Family(ABC):
@@ -139,7 +141,7 @@ class Family(ABC):
 
     @abstractmethod
     def predict(self, run: TrainedRun, files: Iterable[Path]) -> Iterator[Prediction]:
-        """Classify what files hold; a file that cannot be read spoils no other."""
+        """Classify or score what files hold; a file that cannot be read spoils no other."""
 
 
 def read_recipes(file: str) -> Tree:

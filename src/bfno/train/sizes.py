@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 from typing import Any
 
 import torch
 
+from bfno.errors import ConfigError
 from bfno.models import count_parameters
-from bfno.presets import SERIES_DATA, SERIES_METHODS
+from bfno.presets import DENSITY_METHODS, IMAGE_DATA, SERIES_DATA, SERIES_METHODS
 from bfno.presets.build import preset_sizes
+from bfno.train.density.build import build_model as build_density
 from bfno.train.experiment import resolve
 from bfno.train.series.build import build_model
 
 __all__ = ["model_sizes"]
+
+_logger = logging.getLogger(__name__)
 
 
 def model_sizes() -> Iterator[dict[str, Any]]:
@@ -27,5 +32,23 @@ def model_sizes() -> Iterator[dict[str, Any]]:
             config = resolve(f"{data}/{method}", scale="paper")
             with torch.device("meta"):
                 model = build_model(config, about.features, about.classes, about.by_row)
-            size = count_parameters(model)
-            yield {"data": data, "method": method, "parameters": size, "paper": None}
+            yield _row(data, method, count_parameters(model))
+    yield from _density_sizes()
+
+
+def _density_sizes() -> Iterator[dict[str, Any]]:
+    for data in (f"{name}-density" for name in IMAGE_DATA):
+        for method in DENSITY_METHODS:
+            config = resolve(f"{data}/{method}", scale="paper")
+            try:
+                with torch.device("meta"):
+                    model = build_density(config, config.data.shape)
+            except ConfigError as error:  # a package that this method needs is missing
+                _logger.info("%s", error)
+                continue
+            yield _row(data, method, count_parameters(model))
+
+
+def _row(data: str, method: str, size: int) -> dict[str, Any]:
+    # The paper prints no sizes of these models.
+    return {"data": data, "method": method, "parameters": size, "paper": None}

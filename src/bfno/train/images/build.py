@@ -30,8 +30,13 @@ def load_data(config: ImageConfig) -> Splits:
     )
 
 
-def load_images(settings: ImageDataSettings, seed: int) -> ImageSet:
+def load_images(settings: ImageDataSettings, seed: int, *, labelled: bool = True) -> ImageSet:
     """Read whole data sets, undivided.
+
+    Args:
+        settings: Which images.
+        seed: Number that fixes the test part of a folder that has none.
+        labelled: Whether a folder has to have classes.
 
     Raises:
         DataError: If files are missing or wrong.
@@ -48,6 +53,7 @@ def load_images(settings: ImageDataSettings, seed: int) -> ImageSet:
         test_fraction=settings.test_fraction,
         seed=seed,
         corrupt=settings.corrupt,
+        labelled=labelled,
     )
 
 
