@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import math
 from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 
 import torch
@@ -14,7 +15,16 @@ from bfno.models.flows import bits_per_dim, dequantise
 from bfno.train.seeds import derive_seed
 from bfno.train.tasks import Share, solver_stats
 
-__all__ = ["Noise", "Scores", "as_input", "cost", "is_images", "measures", "score"]
+__all__ = [
+    "Noise",
+    "Scores",
+    "as_input",
+    "cost",
+    "is_images",
+    "measures",
+    "preserved_generators",
+    "score",
+]
 
 _DEQUANTISATION = {"bits_per_dim": "uniform", "bits_per_dim_center": "center"}
 
@@ -131,9 +141,13 @@ def _evaluating(model: nn.Module, device: torch.device) -> Iterator[None]:
     """Without gradients, in evaluation mode, and with torch's generators as before afterwards."""
     was_training = model.training
     model.eval()
-    devices = [device] if device.type == "cuda" else []
     try:
-        with torch.no_grad(), torch.random.fork_rng(devices):
+        with torch.no_grad(), preserved_generators(device):
             yield
     finally:
         model.train(was_training)
+
+
+def preserved_generators(device: torch.device) -> AbstractContextManager[None]:
+    """A context that leaves torch's generators, also that of a device, as it found them."""
+    return torch.random.fork_rng([device] if device.type == "cuda" else [])
