@@ -35,6 +35,7 @@ class FlowConvField(nn.Module):
         Grathwohl et al., FFJORD, ICLR 2019; Finlay et al., How to Train Your Neural ODE, ICML 2020.
 
     Example:
+        >>> import torch
         >>> field = FlowConvField(channels=1, width=8)
         >>> field(0.5, torch.zeros(2, 1, 6, 6)).shape
         torch.Size([2, 1, 6, 6])
@@ -106,6 +107,7 @@ class FlowOperatorField(OperatorField):
         `t` a scalar or `(batch,)`, `y` `(batch, channels, *space)` to the same.
 
     Example:
+        >>> import torch
         >>> field = FlowOperatorField("bfno", 1, width=8, depth=3, branches=3, skip="conv")
         >>> field(0.5, torch.zeros(2, 1, 6, 6)).shape
         torch.Size([2, 1, 6, 6])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from bfno.fields.activations import activate, known_activation
 from bfno.fields.interface import Time
+from bfno.fields.pullback import pull_back_by_autograd
 from bfno.layers.afno import AFNO
 from bfno.layers.bfno import BFNO
 from bfno.layers.fno import FNO
@@ -82,24 +83,49 @@ class OperatorField(nn.Module):
             raise ValueError(
                 f"the state must have shape (batch, {self.channels}, *space), got {tuple(y.shape)}"
             )
+        parts = [self._derivative(*part) for part in self._pieces(t, y)]
+        return parts[0] if len(parts) == 1 else torch.cat(parts)
+
+    def pull_back(self, t: Time, y: Tensor, cotangent: Tensor) -> tuple[Tensor, Tensor]:
+        """The field and `cotangentᵀ ∂f/∂y`; see `bfno.fields.pullback`."""
+        if not all(isinstance(one, BFNO) and one.kernel == "branch" for one in self.layers):
+            return pull_back_by_autograd(self, t, y, cotangent)
+        hidden, pulls = self._encode(t, y), []
+        for layer, outer in self._activated_layers():
+            hidden, pull = layer.linearise(hidden, outer)
+            pulls.append(pull)
+        cotangent = self.decoder.transposed(cotangent)
+        for pull in reversed(pulls):
+            cotangent = pull(cotangent)
+        return self.decoder(hidden), self.encoder.transposed(cotangent)
+
+    def _pieces(self, t: Time, y: Tensor) -> Iterator[tuple[Time, Tensor]]:
+        """Times and states of a few samples: they do not see each other, and stay in the cache."""
         count = self._samples_at_once(y)
         if torch.compiler.is_compiling() or count >= len(y):
-            return self._derivative(t, y)
-        # Samples do not see each other, so a few at a time keep everything in the cache.
+            yield t, y
+            return
         parts = y.split(count)
         times = t.split(count) if isinstance(t, Tensor) and t.dim() else [t] * len(parts)
-        return torch.cat([self._derivative(*part) for part in zip(times, parts, strict=True)])
+        yield from zip(times, parts, strict=True)
 
     def _derivative(self, t: Time, y: Tensor) -> Tensor:
-        hidden = self.encoder(y, t) if self.time else self.encoder(y)
-        last = len(self.layers) - 1
-        for index, layer in enumerate(self.layers):
-            outer = self.activation if index < last or self.last_activation else None
+        hidden = self._encode(t, y)
+        for layer, outer in self._activated_layers():
             if isinstance(layer, BFNO):
                 hidden = layer(hidden, outer)
             else:
                 hidden = layer(hidden) if outer is None else activate(outer, layer(hidden))
         return self.decoder(hidden)
+
+    def _encode(self, t: Time, y: Tensor) -> Tensor:
+        return self.encoder(y, t) if self.time else self.encoder(y)
+
+    def _activated_layers(self) -> Iterator[tuple[Any, str | None]]:
+        """Each layer with the activation that follows it, if one does."""
+        last = len(self.layers) - 1
+        for index, layer in enumerate(self.layers):
+            yield layer, self.activation if index < last or self.last_activation else None
 
     def _samples_at_once(self, y: Tensor) -> int:
         first = self.layers[0]

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from bfno.fields.interface import Time
 
-__all__ = ["prepared", "pull_back"]
+__all__ = ["prepared", "pull_back", "pull_back_by_autograd"]
 
 
 def prepared(field: Any, y: Tensor) -> Any:
@@ -48,6 +48,13 @@ def pull_back(
     own = getattr(field, "pull_back", None)
     if own is not None:
         return own(t, y, cotangent)
+    return pull_back_by_autograd(field, t, y, cotangent)
+
+
+def pull_back_by_autograd(
+    field: Callable[[Any, Tensor], Tensor], t: Time, y: Tensor, cotangent: Tensor
+) -> tuple[Tensor, Tensor]:
+    """`pull_back` of any field, which need not know its Jacobian."""
     recorded = torch.is_grad_enabled()
     # Not even the graph of one evaluation exists in inference mode.
     with torch.inference_mode(False), torch.enable_grad():

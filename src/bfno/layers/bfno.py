@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from collections.abc import Callable
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from bfno.layers.activation import activation as find_activation
-from bfno.layers.mixing import Recipe, Weights, merge, mix
+from bfno.layers.mixing import Recipe, Weights, linearise_mixing, merge, mix
 from bfno.layers.pointwise import Pointwise, channels_first, channels_last
 from bfno.layers.spectral import analyse, frequencies, synthesise
 
@@ -94,7 +95,7 @@ class BFNO(nn.Module):
             self.register_parameter("bias", None)
         self.merge_real = nn.Linear(branches * channels, channels)
         self.merge_imag = nn.Linear(branches * channels, channels)
-        self.skip = _make_skip(skip, channels, axes)
+        self.skip: Any = _make_skip(skip, channels, axes)
         self.reset_parameters()
 
     @torch.no_grad()
@@ -117,6 +118,37 @@ class BFNO(nn.Module):
         with torch.autocast(x.device.type, enabled=False):
             # Transforms in half precision lose the small frequencies, so autocast stops here.
             return self._mixed(x.to(self.weight.dtype), outer).to(x.dtype)
+
+    def linearise(
+        self, x: Tensor, outer: str | None = None
+    ) -> tuple[Tensor, Callable[[Tensor], Tensor]]:
+        """Apply the layer, and return with its result a function that pulls a cotangent back.
+
+        Both consist of differentiable operations, so that Jacobian products can be trained.
+        `kernel="branch"` only.
+
+        Args:
+            x: The input.
+            outer: Activation of the result.
+        """
+        if self.kernel != "branch":
+            raise ValueError(f"linearise needs kernel='branch', got {self.kernel!r}")
+        _check_input(x, self.channels, self.weight.dtype)
+        signal = channels_last(x).contiguous()
+        sigma = find_activation(self.activation)
+        mixed, pull_mixing = linearise_mixing(signal, self._weights(), sigma)
+        result = channels_first(mixed) + (x if self.skip is None else self.skip(x))
+        after = None if outer is None else find_activation(outer)
+        if after is not None:
+            result = after.apply(result)
+
+        def pull_back(cotangent: Tensor) -> Tensor:
+            if after is not None:
+                cotangent = cotangent * after.slope(result)
+            mixing = channels_first(pull_mixing(channels_last(cotangent).contiguous()))
+            return mixing + (cotangent if self.skip is None else self.skip.transposed(cotangent))
+
+        return result, pull_back
 
     def extra_repr(self) -> str:
         return (
@@ -218,11 +250,18 @@ class _ConvSkip(nn.Module):
                 f"skip='conv' was built for {weight.dim() - 2} space axes, got input of shape "
                 f"{tuple(x.shape)}; pass axes={x.dim() - 2} to the layer"
             )
+        return self._apply_kernel(x, weight, self.conv.bias)
+
+    def transposed(self, y: Tensor) -> Tensor:
+        """Apply the transpose of the linear map."""
+        # With its kernel turned over, the transpose is itself a convolution on the same grid.
+        turned = self.conv.weight.flip(*range(2, y.dim())).transpose(0, 1)
+        return self._apply_kernel(y, turned, None)
+
+    def _apply_kernel(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         # With space axes reversed the data is channels-last, which convolutions take as it is.
         reverse = (0, 1, *range(x.dim() - 1, 1, -1))
-        result = self._convolve(
-            x.permute(reverse), weight.permute(reverse), self.conv.bias, padding=1
-        )
+        result = self._convolve(x.permute(reverse), weight.permute(reverse), bias, padding=1)
         return result.permute(reverse)
 
 

@@ -11,7 +11,7 @@ results stay in the processor's cache, writes its own backward pass and keeps tw
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import torch
@@ -23,7 +23,15 @@ from bfno.layers.memory import recycled
 from bfno.layers.pointwise import is_transformed
 from bfno.layers.spectral import analyse, frequencies, synthesise
 
-__all__ = ["Recipe", "Weights", "merge", "mix", "mix_plainly", "samples_at_once"]
+__all__ = [
+    "Recipe",
+    "Weights",
+    "linearise_mixing",
+    "merge",
+    "mix",
+    "mix_plainly",
+    "samples_at_once",
+]
 
 PIECE_BYTES = 11 << 19
 """Size of a piece's largest intermediate result: a few of them fit into a shared cache.
@@ -80,6 +88,22 @@ def mix_plainly(signal: Tensor, weights: Weights, sigma: Activation) -> Tensor:
     spectrum = analyse(signal)
     hidden = sigma.apply(F.linear(spectrum, weights.inner.T, weights.inner_bias))
     return synthesise(merge(hidden, weights), signal.shape[1])
+
+
+def linearise_mixing(
+    signal: Tensor, weights: Weights, sigma: Activation
+) -> tuple[Tensor, Callable[[Tensor], Tensor]]:
+    """`mix_plainly`, and a function that pulls a cotangent back through it, both differentiable."""
+    hidden = sigma.apply(F.linear(analyse(signal), weights.inner.T, weights.inner_bias))
+    size = signal.shape[1]
+
+    def pull_back(cotangent: Tensor) -> Tensor:
+        real, imaginary = analyse(cotangent, adjoint=True).chunk(2, dim=-1)
+        branches = torch.cat((real @ weights.real, imaginary @ weights.imaginary), dim=-1)
+        inner = F.linear(branches * sigma.slope(hidden), weights.inner)
+        return synthesise(inner, size, adjoint=True)
+
+    return synthesise(merge(hidden, weights), size), pull_back
 
 
 def merge(hidden: Tensor, weights: Weights) -> Tensor:

@@ -80,6 +80,11 @@ class Pointwise(nn.Module):
         bias = bias.view(len(x), *[1] * (x.dim() - 2), -1)
         return channels_first(F.linear(points, weight) + bias)
 
+    def transposed(self, y: Tensor) -> Tensor:
+        """Apply the transpose of the map of the input's channels."""
+        weight = self.weight[:, : self.in_channels]
+        return channels_first(F.linear(channels_last(y), weight.T))
+
 
 def _linear(points: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     """`F.linear`, in recycled memory where nothing but reverse-mode autograd watches."""
