@@ -80,8 +80,6 @@ _METRICS = {
     "bits_per_dim": ("bits/dim (uniform)", ".4f"),
     "bits_per_dim_center": ("bits/dim (center)", ".4f"),
     "nll": ("NLL", ".4f"),
-    "kinetic": ("kinetic", ".4f"),
-    "jacobian": ("jacobian", ".4f"),
     "nfe": ("NFE", ".1f"),
     "seconds": ("seconds", ".1f"),
 }
@@ -140,7 +138,7 @@ def _remarks(found: dict[str, Any]) -> dict[str, str]:
         "accuracy": count,
         "bits_per_dim": f"{count} (an upper bound; comparable)",
         "bits_per_dim_center": "(what RNODE reports; no bound)",
-        "nll": f"nats, {count}",
+        "nll": f"nats {count}",
         "nfe": "a batch",
     }
 
@@ -165,7 +163,7 @@ def prediction_printer(layout: str) -> Callable[[Any], None]:
 
 
 def _print_row(prediction: Any) -> None:
-    scored = getattr(prediction, "scores", {}).items()
+    scored = prediction.scores.items()
     places = prediction.place.values()
     where = "  ".join(f"{value:g}" if isinstance(value, float) else value for value in places)
     place = f"{prediction.file}  {where}".rstrip()
@@ -181,7 +179,7 @@ def _print_json(prediction: Any) -> None:
     values = {"file": str(prediction.file), **prediction.place}
     if prediction.label:
         values |= {"label": prediction.label, "probabilities": prediction.probabilities}
-    print(json.dumps(values | dict(getattr(prediction, "scores", {}))), flush=True)
+    print(json.dumps(values | dict(prediction.scores)), flush=True)
 
 
 class _CsvPrinter:
@@ -191,7 +189,7 @@ class _CsvPrinter:
 
     def __call__(self, prediction: Any) -> None:
         label = {"label": prediction.label} if prediction.label else {}
-        numbers = {**prediction.probabilities, **getattr(prediction, "scores", {})}
+        numbers = {**prediction.probabilities, **prediction.scores}
         if not self._has_header:
             self._writer.writerow(["file", *prediction.place, *label, *numbers])
             self._has_header = True

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 __all__ = [
+    "MOST_IMAGES",
     "PlanePicture",
     "check_picture",
     "density_figure",
@@ -32,7 +33,8 @@ KINDS = ("png", "svg")
 # Pixels: about the width of a grid and of a grid in a column, the space around, that of a name.
 _GRID_WIDTH, _COLUMN_WIDTH, _MARGIN, _TITLE = 800, 420, 20, 48
 _WHITE = 255
-_MOST_IMAGES = 4096
+MOST_IMAGES = 4096
+"""How many images fit a picture."""
 _PANEL = 2.6  # inches
 _MOST_DOTS, _MOST_PATHS = 2000, 60
 
@@ -120,7 +122,8 @@ def image_columns(columns: Mapping[str, np.ndarray], kind: str = "png") -> bytes
     Raises:
         ConfigError: If there are too many images, or matplotlib is missing.
     """
-    mosaics = {name: _mosaic(images, None, _COLUMN_WIDTH) for name, images in columns.items()}
+    across = math.ceil(math.sqrt(max(map(len, columns.values()))))
+    mosaics = {name: _mosaic(images, across, _COLUMN_WIDTH) for name, images in columns.items()}
     width = sum(mosaic.shape[1] + _MARGIN for mosaic in mosaics.values()) + _MARGIN
     height = max(mosaic.shape[0] for mosaic in mosaics.values()) + _MARGIN + _TITLE
     alt = f"Images: {', '.join(columns)}"
@@ -130,16 +133,15 @@ def image_columns(columns: Mapping[str, np.ndarray], kind: str = "png") -> bytes
         figure.set_size_inches(width / DOTS_PER_INCH, height / DOTS_PER_INCH)
         left = _MARGIN
         for name, mosaic in mosaics.items():
-            rows, across, channels = mosaic.shape
-            place = (left, height - _TITLE - rows, across, rows)
-            axes = figure.add_axes(
-                (place[0] / width, place[1] / height, place[2] / width, place[3] / height)
-            )
+            high, wide, channels = mosaic.shape
+            below = height - _TITLE - high
+            place = (left / width, below / height, wide / width, high / height)
+            axes = figure.add_axes(place)
             shown = mosaic.repeat(3, axis=-1) if channels == 1 else mosaic
             axes.imshow(shown, interpolation="none", aspect="auto")
             axes.set_title(short_name(name), loc="center")
             axes.set_axis_off()
-            left += across + _MARGIN
+            left += wide + _MARGIN
     return _content(written, kind, alt)
 
 
@@ -175,8 +177,8 @@ def _mosaic(images: np.ndarray, columns: int | None, width: int) -> np.ndarray:
         Bytes `(height, width, channels)`.
     """
     count, channels, *size = images.shape
-    if count > _MOST_IMAGES:
-        why = f"{count:,} images do not fit a picture, {_MOST_IMAGES:,} do"
+    if count > MOST_IMAGES:
+        why = f"{count:,} images do not fit a picture, {MOST_IMAGES:,} do"
         raise ConfigError("the grid", why, "ask for fewer")
     columns = columns or math.ceil(math.sqrt(count))
     factor = max(1, round((width / columns - 2) / size[1]))
