@@ -122,9 +122,7 @@ def test_another_precision_gives_nearly_the_same_density(make):
     torch.manual_seed(5)
     found = single.log_prob(x.float())
     assert found.dtype == torch.float32
-    # Only signs drawn in the same order make the estimates of i-ResNet comparable.
-    if make is not make_iresnet:
-        torch.testing.assert_close(found.double(), expected, rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(found.double(), expected, rtol=1e-4, atol=1e-4)
     with torch.no_grad():
         back = single.decode(single.encode(x.float()).latent)
     torch.testing.assert_close(back, x.float(), rtol=1e-3, atol=1e-4)
@@ -148,10 +146,10 @@ def test_the_likelihood_depends_on_every_parameter(make):
 
 @every_flow
 def test_a_flow_learns_the_mean_and_spread_of_its_data(make):
-    flow = make((1, 4, 4))
+    flow = make((1, 4, 4), **({"blocks": 1} if make is make_iresnet else {}))
     data = 1 + 0.3 * torch.randn(64, 1, 4, 4)
-    optimiser = torch.optim.Adam(flow.parameters(), lr=0.02)
-    for _ in range(60):
+    optimiser = torch.optim.Adam(flow.parameters(), lr=0.03)
+    for _ in range(40):
         optimiser.zero_grad()
         (-flow.log_prob(data).mean()).backward()
         optimiser.step()

@@ -161,8 +161,8 @@ def _exact(field: Any, t: Tensor, z: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     cotangents = basis.expand(size, *z.shape).flatten(0, 1)
     copies = z.expand(size, *z.shape).flatten(0, 1)
     slope, rows = pull_back(field, t, copies, cotangents)
-    divergence = (rows * cotangents).view(size, len(z), -1).sum((0, 2))
-    jacobian = rows.square().view(size, len(z), -1).sum((0, 2)) / size
+    divergence = (rows * cotangents).reshape(size, len(z), -1).sum((0, 2))
+    jacobian = rows.square().reshape(size, len(z), -1).sum((0, 2)) / size
     return slope[: len(z)], divergence, jacobian
 
 

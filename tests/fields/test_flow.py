@@ -1,0 +1,108 @@
+"""The fields of flows: their Jacobian products, and how they start."""
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from bfno.fields import MLPField
+from bfno.fields.flow import FlowConvField, FlowOperatorField
+from bfno.fields.pullback import prepared, pull_back, pull_back_by_autograd
+
+TIMES = {"shared": 0.3, "one a sample": [0.1, 0.5, 0.9]}
+
+
+def disturbed(field):
+    for parameter in field.parameters():
+        nn.init.normal_(parameter, std=0.3)
+    return field
+
+
+def make(kind):
+    if kind == "conv":
+        return disturbed(FlowConvField(2, 5))
+    layer, _, options = kind.partition(" ")
+    skip, _, inner = options.partition(" ")
+    chosen = {"skip": skip, "branches": 2} if layer == "bfno" else {}
+    if layer == "fno":
+        chosen = {"modes": 2}
+    return disturbed(FlowOperatorField(layer, 2, 4, 2, inner_activation=inner or None, **chosen))
+
+
+KINDS = ["conv", "bfno conv relu", "bfno conv softplus", "bfno linear tanh", "bfno identity", "fno"]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("time", TIMES)
+def test_the_fields_own_jacobian_product_is_that_of_autograd(kind, time):
+    field = make(kind)
+    t = torch.tensor(TIMES[time], requires_grad=True)
+    y, cotangent = torch.randn(3, 2, 4, 5, requires_grad=True), torch.randn(3, 2, 4, 5)
+    inputs = [y, t, *field.parameters()]
+    results = []
+    for way in (pull_back, pull_back_by_autograd):
+        pair = way(field, t, y, cotangent)
+        loss = pair[0].sin().sum() + pair[1].square().sum()
+        results.append((*pair, *torch.autograd.grad(loss, inputs)))
+    # Softplus takes numbers above 20 for its own value, which differs by 2e-9.
+    torch.testing.assert_close(*results, rtol=1e-8, atol=1e-8)
+
+
+@pytest.mark.parametrize("kind", ["conv", "bfno conv"])
+def test_the_value_that_comes_with_the_product_is_the_field(kind):
+    field, t, y = make(kind), torch.tensor(0.7), torch.randn(3, 2, 4, 5)
+    value = pull_back(field, t, y, torch.randn_like(y))[0]
+    torch.testing.assert_close(value, field(t, y), rtol=1e-12, atol=1e-12)
+
+
+def test_the_convolutional_field_is_its_published_formula():
+    field, y = disturbed(FlowConvField(1, 3)), torch.randn(2, 1, 4, 4)
+    expected = y
+    for index, layer in enumerate(field.layers):
+        time = torch.full_like(expected[:, :1], 0.4)
+        weight, bias = layer.weight, layer.bias
+        expected = F.conv2d(torch.cat((expected, time), 1), weight, bias, padding=1)  # pyright: ignore
+        if index < len(field.layers) - 1:
+            expected = F.softplus(expected)
+    torch.testing.assert_close(field(0.4, y), expected, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("kind", ["conv", "bfno"])
+def test_a_fresh_field_is_a_shift_that_no_state_changes(kind):
+    field = FlowConvField(1, 4) if kind == "conv" else FlowOperatorField("bfno", 1, 4, 3)
+    first, second = (field(0.5, torch.randn(1, 1, 6, 6)) for _ in range(2))
+    assert torch.equal(first, second)
+    assert (
+        pull_back(field, 0.5, torch.randn(1, 1, 6, 6), torch.ones(1, 1, 6, 6))[1].abs().max() == 0
+    )
+
+
+def test_a_prepared_field_gives_gradients_to_the_weights_of_the_field():
+    field, y = make("conv"), torch.randn(2, 2, 4, 4)
+    ready = prepared(field, y)
+    torch.testing.assert_close(ready(0.2, y), field(0.2, y), rtol=1e-13, atol=1e-13)
+    ready(0.2, y).sum().backward()
+    assert all(parameter.grad is not None for parameter in field.parameters())
+
+
+def test_a_field_without_preparation_stays_itself():
+    field = MLPField(2, 3)
+    assert prepared(field, torch.zeros(1, 2)) is field
+
+
+def test_autograd_serves_a_field_in_inference_mode_and_without_gradients():
+    field, y, cotangent = disturbed(MLPField(2, 3)), torch.randn(4, 2), torch.randn(4, 2)
+    expected = pull_back(field, 0.1, y, cotangent)
+    with torch.inference_mode():
+        found = pull_back(field, 0.1, y.clone(), cotangent)
+    torch.testing.assert_close(found, [part.detach() for part in expected])
+    with torch.no_grad():
+        value, pulled = pull_back(field, 0.1, y, cotangent)
+    assert not value.requires_grad and not pulled.requires_grad
+
+
+def test_a_field_that_ignores_the_state_pulls_back_nothing():
+    value, pulled = pull_back(
+        lambda t, y: torch.ones_like(y), 0.0, torch.randn(2, 3), torch.ones(2, 3)
+    )
+    assert torch.equal(value, torch.ones(2, 3)) and torch.equal(pulled, torch.zeros(2, 3))
