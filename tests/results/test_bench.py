@@ -1,12 +1,14 @@
 import json
 import time
 
-import pytest
 import torch
 
 import bfno
+from bfno.fields.flow import FlowConvField
+from bfno.models.flows import MultiscaleFlow
 from bfno.results.bench.cases import cifar_case
 from bfno.results.bench.plain import PlainField
+from bfno.results.bench.plain_flow import with_torchdiffeq
 from bfno.results.bench.timing import compare
 
 
@@ -23,9 +25,10 @@ def test_the_plain_peer_computes_the_same_field_and_gradients():
 
 def test_a_comparison_tells_the_slower_side_and_prints_one_object_a_line():
     names = ("group", "case", "peer")
-    line = compare(names, lambda: time.sleep(0.01), lambda: time.sleep(0.03), repeats=3, per=2)
-    assert line.ratio == pytest.approx(3, rel=0.3)
-    assert line.ours_s == pytest.approx(0.005, rel=0.3)
+    line = compare(names, lambda: time.sleep(0.01), lambda: time.sleep(0.1), repeats=3, per=2)
+    # A busy machine wakes sleepers late, but not ten times so.
+    assert line.ratio > 2
+    assert line.ours_s >= 0.005
     found = json.loads(line.as_json())
     assert found["bench"] == "group"
     assert set(found) >= {"bench", "case", "peer", "ours_s", "peer_s", "ratio"}
@@ -40,3 +43,25 @@ def test_released_weights_take_the_authors_number_of_evaluations(shared_folder, 
     solution = bfno.solve(case.field, images, torch.tensor([0.0, 1.0]), rtol=1e-3, atol=1e-3)
     # Epoch 1 of the authors' run: dopri5 needs three steps, which are 2 + 6 · 3 evaluations.
     assert solution.stats.forward_evaluations == 20
+
+
+def test_the_plain_flow_computes_the_same_density_penalties_and_gradients():
+    steps = {"method": "rk4", "step": 0.25}
+    flow = MultiscaleFlow(
+        (1, 8, 8),
+        lambda channels: FlowConvField(channels, 3),
+        penalties=("kinetic", "jacobian"),
+        solver=steps,
+    )
+    for parameter in flow.parameters():
+        torch.nn.init.normal_(parameter, std=0.2)
+    plain = with_torchdiffeq(flow, method="rk4", options={"step_size": 0.02})
+    x, found = torch.randn(2, 1, 8, 8), []
+    for one in (flow, plain):
+        torch.manual_seed(5)
+        encoding = one.encode(x)
+        parts = (encoding.log_prob, *encoding.penalties.values())
+        loss = torch.stack([part.mean() for part in parts]).sum()
+        found.append((*parts, *torch.autograd.grad(loss, list(flow.parameters()))))
+    # Four classical steps differ from fifty, and from the continuous adjoint, by their own error.
+    torch.testing.assert_close(*found, rtol=2e-3, atol=2e-3)

@@ -80,6 +80,14 @@ class ContinuousFlow(Flow):
             False: _settings(test_solver or {"rtol": 1e-5, "atol": 1e-5}),
         }
 
+    def solve_with(self, **solver: Any) -> None:
+        """Change how the ODE is solved in the present mode, training or evaluation.
+
+        Args:
+            **solver: Arguments of `solve`.
+        """
+        self._solvers[self.training] = _settings(solver)
+
     def encode(self, x: Tensor) -> Encoding:
         self.check(x)
         penalties = self.penalties if self.training else ()

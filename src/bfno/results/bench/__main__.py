@@ -11,21 +11,24 @@ import torch
 
 from bfno.errors import ConfigError
 from bfno.results.bench import cases
+from bfno.results.bench.flow import flow, flow_memory
 from bfno.results.bench.growth import growth
 from bfno.results.bench.series import series
 from bfno.results.bench.solvers import solver
 from bfno.results.bench.timing import HEADER, Line, keep_freed_memory
 
-GROUPS = {**cases.CASES, "solver": solver, "growth": growth, "series": series}
+GROUPS = {**cases.CASES, "solver": solver, "growth": growth, "series": series, "flow": flow}
 SEPARATE = ("layer", "step")
 """Groups that run in two processes: with ordinary memory, and with freed memory kept."""
+MEMORY = {"step": cases.memory, "flow": flow_memory}
+"""Groups of which the peak memory of a training step is measured too, by gradient."""
 
 
 def main(arguments: list[str] | None = None) -> None:
     """Run the chosen groups and print a line for each comparison."""
     options = _read_options(arguments)
     if options.memory:
-        print(cases.memory(options.memory))
+        print(MEMORY[options.groups[0]](options.memory))
         return
     if options.child:
         _print_lines(options.groups[0], options)
@@ -40,8 +43,8 @@ def main(arguments: list[str] | None = None) -> None:
                 _run_child(["--child", group, "--repeats", str(options.repeats), *kept], options)
         else:
             _print_lines(group, options)
-        if group == "step":
-            _print_memory(options)
+        if group in MEMORY:
+            _print_memory(group, options)
 
 
 def _read_options(arguments: list[str] | None) -> argparse.Namespace:
@@ -76,21 +79,21 @@ def _run_child(arguments: list[str], options: argparse.Namespace) -> None:
     subprocess.run(command + ["--json"] * options.json, check=True)
 
 
-def _print_memory(options: argparse.Namespace) -> None:
+def _print_memory(group: str, options: argparse.Namespace) -> None:
     """Peak memory of a training step with direct and with checkpoint gradients."""
     peaks = {}
     for gradient in ("checkpoint", "direct"):
-        command = [sys.executable, "-m", "bfno.results.bench", "--memory", gradient]
+        command = [sys.executable, "-m", "bfno.results.bench", group, "--memory", gradient]
         found = subprocess.run(command, check=True, capture_output=True, text=True).stdout
         peaks[gradient] = float(json.loads(found))
     share = peaks["checkpoint"] / peaks["direct"]
-    values = {"bench": "step", "case": "memory", "peer": "direct", "share": share}
+    values = {"bench": group, "case": "memory", "peer": "direct", "share": share}
     if options.json:
         ours, peer = peaks["checkpoint"], peaks["direct"]
         print(json.dumps({**values, "ours_bytes": ours, "peer_bytes": peer, "ratio": 1 / share}))
     else:
         sizes = " and ".join(f"{peaks[key] / 2**20:.0f} MiB" for key in ("checkpoint", "direct"))
-        print(f"step/memory        direct: peak of checkpoint and of direct gradients {sizes}")
+        print(f"{group}/memory        direct: peak of checkpoint and of direct gradients {sizes}")
 
 
 if __name__ == "__main__":

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import resource
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -15,6 +14,7 @@ from bfno.fields import OperatorField
 from bfno.ode import solve
 from bfno.results.bench.plain import PlainField, bare_work
 from bfno.results.bench.timing import Line, compare, peer_library
+from bfno.train.record import peak_memory
 from bfno.train.released import released_weights
 
 __all__ = ["CASES", "SmallField", "memory"]
@@ -171,9 +171,9 @@ def _flat_gradient(field: nn.Module) -> Tensor:
 def memory(gradient: str) -> float:
     """Peak memory in bytes that a training step adds; run it in a process of its own."""
     case = cifar_case()
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    before = peak_memory()
     _training_step(case, case.field, _solver(gradient))()
-    return 1024.0 * (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
+    return peak_memory() - before
 
 
 class SmallField(nn.Module):

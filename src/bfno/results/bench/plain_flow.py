@@ -70,16 +70,10 @@ def with_torchdiffeq(flow: MultiscaleFlow, **settings: Any) -> MultiscaleFlow:
         flow: Our flow, whose fields are `FlowConvField`.
         **settings: Arguments of `odeint_adjoint`.
     """
-    plain = MultiscaleFlow.__new__(MultiscaleFlow)
-    nn.Module.__init__(plain)
-    plain.__dict__.update(
-        {name: value for name, value in vars(flow).items() if not name.startswith("_parameters")}
-    )
-    scales = [
-        [[_PlainFlow(one, settings) for one in chain] for chain in scale] for scale in flow.scales
-    ]
-    plain.__dict__["_modules"] = {}
+    channels, height, width = flow.event_shape
+    plain = MultiscaleFlow((channels, height, width), lambda channels: nn.Identity())
     plain.scales = nn.ModuleList(
-        nn.ModuleList(nn.ModuleList(chain) for chain in scale) for scale in scales
+        nn.ModuleList(nn.ModuleList(_PlainFlow(one, settings) for one in chain) for chain in scale)
+        for scale in flow.scales
     )
     return plain
