@@ -13,7 +13,13 @@ from PIL import Image
 
 import bfno
 from bfno.cli import main
-from bfno.presets import IMAGE_PRESETS, SERIES_DATA, SERIES_METHODS
+from bfno.presets import (
+    DENSITY_METHODS,
+    IMAGE_DATA,
+    IMAGE_PRESETS,
+    SERIES_DATA,
+    SERIES_METHODS,
+)
 from tests.cli.output import error_line
 
 TINY = [
@@ -75,7 +81,10 @@ def test_models_prints_every_preset_with_the_paper_beside_it(capsys):
     images = {name: (p.parameters, p.published) for name, p in IMAGE_PRESETS.items()}
     assert {name: sizes for name, sizes in found.items() if name in images} == images
     series = {(data, method) for data in SERIES_DATA for method in SERIES_METHODS}
-    assert set(found) == {*images, *series}
+    densities = {(f"{data}-density", method) for data in IMAGE_DATA for method in DENSITY_METHODS}
+    assert set(found) == {*images, *series, *densities}
+    assert found["mnist-density", "ffjord-rnode"] == (800636, None)
+    assert found["cifar10-density", "ffjord-rnode"] == (1358868, None)
 
 
 def test_a_run_has_its_files(digits_run):

@@ -202,7 +202,7 @@ def size_row(row: dict[str, Any]) -> str:
     """One line of the list of models."""
     paper = "" if row["paper"] is None else f"{row['paper']:>9,} in the paper"
     differs = "" if row["paper"] in (None, row["parameters"]) else "  (differs)"
-    line = f"{row['data']:14} {row['method']:30} {row['parameters']:>9,} {paper}{differs}"
+    line = f"{row['data']:21} {row['method']:30} {row['parameters']:>9,} {paper}{differs}"
     return line.rstrip()
 
 
