@@ -107,7 +107,7 @@ def evaluate(
     batch: Annotated[int | None, typer.Option(min=1, help="Samples at a time.")] = None,
     as_json: Json = False,
 ) -> None:
-    """Metrics, confusion matrix, scores of each class and function evaluations of a run."""
+    """Metrics and function evaluations of a run; of a classifier also what it confuses."""
     from bfno.train.families import family_of
     from bfno.train.family import TestRequest
     from bfno.train.load import open_run
@@ -125,7 +125,7 @@ def predict(
     files: Annotated[list[Path], typer.Argument(help="Images, or tables of series.")],
     layout: Annotated[str, typer.Option("--format", help="table, csv or json.")] = "table",
 ) -> int:
-    """Class and probabilities of images, of series, or of their rows."""
+    """Class and probabilities of images, of series, or of their rows; of densities bits/dim."""
     printer = display.prediction_printer(layout)
     from bfno.train.families import family_of
     from bfno.train.load import open_run
@@ -195,7 +195,7 @@ def report(
 @app.command()
 def bench(
     groups: Annotated[
-        list[str] | None, typer.Argument(help="layer, step, solver, growth, series.")
+        list[str] | None, typer.Argument(help="layer, step, solver, growth, series, flow.")
     ] = None,
     as_json: Json = False,
     repeats: Annotated[int | None, typer.Option(min=1, help="Measurements of each pair.")] = None,
