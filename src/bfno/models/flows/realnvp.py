@@ -236,7 +236,6 @@ class RealNVP(FactoringFlow):
         refuse_below_one(scales=scales, width=width, residual_blocks=residual_blocks)
         channels, height, breadth = shape = image_shape(event_shape)
         scales = min(scales, 1 + halvings(height, breadth))
-
         stages: list[Bijection] = []
         shapes: list[Shape] = []
         for scale in range(scales - 1):
