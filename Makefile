@@ -45,7 +45,7 @@ help:  ## show this list
 $(VENV)/.core: pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(PIP) $(TORCH)
-	$(PIP) -e '.[train,report]'
+	$(PIP) -e '.[train,report,flows]'
 	@touch $@
 
 $(VENV)/.dev: $(VENV)/.core

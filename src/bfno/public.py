@@ -13,6 +13,7 @@ from bfno.dynamics import (
     SecondOrder,
 )
 from bfno.fields import ConvField, MLPField, OperatorField
+from bfno.fields.flow import FlowConvField, FlowOperatorField
 from bfno.fields.series import LatentOperatorField
 from bfno.layers import AFNO, BFNO, FNO
 from bfno.models import (
@@ -31,6 +32,18 @@ from bfno.models import (
     SeriesOutput,
     count_parameters,
     make_ode_rnn,
+)
+from bfno.models.flows import (
+    ContinuousFlow,
+    Flow,
+    FlowError,
+    Glow,
+    IResNet,
+    MultiscaleFlow,
+    PixelFlow,
+    RealNVP,
+    bits_per_dim,
+    dequantise,
 )
 from bfno.ode import (
     METHODS,
@@ -53,23 +66,33 @@ __all__ = [
     "ODERNN",
     "ACEGenerator",
     "AdamODE",
+    "ContinuousFlow",
     "ConvField",
     "CoupledGenerator",
     "FirstOrder",
+    "Flow",
+    "FlowConvField",
+    "FlowError",
+    "FlowOperatorField",
     "GeneralizedHeavyBall",
     "GeneralizedNesterov",
     "Generator",
+    "Glow",
     "HeavyBall",
+    "IResNet",
     "ImageClassifier",
     "LatentODE",
     "LatentOperatorField",
     "MLPField",
+    "MultiscaleFlow",
     "Nesterov",
     "NeuralODE",
     "ODERNNClassifier",
     "ODERNNEncoder",
     "OperatorField",
+    "PixelFlow",
     "RNNEncoder",
+    "RealNVP",
     "RecurrentClassifier",
     "RecurrentVAE",
     "SecondOrder",
@@ -79,7 +102,9 @@ __all__ = [
     "SolverError",
     "Stats",
     "Status",
+    "bits_per_dim",
     "count_parameters",
+    "dequantise",
     "load",
     "make_ode_rnn",
     "odeint",
@@ -96,8 +121,9 @@ def load(run: str | Path) -> Any:
     there was none. `model.class_names` names the columns of its scores.
 
     An `ImageClassifier` takes images between 0 and 1 of shape `(batch, *model.in_shape)` and
-    returns scores. A model of series takes times, values and mask, scaled as in its training (the
-    run's record says how), and returns a `SeriesOutput`.
+    returns scores. A `Flow` takes points or images between 0 and 1 (see `dequantise`) and has
+    `log_prob`, `sample`, `encode` and `decode`. A model of series takes times, values and mask,
+    scaled as in its training (the run's record says how), and returns a `SeriesOutput`.
 
     Args:
         run: The folder of the run.
