@@ -5,6 +5,7 @@ from __future__ import annotations
 from torch import Tensor, nn
 
 from bfno.fields.interface import Time
+from bfno.fields.pullback import pull_back
 
 __all__ = ["PointField"]
 
@@ -32,3 +33,8 @@ class PointField(nn.Module):
 
     def forward(self, t: Time, y: Tensor) -> Tensor:
         return self.field(t, y.unsqueeze(-1)).squeeze(-1)
+
+    def pull_back(self, t: Time, y: Tensor, cotangent: Tensor) -> tuple[Tensor, Tensor]:
+        """The field and `cotangentᵀ ∂f/∂y`; see `bfno.fields.pullback`."""
+        found = pull_back(self.field, t, y.unsqueeze(-1), cotangent.unsqueeze(-1))
+        return found[0].squeeze(-1), found[1].squeeze(-1)
