@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-import inspect
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, get_type_hints
+from typing import Annotated, Any
 
 import typer
+
+from bfno.cli.words import takes
 
 __all__ = ["app"]
 
@@ -53,13 +54,14 @@ class _Words:
         return [file for file in (out, self.csv) if file is not None]
 
 
-def _reconstruct(**given: Any) -> None:
+@app.command()
+@takes(_Words)
+def reconstruct(words: _Words) -> None:
     """Draw series with a latent model's trajectories, between and after the observations."""
     from bfno.results.series_figures import check_new, write_reconstruction
     from bfno.train.load import open_run
     from bfno.train.series import hold_out, reconstruction
 
-    words = _Words(**given)
     kinds = (("svg", "png"), ("csv",))
     for file in words.files():
         check_new(file, kinds[file is words.csv], force=words.force)
@@ -81,16 +83,6 @@ def _reconstruct(**given: Any) -> None:
             print(_line(one))
         for file in words.files():
             print(f"written to {write_reconstruction(found, file, force=words.force)}")
-
-
-# A command of more options than a function should have parameters takes them from a class.
-_SIGNATURE = inspect.signature(_Words)
-_HINTS = get_type_hints(_Words, include_extras=True)
-_reconstruct.__annotations__ = _HINTS
-_reconstruct.__dict__["__signature__"] = inspect.Signature(
-    [one.replace(annotation=_HINTS[name]) for name, one in _SIGNATURE.parameters.items()]
-)
-app.command(name="reconstruct")(_reconstruct)
 
 
 def _line(one: Mapping[str, Any]) -> str:
