@@ -112,14 +112,17 @@ def test_a_file_changes_an_experiment(tmp_path):
 
 def _mutated(text: str, chance: random.Random) -> bytes:
     content = bytearray(text.encode())
-    for _ in range(chance.randint(1, 6)):
-        kind, place = chance.randrange(4), chance.randrange(len(content))
+    for _ in range(chance.randint(1, 4)):
+        kind, place = chance.randrange(5), chance.randrange(len(content))
         if kind == 0:
             content[place] = chance.randrange(256)
         elif kind == 1:
             del content[place : place + chance.randint(1, 30)]
         elif kind == 2:
             content[place:place] = chance.choice(list(string.punctuation)).encode() * 3
+        elif kind == 3:  # often another number, which may be as good
+            digits = [index for index, one in enumerate(content) if chr(one).isdigit()]
+            content[chance.choice(digits or [place])] = ord(chance.choice(string.digits))
         else:
             lines = content.split(b"\n")
             chance.shuffle(lines)
