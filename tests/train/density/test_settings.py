@@ -85,8 +85,10 @@ def test_colour_images_have_their_own_bounds_flips_and_solver():
     assert config.model.alpha == 0.05 and config.data.flip
     assert (config.solver.method, config.solver.rtol) == ("dopri5", 1e-5)
     assert config.solver.step is None
-    grey = resolve("folder-density/ffjord", changes={"data": {"colour": False}})
-    colour = resolve("folder-density/ffjord")
+    grey, colour = (
+        resolve("folder-density/ffjord", scale="paper", changes={"data": {"colour": is_colour}})
+        for is_colour in (False, True)
+    )
     assert (grey.model.alpha, colour.model.alpha) == (1e-5, 0.05)
     assert not colour.data.flip  # nobody knows whether one's own images may be mirrored
 
