@@ -37,16 +37,19 @@ def model_sizes() -> Iterator[dict[str, Any]]:
 
 
 def _density_sizes() -> Iterator[dict[str, Any]]:
+    known: dict[tuple[str, tuple[int, ...]], int] = {}
     for data in (f"{name}-density" for name in IMAGE_DATA):
         for method in DENSITY_METHODS:
             config = resolve(f"{data}/{method}", scale="paper")
-            try:
-                with torch.device("meta"):
-                    model = build_density(config, config.data.shape)
-            except ConfigError as error:  # a package that this method needs is missing
-                _logger.info("%s", error)
-                continue
-            yield _row(data, method, count_parameters(model))
+            place = method, config.data.shape
+            if place not in known:  # flows of hundreds of layers take their time
+                try:
+                    with torch.device("meta"):
+                        known[place] = count_parameters(build_density(config, config.data.shape))
+                except ConfigError as error:  # a package that this method needs is missing
+                    _logger.info("%s", error)
+                    continue
+            yield _row(data, method, known[place])
 
 
 def _row(data: str, method: str, size: int) -> dict[str, Any]:
