@@ -48,6 +48,22 @@ def test_the_fields_own_jacobian_product_is_that_of_autograd(kind, time):
     torch.testing.assert_close(*results, rtol=1e-8, atol=1e-8)
 
 
+@pytest.mark.parametrize("activation", ["relu", "softplus", "tanh"])
+@pytest.mark.parametrize("depth", [1, 3])
+@pytest.mark.parametrize("time", TIMES)
+def test_the_product_of_a_fully_connected_field_is_that_of_autograd(activation, depth, time):
+    field = disturbed(MLPField(2, 5, depth, activation=activation))
+    t = torch.tensor(TIMES[time], requires_grad=True)
+    y, cotangent = torch.randn(3, 2, requires_grad=True), torch.randn(3, 2)
+    results = []
+    for way in (pull_back, pull_back_by_autograd):
+        pair = way(field, t, y, cotangent)
+        loss = pair[0].sin().sum() + pair[1].square().sum()
+        inputs = [y, t, *field.parameters()]
+        results.append((*pair, *torch.autograd.grad(loss, inputs, materialize_grads=True)))
+    torch.testing.assert_close(*results, rtol=1e-8, atol=1e-8)
+
+
 @pytest.mark.parametrize("kind", ["conv", "bfno conv"])
 def test_the_value_that_comes_with_the_product_is_the_field(kind):
     field, t, y = make(kind), torch.tensor(0.7), torch.randn(3, 2, 4, 5)
@@ -91,7 +107,8 @@ def test_a_field_without_preparation_stays_itself():
 
 
 def test_autograd_serves_a_field_in_inference_mode_and_without_gradients():
-    field, y, cotangent = disturbed(MLPField(2, 3)), torch.randn(4, 2), torch.randn(4, 2)
+    network, y, cotangent = disturbed(MLPField(2, 3)), torch.randn(4, 2), torch.randn(4, 2)
+    field = lambda t, y: network(t, y)  # noqa: E731
     expected = pull_back(field, 0.1, y, cotangent)
     with torch.inference_mode():
         found = pull_back(field, 0.1, y.clone(), cotangent)

@@ -7,6 +7,7 @@ from torch.nn import functional as F
 
 from bfno.fields.activations import activate, known_activation
 from bfno.fields.interface import Time
+from bfno.layers.activation import activation
 from bfno.layers.pointwise import time_column
 
 __all__ = ["MLPField"]
@@ -56,6 +57,19 @@ class MLPField(nn.Module):
         for layer in self.inner:
             hidden = activate(self.activation, layer(hidden))
         return self.leave(hidden)
+
+    def pull_back(self, t: Time, y: Tensor, cotangent: Tensor) -> tuple[Tensor, Tensor]:
+        """The field and `cotangentᵀ ∂f/∂y`; see `bfno.fields.pullback`."""
+        chosen, hidden = activation(self.activation), [self._enter(t, y)]
+        for layer in self.inner:
+            hidden[-1] = chosen.apply(hidden[-1])
+            hidden.append(layer(hidden[-1]))
+        hidden[-1] = chosen.apply(hidden[-1])
+        weights = [self.enter.weight[:, : y.shape[-1]], *(layer.weight for layer in self.inner)]
+        pulled = cotangent @ self.leave.weight
+        for weight, output in zip(reversed(weights), reversed(hidden), strict=True):
+            pulled = (pulled * chosen.slope(output)) @ weight  # pyright: ignore[reportOperatorIssue]
+        return self.leave(hidden[-1]), pulled
 
     def _enter(self, t: Time, y: Tensor) -> Tensor:
         if not self.time:
