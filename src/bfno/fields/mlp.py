@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import cast
+
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -60,16 +62,17 @@ class MLPField(nn.Module):
 
     def pull_back(self, t: Time, y: Tensor, cotangent: Tensor) -> tuple[Tensor, Tensor]:
         """The field and `cotangentᵀ ∂f/∂y`; see `bfno.fields.pullback`."""
-        chosen, hidden = activation(self.activation), [self._enter(t, y)]
+        chosen, before, pairs = activation(self.activation), self._enter(t, y), []
+        weights = [self.enter.weight[:, : y.shape[-1]]]
         for layer in self.inner:
-            hidden[-1] = chosen.apply(hidden[-1])
-            hidden.append(layer(hidden[-1]))
-        hidden[-1] = chosen.apply(hidden[-1])
-        weights = [self.enter.weight[:, : y.shape[-1]], *(layer.weight for layer in self.inner)]
+            pairs.append((before, chosen.apply(before)))
+            before = layer(pairs[-1][1])
+            weights.append(cast(nn.Linear, layer).weight)
+        pairs.append((before, chosen.apply(before)))
         pulled = cotangent @ self.leave.weight
-        for weight, output in zip(reversed(weights), reversed(hidden), strict=True):
-            pulled = (pulled * chosen.slope(output)) @ weight  # pyright: ignore[reportOperatorIssue]
-        return self.leave(hidden[-1]), pulled
+        for weight, pair in zip(reversed(weights), reversed(pairs), strict=True):
+            pulled = (pulled * chosen.slope(*pair)) @ weight
+        return self.leave(pairs[-1][1]), pulled
 
     def _enter(self, t: Time, y: Tensor) -> Tensor:
         if not self.time:

@@ -19,13 +19,13 @@ class Activation(NamedTuple):
         apply: The function.
         apply_: The same, overwriting its argument.
         pull_back_: Multiplies a gradient in place by the derivative, taken at an output.
-        slope: The derivative, taken at an output, in differentiable operations.
+        slope: The derivative, given input and output, in differentiable operations.
     """
 
     apply: Callable[[Tensor], Tensor]
     apply_: Callable[[Tensor], Tensor]
     pull_back_: Callable[[Tensor, Tensor], Tensor]
-    slope: Callable[[Tensor], Tensor]
+    slope: Callable[[Tensor, Tensor], Tensor]
 
 
 def _relu_pull_back_(gradient: Tensor, output: Tensor) -> Tensor:
@@ -35,19 +35,19 @@ def _relu_pull_back_(gradient: Tensor, output: Tensor) -> Tensor:
 
 ACTIVATIONS: dict[str, Activation] = {
     "relu": Activation(
-        F.relu, torch.relu_, _relu_pull_back_, lambda output: (output > 0).to(output.dtype)
+        F.relu, torch.relu_, _relu_pull_back_, lambda x, output: (output > 0).to(x.dtype)
     ),
     "softplus": Activation(
         F.softplus,
         lambda x: x.copy_(F.softplus(x)),
         lambda gradient, output: gradient.addcmul_(gradient, output.neg().exp_(), value=-1),
-        lambda output: -torch.expm1(-output),
+        lambda x, output: torch.sigmoid(x),
     ),
     "tanh": Activation(
         torch.tanh,
         torch.tanh_,
         lambda gradient, output: gradient.addcmul_(gradient, output.square(), value=-1),
-        lambda output: 1 - output.square(),
+        lambda x, output: 1 - output.square(),
     ),
 }
 

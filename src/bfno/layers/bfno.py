@@ -137,14 +137,13 @@ class BFNO(nn.Module):
         signal = channels_last(x).contiguous()
         sigma = find_activation(self.activation)
         mixed, pull_mixing = linearise_mixing(signal, self._weights(), sigma)
-        result = channels_first(mixed) + (x if self.skip is None else self.skip(x))
+        before = channels_first(mixed) + (x if self.skip is None else self.skip(x))
         after = None if outer is None else find_activation(outer)
-        if after is not None:
-            result = after.apply(result)
+        result = before if after is None else after.apply(before)
 
         def pull_back(cotangent: Tensor) -> Tensor:
             if after is not None:
-                cotangent = cotangent * after.slope(result)
+                cotangent = cotangent * after.slope(before, result)
             mixing = channels_first(pull_mixing(channels_last(cotangent).contiguous()))
             return mixing + (cotangent if self.skip is None else self.skip.transposed(cotangent))
 

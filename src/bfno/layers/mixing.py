@@ -94,13 +94,13 @@ def linearise_mixing(
     signal: Tensor, weights: Weights, sigma: Activation
 ) -> tuple[Tensor, Callable[[Tensor], Tensor]]:
     """`mix_plainly`, and a function that pulls a cotangent back through it, both differentiable."""
-    hidden = sigma.apply(F.linear(analyse(signal), weights.inner.T, weights.inner_bias))
-    size = signal.shape[1]
+    before = F.linear(analyse(signal), weights.inner.T, weights.inner_bias)
+    hidden, size = sigma.apply(before), signal.shape[1]
 
     def pull_back(cotangent: Tensor) -> Tensor:
         real, imaginary = analyse(cotangent, adjoint=True).chunk(2, dim=-1)
         branches = torch.cat((real @ weights.real, imaginary @ weights.imaginary), dim=-1)
-        inner = F.linear(branches * sigma.slope(hidden), weights.inner)
+        inner = F.linear(branches * sigma.slope(before, hidden), weights.inner)
         return synthesise(inner, size, adjoint=True)
 
     return synthesise(merge(hidden, weights), size), pull_back
