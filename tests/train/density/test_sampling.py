@@ -153,6 +153,20 @@ def test_samples_that_are_no_numbers_are_not_returned():
         sampling.draw(_run(_Scaled((2,), math.inf)), 4)
 
 
+def test_a_rare_sample_beyond_all_bounds_is_drawn_again(caplog):
+    class Bursting(_Scaled):
+        def decode(self, latent):
+            beyond = torch.where(latent > 1, math.inf, 1.0)
+            return super().decode(latent * beyond)
+
+    samples = sampling.draw(_run(Bursting((2,))), 200, seed=3)
+    assert samples.isfinite().all() and samples.max() <= 2
+    kept = sampling.draw(_run(_Scaled((2,))), 200, seed=3)
+    same = (kept <= 2).all(1)
+    assert torch.equal(samples[same], kept[same]) and not same.all()
+    assert f"{(~same).sum()} of 200 samples" in caplog.text
+
+
 @pytest.mark.parametrize("method", ["ffjord-rnode", "realnvp", "glow", "i-resnet"])
 def test_real_images_survive_the_way_through_a_trained_flow(tmp_path, method):
     start(tiny(f"digits-density/{method}"), tmp_path / "run")

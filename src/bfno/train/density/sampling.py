@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -17,12 +18,17 @@ from bfno.train.family import TrainedRun
 __all__ = ["decode", "draw", "encode", "interpolate", "read_files", "test_images"]
 
 LEVELS = 256
+_MOST_ROUNDS = 10
+_logger = logging.getLogger(__name__)
 
 
 def draw(
     run: TrainedRun, count: int, temperature: float = 1.0, seed: int = 0, batch: int = 64
 ) -> Tensor:
     """Draw samples from a trained flow.
+
+    Flows of layers turn a rare latent variable into numbers beyond all bounds. Such samples are
+    drawn again, and a warning says how many.
 
     Args:
         run: The trained flow.
@@ -36,7 +42,7 @@ def draw(
 
     Raises:
         ConfigError: If a number is out of range.
-        NumericalError: If the flow cannot be inverted.
+        NumericalError: If the flow cannot be inverted, or hardly any sample is finite.
     """
     if count < 1:
         raise ConfigError("count", f"{count} samples are none", "use 1 or more")
@@ -44,7 +50,18 @@ def draw(
         raise ConfigError("temperature", f"{temperature} is no temperature", "use 1, or 0.7 say")
     generator = torch.Generator().manual_seed(seed)
     latent = torch.randn(count, run.model.dimensions, generator=generator)
-    return decode(run, temperature * latent, batch)
+    samples = _decoded(run, temperature * latent, batch)
+    wrong = _not_finite(samples)
+    if wrong.any():
+        again = int(wrong.sum())
+        _logger.warning("%d of %d samples were not finite and are drawn again", again, count)
+    for _ in range(_MOST_ROUNDS):
+        if not wrong.any():
+            return _as_samples(run, samples)
+        latent = torch.randn(int(wrong.sum()), run.model.dimensions, generator=generator)
+        samples[wrong] = _decoded(run, temperature * latent, batch)
+        wrong = _not_finite(samples)
+    raise _no_numbers()
 
 
 def decode(run: TrainedRun, latent: Tensor, batch: int = 64) -> Tensor:
@@ -53,13 +70,29 @@ def decode(run: TrainedRun, latent: Tensor, batch: int = 64) -> Tensor:
     Raises:
         NumericalError: If the flow cannot be inverted.
     """
+    samples = _decoded(run, latent, batch)
+    if _not_finite(samples).any():
+        raise _no_numbers()
+    return _as_samples(run, samples)
+
+
+def _decoded(run: TrainedRun, latent: Tensor, batch: int) -> Tensor:
     like = next(run.model.parameters())
     with torch.no_grad(), explained_failure("evaluation"):
-        parts = [run.model.decode(part.to(like)).cpu() for part in latent.split(batch)]
-    samples = torch.cat(parts)
-    if not samples.isfinite().all():
-        what, why = "the flow", "its samples are not finite numbers"
-        raise NumericalError(what, why, "train it on, or again with a smaller train.lr")
+        return torch.cat([run.model.decode(part.to(like)).cpu() for part in latent.split(batch)])
+
+
+def _not_finite(samples: Tensor) -> Tensor:
+    return ~samples.isfinite().flatten(1).all(1)
+
+
+def _no_numbers() -> NumericalError:
+    what, why = "the flow", "its samples are not finite numbers"
+    return NumericalError(what, why, "train it on, or again with a smaller train.lr")
+
+
+def _as_samples(run: TrainedRun, samples: Tensor) -> Tensor:
+    """Points as they are, images as bytes."""
     if len(run.model.event_shape) != 3:
         return samples
     return (LEVELS * samples).floor().clamp_(0, LEVELS - 1).to(torch.uint8)
