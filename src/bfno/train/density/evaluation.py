@@ -8,10 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from bfno.errors import DataError
-from bfno.train.density.samples import held_out_samples, read_file, require_images
+from bfno.train.density.samples import held_out_samples, require_images
 from bfno.train.density.scoring import Noise, is_images, score
 from bfno.train.evaluation import counted, explained_failure
 from bfno.train.family import Prediction, TestRequest, TrainedRun
+from bfno.train.images.sources import read_image_file
 
 __all__ = ["evaluate", "predict"]
 
@@ -64,7 +65,7 @@ def predict(run: TrainedRun, files: Iterable[Path]) -> Iterator[Prediction]:
     noise, wanted = Noise(run.config.seed, "files"), ("bits_per_dim_center",)
     for file in files:
         try:
-            image = read_file(run, file)
+            image = read_image_file(run.config.data, file)
         except DataError as error:
             yield Prediction(file, "", {}, error)
             continue

@@ -1,22 +1,20 @@
-"""The samples that a trained flow is asked about: of its own data, of others, of files."""
+"""The samples that a trained flow is asked about: of its own data, or of others."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
-import torch
 from torch import Tensor
 
-from bfno.data import DATA_SETS, TOYS, Split, read_image, resized
+from bfno.data import TOYS, resized
 from bfno.errors import ConfigError
-from bfno.presets import IMAGE_DATA
 from bfno.train.density.build import held_out_points
-from bfno.train.density.settings import ImagesSettings, PointsSettings
+from bfno.train.density.settings import PointsSettings
 from bfno.train.family import TrainedRun
 from bfno.train.images.build import load_images
+from bfno.train.images.sources import other_images
 
-__all__ = ["held_out_samples", "read_file", "require_images"]
+__all__ = ["held_out_samples", "require_images"]
 
 
 def held_out_samples(
@@ -38,7 +36,7 @@ def held_out_samples(
         if data is not None and data not in TOYS:
             raise ConfigError(data, "names no points", f"use one of {', '.join(TOYS)}")
         return held_out_points(settings.model_copy(update={"name": data or settings.name}), "test")
-    settings = _other_images(settings, data, data_dir)
+    settings = other_images(settings, data, data_dir)
     found = load_images(settings, run.config.seed, labelled=False).test
     channels, side, _ = run.model.event_shape
     if found.images.shape[1] != channels:
@@ -50,20 +48,6 @@ def held_out_samples(
     return resized(found, side).images[: run.config.data.test_limit]
 
 
-def _other_images(
-    settings: ImagesSettings, data: str | None, data_dir: Path | None
-) -> ImagesSettings:
-    changes: dict[str, Any] = {"dir": data_dir or settings.dir}
-    if data is not None:
-        if data in DATA_SETS:
-            changes |= {"name": data, "folder": None}
-        else:
-            size, colour = settings.shape[1], settings.shape[0] == 3
-            folder = Path(data).resolve()
-            changes |= {"name": "folder", "folder": folder, "size": size, "colour": colour}
-    return settings.model_copy(update=changes)
-
-
 def require_images(run: TrainedRun) -> None:
     """Refuse a run that models points where files or images are asked for.
 
@@ -73,17 +57,3 @@ def require_images(run: TrainedRun) -> None:
     if len(run.model.event_shape) != 3:
         what, why = run.config.experiment, "models points, not images"
         raise ConfigError(what, why, "name a run of images, mnist-density/ffjord-rnode say")
-
-
-def read_file(run: TrainedRun, file: Path) -> Tensor:
-    """One image file as the model saw those of its training, bytes with a batch axis.
-
-    It is read on the grid of the data set first, then made coarser.
-
-    Raises:
-        DataError: If it cannot be read.
-    """
-    settings = run.config.data
-    native = settings.shape if settings.name == "folder" else IMAGE_DATA[settings.name].shape
-    split = Split(read_image(file, native).unsqueeze(0), torch.zeros(1, dtype=torch.int64))
-    return resized(split, run.model.event_shape[-1]).images

@@ -10,10 +10,11 @@ import torch
 from torch import Tensor
 
 from bfno.errors import ConfigError, NumericalError
-from bfno.train.density.samples import held_out_samples, read_file, require_images
+from bfno.train.density.samples import held_out_samples, require_images
 from bfno.train.density.scoring import as_input, is_images, preserved_generators
 from bfno.train.evaluation import explained_failure
 from bfno.train.family import TrainedRun
+from bfno.train.images.sources import read_image_file
 
 __all__ = ["decode", "draw", "encode", "interpolate", "read_files", "test_images"]
 
@@ -172,7 +173,7 @@ def read_files(run: TrainedRun, files: Iterable[Path]) -> Tensor:
         DataError: If a file cannot be read.
     """
     require_images(run)
-    return torch.cat([read_file(run, file) for file in files])
+    return torch.cat([read_image_file(run.config.data, file) for file in files])
 
 
 def _great_circle(start: Tensor, end: Tensor, shares: Tensor) -> Tensor:

@@ -9,13 +9,12 @@ from typing import Any
 
 import torch
 
-from bfno.data import DATA_SETS, Split, read_image, resized
+from bfno.data import Split, resized
 from bfno.errors import ConfigError, DataError
-from bfno.presets import IMAGE_DATA
 from bfno.train.evaluation import class_scores, counted, explained_failure
 from bfno.train.family import Prediction, TestRequest, TrainedRun
 from bfno.train.images.build import load_images
-from bfno.train.images.settings import ImageDataSettings
+from bfno.train.images.sources import other_images, read_image_file
 from bfno.train.images.task import evaluate_images
 
 __all__ = ["evaluate", "predict"]
@@ -34,7 +33,7 @@ def evaluate(run: TrainedRun, request: TestRequest) -> dict[str, Any]:
         NumericalError: If the solver gives up.
     """
     data, limit = request.data, request.limit
-    settings = _other_data(run.config.data, data, request.data_dir)
+    settings = other_images(run.config.data, data, request.data_dir)
     found = load_images(settings, run.config.seed)
     classes = run.model.class_names
     if found.classes != classes:
@@ -64,20 +63,6 @@ def evaluate(run: TrainedRun, request: TestRequest) -> dict[str, Any]:
     }
 
 
-def _other_data(
-    settings: ImageDataSettings, data: str | None, data_dir: Path | None
-) -> ImageDataSettings:
-    changes: dict[str, Any] = {"dir": data_dir or settings.dir}
-    if data is not None:
-        if data in DATA_SETS:
-            changes |= {"name": data, "folder": None}
-        else:
-            size, colour = settings.shape[1], settings.shape[0] == 3
-            folder = Path(data).resolve()
-            changes |= {"name": "folder", "folder": folder, "size": size, "colour": colour}
-    return settings.model_copy(update=changes)
-
-
 def predict(run: TrainedRun, files: Iterable[Path]) -> Iterator[Prediction]:
     """Classify image files one after the other; a file that cannot be read spoils no other.
 
@@ -89,7 +74,7 @@ def predict(run: TrainedRun, files: Iterable[Path]) -> Iterator[Prediction]:
     """
     for file in files:
         try:
-            image = _read(file, run)
+            image = read_image_file(run.config.data, file)
         except DataError as error:
             yield Prediction(file, "", {}, error)
             continue
@@ -98,12 +83,3 @@ def predict(run: TrainedRun, files: Iterable[Path]) -> Iterator[Prediction]:
         names = run.model.class_names
         probabilities = dict(zip(names, scores.softmax(0).tolist(), strict=True))
         yield Prediction(file, names[int(scores.argmax())], probabilities)
-
-
-def _read(file: Path, run: TrainedRun) -> torch.Tensor:
-    """One image as the model saw those of its training: on their own grid first, then coarser."""
-    settings = run.config.data
-    native = settings.shape if settings.name == "folder" else IMAGE_DATA[settings.name].shape
-    image = read_image(file, native).unsqueeze(0)
-    split = Split(image, torch.zeros(1, dtype=torch.int64))
-    return resized(split, run.model.in_shape[-1]).images
