@@ -15,8 +15,9 @@ SOURCES := src tests examples
 demo: $(VENV)/.core  ## BFNO-NODE and NODE on digits, compared in a report (two or three minutes)
 	$(BIN)/bfno demo $(ARGS)
 
+# Two workers of one thread each: threads of two programs on two cores would wait for each other.
 test: lint  ## lint, types, unit tests, doctests and the code in README and CONTRIBUTING
-	$(BIN)/python -m pytest $(ARGS)
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile $(ARGS)
 
 test-slow: $(VENV)/.dev  ## every test, the slow ones too
 	$(BIN)/python -m pytest -m "slow or not slow" $(ARGS)
