@@ -129,6 +129,8 @@ def parse(kind: type[ConfigT], settings: Mapping[str, Any], source: str) -> Conf
 def _explain(kind: type[BaseModel], error: ValidationError, source: str) -> ConfigError:
     first = error.errors(include_url=False)[0]
     name = _name(kind, first["loc"]) or source
+    if first["type"] == "extra_forbidden" and name in _names(kind):
+        return ConfigError(name, f"belongs to another kind of experiment (in {source})", "omit it")
     if first["type"] == "extra_forbidden":
         return ConfigError(name, f"is no setting (in {source})", _nearest(kind, name))
     if first["type"] == "missing":

@@ -190,3 +190,9 @@ def test_a_missing_package_is_named_with_its_remedy(monkeypatch):
     config = tiny("digits-density/glow")
     with pytest.raises(ConfigError, match=r"^glow: .*pip install 'bfno\[flows\]'"):
         build_model(config, config.data.shape)
+
+
+def test_a_setting_of_other_samples_is_not_offered_as_its_own_remedy():
+    with pytest.raises(ConfigError) as error:
+        resolve("moons/ffjord", changes={"data": {"dir": "somewhere"}})
+    assert str(error.value).startswith("data.dir: belongs to another kind of experiment")
