@@ -130,7 +130,7 @@ def _explain(kind: type[BaseModel], error: ValidationError, source: str) -> Conf
     first = error.errors(include_url=False)[0]
     name = _name(kind, first["loc"]) or source
     if first["type"] == "extra_forbidden" and name in _names(kind):
-        return ConfigError(name, f"belongs to another kind of experiment (in {source})", "omit it")
+        return ConfigError(name, f"has no meaning in this experiment (in {source})", "omit it")
     if first["type"] == "extra_forbidden":
         return ConfigError(name, f"is no setting (in {source})", _nearest(kind, name))
     if first["type"] == "missing":

@@ -161,10 +161,10 @@ def test_settings_without_meaning_are_refused_by_name(experiment, model, message
         ("moons/glow", {}, r"^moons/glow: .*moons/ffjord.*moons/ffjord-rnode"),
         ("mnist-density/glov", {}, r"^mnist-density/glov: .*mnist-density/glow"),
         ("mnist-densty/glow", {}, r"nearest data are .*mnist-density"),
-        ("mnist-density/glow", {"model": {"depth": 3}}, r"^model\.depth: belongs to another"),
+        ("mnist-density/glow", {"model": {"depth": 3}}, r"^model\.depth: has no meaning"),
         ("mnist-density/glow", {"model": {"alpha": 0.5}}, r"^model\.alpha: .*less than 0\.5"),
         ("mnist-density/glow", {"loss": {"speed": 1}}, r"^loss\.speed: is no setting"),
-        ("moons/ffjord", {"data": {"size": 8}}, r"^data\.size: belongs to another"),
+        ("moons/ffjord", {"data": {"size": 8}}, r"^data\.size: has no meaning"),
         ("moons/ffjord", {"data": {"points": 0}}, r"^data\.points: .*greater than or equal to 1"),
         ("moons/ffjord", {"train": {"average": 1.0}}, r"^train\.average: .*less than 1"),
         ("moons/ffjord", {"train": {"warmup": -1}}, r"^train\.warmup: "),
@@ -195,4 +195,4 @@ def test_a_missing_package_is_named_with_its_remedy(monkeypatch):
 def test_a_setting_of_other_samples_is_not_offered_as_its_own_remedy():
     with pytest.raises(ConfigError) as error:
         resolve("moons/ffjord", changes={"data": {"dir": "somewhere"}})
-    assert str(error.value).startswith("data.dir: belongs to another kind of experiment")
+    assert str(error.value).startswith("data.dir: has no meaning in this experiment")

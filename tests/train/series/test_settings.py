@@ -61,7 +61,7 @@ def test_the_batch_grid_is_never_the_default():
 
 
 def test_an_option_of_another_kind_of_model_is_refused():
-    with pytest.raises(ConfigError, match=r"^model\.impute: is no setting"):
+    with pytest.raises(ConfigError, match=r"^model\.impute: has no meaning"):
         resolve("physionet/latent-ode", changes={"model": {"impute": True}})
 
 
