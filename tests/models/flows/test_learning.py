@@ -15,7 +15,8 @@ def share_of_larger_distances(one, other, permutations=300):
 
     Small if the samples come from different distributions, evenly spread if from the same.
     """
-    distances = torch.cdist(*[torch.cat((one, other)).double()] * 2)
+    both = torch.cat((one, other)).double()
+    distances = torch.cdist(both, both)
 
     def energy(order):
         mixed = distances[order][:, order]
