@@ -121,7 +121,13 @@ def program(command: list[str], *, module: str = "bfno", **environment: str) -> 
         text=True,
         env={**os.environ, **_FEW_THREADS, **environment},
         start_new_session=True,
+        preexec_fn=_hear_interrupts,
     )
+
+
+def _hear_interrupts() -> None:
+    """A shell lets what it starts in the background ignore Ctrl-C, and so would its children."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def torchrun(command: list[str], count: int = 2) -> subprocess.Popen:
@@ -136,6 +142,9 @@ def finish(started: subprocess.Popen, seconds: float = 60) -> tuple[int, str, st
         out, err = started.communicate(timeout=seconds)
     finally:
         end_group(started)
+        for pipe in (started.stdout, started.stderr):
+            if pipe is not None:
+                pipe.close()
     return started.returncode, out, err
 
 
