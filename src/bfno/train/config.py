@@ -30,6 +30,7 @@ class SolverSettings(Settings):
     atol: float = Field(default=1e-3, gt=0)
     gradient: Literal["checkpoint", "direct", "adjoint"] = "checkpoint"
     step: float | None = Field(default=None, gt=0)
+    first_step: float | None = Field(default=None, gt=0)
     max_steps: int = Field(default=10_000, ge=1)
     land: bool = True
 
