@@ -3,6 +3,7 @@
 import csv
 import io
 import json
+import os
 import subprocess
 import sys
 import time
@@ -93,6 +94,8 @@ def test_a_run_has_its_files(digits_run):
     record = json.loads((digits_run / "record.json").read_text())
     assert record["experiment"] == "digits/bfno-node" and record["status"] == "finished"
     assert {"config", "versions", "commit", "threads", "seed", "seconds"} <= set(record)
+    assert record["hardware"]["cores"] == os.cpu_count()
+    assert record["hardware"]["processor"]
 
 
 def test_a_record_says_what_was_changed(digits_run):

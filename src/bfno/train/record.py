@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.metadata
+import os
 import platform
 import resource
 import subprocess
@@ -10,6 +11,8 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
+
+import torch
 
 __all__ = ["make_record", "peak_memory"]
 
@@ -53,6 +56,7 @@ def make_record(
         **facts,
         "config": dict(config),
         "versions": _versions(),
+        "hardware": _hardware(),
         "commit": _commit(),
     }
 
@@ -66,6 +70,22 @@ def peak_memory() -> int:
 def _versions() -> dict[str, str]:
     packages = {name: importlib.metadata.version(name) for name in ("bfno", "torch", "numpy")}
     return {**packages, "python": platform.python_version()}
+
+
+def _hardware() -> dict[str, Any]:
+    """What the run was computed on."""
+    gpus = [torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())]
+    return {"processor": _processor(), "cores": os.cpu_count(), "gpus": gpus}
+
+
+def _processor() -> str:
+    """The processor's name: where Linux keeps it, else what the platform calls itself."""
+    try:
+        with open("/proc/cpuinfo", encoding="utf-8") as lines:
+            named = [line.partition(":")[2].strip() for line in lines if "model name" in line]
+    except OSError:
+        named = []
+    return named[0] if named else platform.processor() or platform.machine()
 
 
 def _commit() -> str | None:
