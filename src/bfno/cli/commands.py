@@ -63,7 +63,10 @@ def train(
     folder: Annotated[Path | None, typer.Option(help="Your images, for folder/METHOD.")] = None,
     log: Log = None,
 ) -> None:
-    """Train a model; `bfno models` lists the methods."""
+    """Train a model; `bfno models` lists the methods.
+
+    Example: bfno train digits/bfno-node --scale cpu --set train.epochs=5
+    """
     config = _resolved(experiment, settings, scale, seed, data_dir, folder)
     from bfno.train.session import default_folder, start
 
@@ -79,13 +82,19 @@ def config(
     scale: Annotated[str | None, typer.Option(help="smoke, cpu (default) or paper.")] = None,
     seed: Annotated[int | None, typer.Option(help="Decides everything random.")] = None,
 ) -> None:
-    """Print the complete settings of an experiment as YAML, to edit and train."""
+    """Print the complete settings of an experiment as YAML, to edit and train.
+
+    Example: bfno config mnist/bfno-node --scale paper
+    """
     print(_resolved(experiment, settings, scale, seed).as_yaml(), end="")
 
 
 @app.command()
 def resume(run: Run, settings: Sets = None, data_dir: DataDir = None, log: Log = None) -> None:
-    """Go on with a run that was stopped or killed, bit for bit."""
+    """Go on with a run that was stopped or killed, bit for bit.
+
+    Example: bfno resume runs/digits-bfno-node-s7
+    """
     from bfno.train import run as runs
     from bfno.train import session, trees
 
@@ -107,7 +116,10 @@ def evaluate(
     batch: Annotated[int | None, typer.Option(min=1, help="Samples at a time.")] = None,
     as_json: Json = False,
 ) -> None:
-    """Metrics and function evaluations of a run; of a classifier also what it confuses."""
+    """Metrics and function evaluations of a run; of a classifier also what it confuses.
+
+    Example: bfno eval runs/digits-bfno-node-s7 --json
+    """
     from bfno.train.families import family_of
     from bfno.train.family import TestRequest
     from bfno.train.load import open_run
@@ -125,7 +137,10 @@ def predict(
     files: Annotated[list[Path], typer.Argument(help="Images, or tables of series.")],
     layout: Annotated[str, typer.Option("--format", help="table, csv or json.")] = "table",
 ) -> int:
-    """Class and probabilities of images, of series, or of their rows; of densities bits/dim."""
+    """Class and probabilities of images, of series, or of their rows; of densities bits/dim.
+
+    Example: bfno predict runs/folder-bfno-node-s7 new/*.jpg --format csv
+    """
     printer = display.prediction_printer(layout)
     from bfno.train.families import family_of
     from bfno.train.load import open_run
@@ -142,7 +157,10 @@ def predict(
 
 @app.command()
 def models(as_json: Json = False) -> None:
-    """Every method for every data set: parameters here, parameters in the paper."""
+    """Every method for every data set: parameters here, parameters in the paper.
+
+    Example: bfno models --json
+    """
     from bfno.train.sizes import model_sizes
 
     for row in model_sizes():
@@ -154,7 +172,10 @@ def import_released(
     file: Annotated[Path, typer.Argument(help="The authors' weights, a .pt file.")],
     out: Annotated[Path, typer.Option("--out", "-o", help="Folder of the new run.")],
 ) -> None:
-    """Turn the weights that the paper's authors published into a run."""
+    """Turn the weights that the paper's authors published into a run.
+
+    Example: bfno import-released cifar10_epoch01.pt -o authors
+    """
     from bfno.train import released
 
     released.import_released(file, out)
@@ -168,7 +189,10 @@ def demo(
     ] = None,
     scale: Annotated[str, typer.Option(help="smoke or cpu.")] = "cpu",
 ) -> None:
-    """BFNO-NODE and NODE on handwritten digits, in about two minutes; ends in a report."""
+    """BFNO-NODE and NODE on handwritten digits, in about two minutes; ends in a report.
+
+    Example: bfno demo --scale smoke
+    """
     from bfno.cli.demonstration import free_folder, run_demo
 
     run_demo(out or free_folder("demo"), scale)
@@ -200,7 +224,10 @@ def bench(
     as_json: Json = False,
     repeats: Annotated[int | None, typer.Option(min=1, help="Measurements of each pair.")] = None,
 ) -> None:
-    """Measure against peers, side by side in one run."""
+    """Measure against peers, side by side in one run.
+
+    Example: bfno bench layer --repeats 5
+    """
     from bfno.results.bench.__main__ import main
 
     words = [*(groups or []), *(["--json"] if as_json else [])]

@@ -21,7 +21,10 @@ DataDir = Annotated[
 
 @app.command(name="list")
 def list_sets() -> None:
-    """Every data set with its size and where it comes from."""
+    """Every data set with its size and where it comes from.
+
+    Example: bfno data list
+    """
     from bfno.data import DATA_SETS, SERIES_SETS
 
     for data in DATA_SETS.values():
@@ -39,7 +42,10 @@ def list_sets() -> None:
 
 @app.command()
 def get(name: Name, data_dir: DataDir = None) -> None:
-    """Download a data set from its official source, or go on with a download that broke off."""
+    """Download a data set from its official source, or go on with a download that broke off.
+
+    Example: bfno data get mnist
+    """
     from bfno.data import store
 
     with display.download_progress() as progress:
@@ -49,7 +55,10 @@ def get(name: Name, data_dir: DataDir = None) -> None:
 
 @app.command()
 def check(name: Name, data_dir: DataDir = None) -> int:
-    """Compare the files of a data set with their official checksums or known contents."""
+    """Compare the files of a data set with their official checksums or known contents.
+
+    Example: bfno data check mnist
+    """
     from bfno.data import store
 
     checks = store.check(name, data_dir)

@@ -74,7 +74,10 @@ class _Words:
 @app.command()
 @takes(_Words)
 def sample(words: _Words) -> None:
-    """Draw from densities: a grid of images, runs side by side, or points and their paths."""
+    """Draw from densities: a grid of images, runs side by side, or points and their paths.
+
+    Example: bfno sample runs/moons-ffjord-rnode-s7 -o moons.png
+    """
     from bfno.results.density_figures import write_picture
 
     config = _check(words)

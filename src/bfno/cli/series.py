@@ -57,7 +57,10 @@ class _Words:
 @app.command()
 @takes(_Words)
 def reconstruct(words: _Words) -> None:
-    """Draw series with a latent model's trajectories, between and after the observations."""
+    """Draw series with a latent model's trajectories, between and after the observations.
+
+    Example: bfno reconstruct runs/series-latent-bfno-node-s7 --hold-out 0.3
+    """
     from bfno.results.series_figures import check_new, write_reconstruction
     from bfno.train.load import open_run
     from bfno.train.series import hold_out, reconstruction
