@@ -118,6 +118,8 @@ def test_nesterov_without_force_has_a_closed_form():
     for t, state in zip(LATER, states, strict=True):
         expected = x1 + m1 * (1 - math.exp(-(t - 1)))
         torch.testing.assert_close(state[:, :2], expected, rtol=0, atol=TOLERANCE)
+        position = dynamics.position(t, state)
+        torch.testing.assert_close(position, growth(t) * expected, rtol=0, atol=2 * TOLERANCE)
     expected = growth(2.0) * (x1 + m1 * (1 - math.exp(-1)))
     torch.testing.assert_close(dynamics.read_out(states[-1]), expected, rtol=0, atol=TOLERANCE)
 

@@ -91,6 +91,16 @@ def test_fixed_steps_cost_exactly_what_they_must(name):
     assert solution.stats.forward_evaluations == expected
 
 
+def test_statistics_tell_where_steps_ended():
+    ts = torch.tensor([0.0, 1.0, 1.5])
+    fixed = solve(lambda t, y: -y, torch.ones(1), ts, method="rk4", step=0.4)
+    assert fixed.stats.step_ends == pytest.approx([0.4, 0.8, 1.0, 1.4, 1.5])
+    adaptive = solve(lambda t, y: torch.cos(9 * t) - y, torch.ones(1), ts)
+    ends = adaptive.stats.step_ends
+    assert len(ends) == adaptive.stats.accepted and ends[-1] == 1.5
+    assert ends == sorted(ends) and ends[0] > 0
+
+
 def test_adaptive_dopri5_costs_two_evaluations_and_six_a_step():
     solution = solve(lambda t, y: torch.cos(5 * t) - y, torch.ones(3), torch.tensor([0.0, 4.0]))
     attempts = solution.stats.accepted + solution.stats.rejected

@@ -55,9 +55,13 @@ class Dynamics(nn.Module, ABC):
     def forward(self, t: Time, y: Tensor) -> Tensor:
         """Rate of change of the state `y` at time `t`."""
 
+    def position(self, t: Time, y: Tensor) -> Tensor:
+        """The position in the state `y` at time `t`."""
+        return self._split(y)[0]
+
     def read_out(self, y: Tensor) -> Tensor:
         """The position in the state `y` at the last time of the interval."""
-        return self._split(y)[0]
+        return self.position(self.interval[1], y)
 
     def _split(self, y: Tensor) -> tuple[Tensor, ...]:
         return y.chunk(self.components, dim=1)

@@ -166,10 +166,9 @@ class GeneralizedNesterov(Dynamics):
         rate = self.restoring(force, position) - momentum
         return torch.cat((self._squash(momentum), rate), dim=1)
 
-    def read_out(self, y: Tensor) -> Tensor:
-        """The position in the state `y` at the last time of the interval."""
-        end = _time_like(self.interval[1], y)
-        return self._squash(_growth(end)) * self._split(y)[0]
+    def position(self, t: Time, y: Tensor) -> Tensor:
+        """The position in the state `y` at time `t`."""
+        return self._squash(_growth(_time_like(t, y))) * self._split(y)[0]
 
 
 class Nesterov(GeneralizedNesterov):

@@ -268,6 +268,7 @@ class March:
         """Count an accepted step and collect what it serves; tell whether it served anything."""
         start = self._path.moment
         self._stats.accepted += 1
+        self._stats.step_ends.append(end.value)
         served = self._outputs.collect(self._stepper, start, end, (y, y1))
         if self._keep:
             stepper = self._stepper

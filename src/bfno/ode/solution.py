@@ -39,12 +39,15 @@ class Stats:
         backward_evaluations: Calls of the field in backward passes; grows while they run.
         accepted: Steps taken.
         rejected: Steps tried and discarded.
+        step_ends: Times at which the accepted steps ended; where every sample has its own times, on
+            a clock from zero to one.
     """
 
     forward_evaluations: int = 0
     backward_evaluations: int = 0
     accepted: int = 0
     rejected: int = 0
+    step_ends: list[float] = field(default_factory=list, repr=False)
 
 
 State = TypeVar("State", Tensor, tuple[Tensor, ...])

@@ -87,11 +87,13 @@ class Family(ABC):
         data: What may stand before the slash in the name of an experiment.
         config: The kind of its settings.
         deciding: Settings, as section and name, on which the preset of the others depends.
+        exhibits: Whether `exhibit` has something to show.
     """
 
     data: tuple[str, ...]
     config: type[Config[Any, Any]]
     deciding: tuple[tuple[str, str], ...] = ()
+    exhibits: bool = False
 
     @abstractmethod
     def preset(self, data: str, method: str, tree: Mapping[str, Any]) -> Tree:
@@ -142,6 +144,10 @@ class Family(ABC):
     @abstractmethod
     def predict(self, run: TrainedRun, files: Iterable[Path]) -> Iterator[Prediction]:
         """Classify or score what files hold; a file that cannot be read spoils no other."""
+
+    def exhibit(self, run: TrainedRun) -> dict[str, Any]:
+        """What a trained model has to show of itself, ready for JSON."""
+        return {}
 
 
 def read_recipes(file: str) -> Tree:

@@ -45,6 +45,10 @@ class RunFolder:
     def record_file(self) -> Path:
         return self.path / "record.json"
 
+    @property
+    def exhibit_file(self) -> Path:
+        return self.path / "exhibit.json"
+
     def check_unused(self) -> None:
         """Make sure that there is no run in the folder yet.
 

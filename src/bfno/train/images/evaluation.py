@@ -9,12 +9,11 @@ from typing import Any
 
 import torch
 
-from bfno.data import Split, resized
 from bfno.errors import ConfigError, DataError
 from bfno.train.evaluation import class_scores, counted, explained_failure
 from bfno.train.family import Prediction, TestRequest, TrainedRun
 from bfno.train.images.build import load_images
-from bfno.train.images.sources import other_images, read_image_file
+from bfno.train.images.sources import other_images, read_image_file, shown_to
 from bfno.train.images.task import evaluate_images
 
 __all__ = ["evaluate", "predict"]
@@ -32,7 +31,7 @@ def evaluate(run: TrainedRun, request: TestRequest) -> dict[str, Any]:
         DataError: If files are missing or wrong.
         NumericalError: If the solver gives up.
     """
-    data, limit = request.data, request.limit
+    data = request.data
     settings = other_images(run.config.data, data, request.data_dir)
     found = load_images(settings, run.config.seed)
     classes = run.model.class_names
@@ -43,8 +42,7 @@ def evaluate(run: TrainedRun, request: TestRequest) -> dict[str, Any]:
             f"has other classes ({here}, …) than the run ({there}, …)",
             "evaluate on data with the same classes",
         )
-    side, limit = run.model.in_shape[-1], limit or run.config.data.test_limit
-    split = resized(Split(found.test.images[:limit], found.test.labels[:limit]), side)
+    split = shown_to(run, found.test, request.limit or run.config.data.test_limit)
     started = time.perf_counter()
     batch = request.batch or run.config.train.eval_batch
     with explained_failure():

@@ -12,6 +12,7 @@ from bfno.presets import IMAGE_DATA, IMAGE_PRESETS
 from bfno.train.family import Family, Prediction, TestRequest, TrainedRun
 from bfno.train.images.build import build_model, load_data
 from bfno.train.images.evaluation import evaluate, predict
+from bfno.train.images.exhibit import image_exhibit
 from bfno.train.images.preset import image_preset
 from bfno.train.images.settings import ImageConfig
 from bfno.train.images.task import ImageTask
@@ -27,6 +28,7 @@ class ImageFamily(Family):
     config = ImageConfig
     # Whether a folder is read in colour also decides its model.
     deciding = (("data", "colour"),)
+    exhibits = True
 
     def preset(self, data: str, method: str, tree: Mapping[str, Any]) -> Tree:
         return image_preset(data, method, tree)
@@ -55,3 +57,6 @@ class ImageFamily(Family):
 
     def predict(self, run: TrainedRun, files: Iterable[Path]) -> Iterator[Prediction]:
         return predict(run, files)
+
+    def exhibit(self, run: TrainedRun) -> dict[str, Any]:
+        return image_exhibit(run)

@@ -10,9 +10,11 @@ from torch import Tensor
 
 from bfno.data import DATA_SETS, Split, read_image, resized
 from bfno.presets import IMAGE_DATA
+from bfno.train.family import TrainedRun
+from bfno.train.images.build import load_images
 from bfno.train.images.settings import ImageDataSettings
 
-__all__ = ["other_images", "read_image_file"]
+__all__ = ["other_images", "own_test_images", "read_image_file", "shown_to"]
 
 SettingsT = TypeVar("SettingsT", bound=ImageDataSettings)
 
@@ -35,6 +37,26 @@ def other_images(settings: SettingsT, data: str | None, data_dir: Path | None) -
             folder = Path(data).resolve()
             changes |= {"name": "folder", "folder": folder, "size": size, "colour": colour}
     return settings.model_copy(update=changes)
+
+
+def own_test_images(run: TrainedRun, most: int) -> Split:
+    """The first test images of a run as its model sees them.
+
+    Args:
+        run: The trained model.
+        most: How many at most.
+
+    Raises:
+        DataError: If files are missing or wrong.
+    """
+    found = load_images(run.config.data, run.config.seed).test
+    return shown_to(run, found, min(most, run.config.data.test_limit or most))
+
+
+def shown_to(run: TrainedRun, split: Split, limit: int | None) -> Split:
+    """The first images of a split, on the grid of a run's model."""
+    first = Split(split.images[:limit], split.labels[:limit])
+    return resized(first, run.model.in_shape[-1])
 
 
 def read_image_file(settings: ImageDataSettings, file: Path) -> Tensor:
