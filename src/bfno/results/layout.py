@@ -1,24 +1,38 @@
-"""A table, and how it is written: as plain text, Markdown or CSV."""
+"""A table, and how it is written: as plain text, Markdown, CSV or LaTeX."""
 
 from __future__ import annotations
 
 import csv
 import html
 import io
+import itertools
 import math
-from collections.abc import Iterable
-from dataclasses import dataclass
+import textwrap
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from bfno.errors import ConfigError
+from bfno.files import write_atomically
 
 __all__ = [
+    "FORMATS",
     "Cell",
     "Column",
     "Estimate",
     "Table",
     "as_csv",
+    "as_latex",
     "as_markdown",
     "as_text",
     "cell_text",
+    "find_format",
+    "stacked",
+    "write_table",
 ]
+
+TEXT_WIDTH = 100
+"""Letters of a line in files; wider tables are cut into several."""
 
 
 @dataclass(frozen=True)
@@ -29,6 +43,7 @@ class Estimate:
         mean: Mean of the measurements.
         std: Their standard deviation, dividing by one less than their number; none for a single.
         digits: Decimals that are worth printing.
+        remark: What has to stand beside it.
 
     Example:
         >>> str(Estimate.of([0.96, 0.98], digits=2))
@@ -38,6 +53,7 @@ class Estimate:
     mean: float
     std: float | None
     digits: int
+    remark: str = ""
 
     @classmethod
     def of(cls, values: Iterable[float | None], digits: int) -> Estimate | None:
@@ -53,8 +69,10 @@ class Estimate:
         return cls(mean, math.sqrt(squares / (len(known) - 1)), digits)
 
     def __str__(self) -> str:
-        mean = _number(self.mean, self.digits)
-        return mean if self.std is None else f"{mean} ± {_number(self.std, self.digits)}"
+        text = _number(self.mean, self.digits)
+        if self.std is not None:
+            text += f" ± {_number(self.std, self.digits)}"
+        return f"{text} {self.remark}".rstrip()
 
 
 # A tuple holds seeds.
@@ -67,15 +85,19 @@ class Column:
 
     Attributes:
         key: Its name for programs: the key of the record where there is one.
-        title: Its name for people.
+        title: Its name for people; lines of it may stand below each other.
         numeric: Whether it holds numbers.
         measured: Whether these may have a standard deviation.
+        group: Heading that it shares with its neighbours.
+        for_programs: Whether only programs need it; people are not shown it.
     """
 
     key: str
     title: str
     numeric: bool = True
     measured: bool = False
+    group: str = ""
+    for_programs: bool = False
 
 
 @dataclass(frozen=True)
@@ -99,27 +121,53 @@ def cell_text(cell: Cell) -> str:
 
 def as_text(table: Table) -> str:
     """The table as aligned plain text for a terminal."""
-    lines = [[column.title for column in table.columns]]
-    lines += [[cell_text(cell) for cell in row] for row in table.rows]
-    widths = [max(len(line[index]) for line in lines) for index in range(len(table.columns))]
-    lines.insert(1, ["-" * width for width in widths])
-    notes = [""] * bool(table.notes) + list(table.notes)
-    texts = [_aligned(line, widths, table.columns) for line in lines]
-    return "".join(f"{line}\n" for line in texts + notes)
+    table = _for_people(table)
+    heads = _headings(table.columns)
+    body = [[cell_text(cell) for cell in row] for row in table.rows]
+    widths = [max(map(len, column)) for column in zip(*heads, *body, strict=True)]
+    groups = _spans(table.columns)
+    for name, first, last in groups:
+        widths[last] += max(0, len(name) - _span_width(widths[first : last + 1]))
+    lines = [_group_line(groups, widths)] if any(name for name, *_ in groups) else []
+    lines += [_aligned(line, widths, table.columns) for line in heads]
+    lines.append("  ".join("-" * width for width in widths))
+    lines += [_aligned(line, widths, table.columns) for line in body]
+    for note in table.notes:
+        lines += ["", *textwrap.wrap(note, TEXT_WIDTH)]
+    return "".join(f"{line}\n" for line in lines)
 
 
 def as_markdown(table: Table) -> str:
     """The table as GitHub's Markdown, the best cells in bold."""
-    lines = [[_markdown(column.title) for column in table.columns]]
+    table = _for_people(table)
+    lines = [[_markdown(_one_line(column)) for column in table.columns]]
     lines.append(["---:" if column.numeric else "---" for column in table.columns])
-    for number, row in enumerate(table.rows):
-        texts = [_markdown(cell_text(cell)) for cell in row]
-        best = [(number, index) in table.best for index in range(len(row))]
-        lines.append(
-            [f"**{text}**" if top else text for text, top in zip(texts, best, strict=True)]
-        )
+    lines += _marked(table, _markdown, "**{}**")
     notes = "".join(f"\n{_markdown(note)}\n" for note in table.notes)
     return "".join(f"| {' | '.join(line)} |\n" for line in lines) + notes
+
+
+def as_latex(table: Table) -> str:
+    """The table for LaTeX with the package booktabs, the best cells in bold."""
+    table = _for_people(table)
+    groups = [span for span in _spans(table.columns) if span[0]]
+    lines = ["% needs \\usepackage{booktabs}"]
+    lines.append(f"\\begin{{tabular}}{{{''.join('lr'[one.numeric] for one in table.columns)}}}")
+    lines.append("\\toprule")
+    if groups:
+        heads = [
+            f"\\multicolumn{{{last - first + 1}}}{{c}}{{{_latex(name)}}}"
+            for name, first, last in _spans(table.columns)
+        ]
+        lines.append(" & ".join(heads) + " \\\\")
+        lines.append("".join(f"\\cmidrule(lr){{{a + 1}-{b + 1}}}" for _, a, b in groups))
+    rows = [[_latex(text) for text in line] for line in _headings(table.columns)]
+    lines += [" & ".join(row) + " \\\\" for row in rows] + ["\\midrule"]
+    lines += [" & ".join(row) + " \\\\" for row in _marked(table, _latex, "\\textbf{{{}}}")]
+    lines += ["\\bottomrule", "\\end{tabular}"]
+    if table.notes:
+        lines += ["", "{\\footnotesize", *(f"{_latex(note)}\\par" for note in table.notes), "}"]
+    return "".join(f"{line}\n" for line in lines)
 
 
 def as_csv(table: Table) -> str:
@@ -143,6 +191,135 @@ def as_csv(table: Table) -> str:
     return written.getvalue()
 
 
+def stacked(table: Table, width: int) -> list[Table]:
+    """Cut a table between groups of columns so that as plain text it is no wider than that.
+
+    Columns before the first group are repeated; a group that is too wide by itself stays whole.
+    The last part has the notes.
+    """
+    groups = _spans(table.columns)
+    lead = [index for name, first, last in groups if not name for index in range(first, last + 1)]
+    parts: list[list[int]] = []
+    for name, first, last in groups:
+        columns = list(range(first, last + 1))
+        if name and parts and _width(_part(table, [*parts[-1], *columns])) <= width:
+            parts[-1] += columns
+        elif name:
+            parts.append([*lead, *columns])
+    if not parts:
+        return [table]
+    found = [_part(table, columns) for columns in parts]
+    return [*found[:-1], replace(found[-1], notes=table.notes)]
+
+
+def write_table(table: Table, file: Path, layout: str | None) -> Path:
+    """Write a table to a file, or over it.
+
+    Args:
+        table: The table.
+        file: Where it goes.
+        layout: One of `FORMATS`; None chooses by the file's suffix.
+
+    Raises:
+        ConfigError: If there is no such format.
+        DataError: If the file cannot be written.
+    """
+    write_atomically(file, FORMATS[find_format(layout, file)](table).encode())
+    return file
+
+
+def find_format(layout: str | None, file: Path | None) -> str:
+    """The format that was asked for, by its name or by the suffix of a file; text if neither.
+
+    Raises:
+        ConfigError: If there is no such format.
+    """
+    if layout is None and file is not None:
+        if file.suffix not in _SUFFIXES:
+            why = f"{file.suffix or 'no suffix'!r} tells no format"
+            raise ConfigError(file, why, f"end it in {', '.join(_SUFFIXES)}, or give --format")
+        return _SUFFIXES[file.suffix]
+    if layout is not None and layout not in FORMATS:
+        raise ConfigError(f"--format {layout}", "is no format", f"write {', '.join(FORMATS)}")
+    return layout or "text"
+
+
+def _as_blocks(table: Table) -> str:
+    return "\n".join(map(as_text, stacked(table, TEXT_WIDTH)))
+
+
+FORMATS: Mapping[str, Callable[[Table], str]] = {
+    "text": _as_blocks,
+    "markdown": as_markdown,
+    "csv": as_csv,
+    "latex": as_latex,
+}
+"""How a table can be written, by name."""
+_SUFFIXES = {".txt": "text", ".md": "markdown", ".csv": "csv", ".tex": "latex"}
+
+
+def _for_people(table: Table) -> Table:
+    shown = [index for index, column in enumerate(table.columns) if not column.for_programs]
+    return replace(_part(table, shown), notes=table.notes)
+
+
+def _part(table: Table, columns: list[int]) -> Table:
+    """Some columns of a table, without its notes."""
+    place = {column: index for index, column in enumerate(columns)}
+    return Table(
+        tuple(table.columns[index] for index in columns),
+        tuple(tuple(row[index] for index in columns) for row in table.rows),
+        frozenset((row, place[column]) for row, column in table.best if column in place),
+    )
+
+
+def _width(table: Table) -> int:
+    return max(map(len, as_text(table).splitlines()))
+
+
+def _spans(columns: tuple[Column, ...]) -> list[tuple[str, int, int]]:
+    """Each group with its first and its last column."""
+    found = []
+    for name, members in itertools.groupby(enumerate(columns), lambda one: one[1].group):
+        places = [index for index, _ in members]
+        found.append((name, places[0], places[-1]))
+    return found
+
+
+def _headings(columns: tuple[Column, ...]) -> list[list[str]]:
+    """Lines of titles, which all end in the same one."""
+    titles = [column.title.split("\n") for column in columns]
+    height = max(map(len, titles))
+    return [
+        list(line) for line in zip(*([""] * (height - len(t)) + t for t in titles), strict=True)
+    ]
+
+
+def _one_line(column: Column) -> str:
+    title = column.title.replace("\n", " ")
+    return f"{column.group}: {title}" if column.group else title
+
+
+def _marked(table: Table, escape: Callable[[str], str], mark: str) -> list[list[str]]:
+    """The cells as markup, with a mark around the best ones."""
+    return [
+        [
+            (mark if (number, index) in table.best else "{}").format(escape(cell_text(cell)))
+            for index, cell in enumerate(row)
+        ]
+        for number, row in enumerate(table.rows)
+    ]
+
+
+def _group_line(groups: list[tuple[str, int, int]], widths: list[int]) -> str:
+    texts = [name.ljust(_span_width(widths[first : last + 1])) for name, first, last in groups]
+    return "  ".join(texts).rstrip()
+
+
+def _span_width(widths: list[int]) -> int:
+    return sum(widths) + 2 * (len(widths) - 1)
+
+
 def _number(value: float, digits: int) -> str:
     return f"{value:.3g}" if abs(value) >= 1e9 else f"{value:,.{digits}f}"
 
@@ -160,3 +337,19 @@ def _markdown(text: str) -> str:
     for letter in "\\`*_[]|~":
         text = text.replace(letter, "\\" + letter)
     return html.escape(text, quote=False)
+
+
+# What LaTeX would take for a command, and letters that its usual fonts do not have.
+_LATEX = {
+    "\\": "\\textbackslash{}",
+    **{letter: f"\\{letter}" for letter in "&%$#_{}"},
+    **{letter: f"{{{letter}}}" for letter in "[]"},
+    **{"~": "\\textasciitilde{}", "^": "\\textasciicircum{}"},
+    **{"<": "\\textless{}", ">": "\\textgreater{}", "|": "\\textbar{}"},
+    **{"±": "$\\pm$", "×": "$\\times$", "Δ": "$\\Delta$", "–": "--", "—": "---", "…": "\\dots{}"},
+    **{"†": "\\dag{}", "*": "{*}", '"': "''", "`": "\\textasciigrave{}", "’": "'"},
+}
+
+
+def _latex(text: str) -> str:
+    return "".join(_LATEX.get(letter, letter if ord(letter) < 0x180 else "?") for letter in text)

@@ -86,6 +86,7 @@ class RunResult:
         changes: Settings that differ from the experiment's own, as `--set` takes them.
         config: The resolved settings, nested.
         versions: Versions of the programs, by name.
+        hardware: Name of the processor, number of its cores, names of graphics cards.
         commit: Commit of the sources.
         threads: Threads of each process.
         processes: Number of processes.
@@ -112,6 +113,7 @@ class RunResult:
     changes: list[str] = field(default_factory=list)
     config: dict[str, Any] = field(default_factory=dict)
     versions: dict[str, Any] = field(default_factory=dict)
+    hardware: dict[str, Any] = field(default_factory=dict)
     commit: str | None = None
     threads: int | None = None
     processes: int | None = None
@@ -298,7 +300,7 @@ _CHECKS: dict[str, tuple[str, Callable[[object], bool]]] = {
     **dict.fromkeys(("seed", "parameters", "published_parameters"), ("an integer", _is_int)),
     **dict.fromkeys(("steps", "chosen_epoch", "threads", "processes"), ("an integer", _is_int)),
     **dict.fromkeys(("seconds", "peak_memory"), ("a number", _is_number)),
-    **dict.fromkeys(("config", "versions"), ("an object", _is_dict)),
+    **dict.fromkeys(("config", "versions", "hardware"), ("an object", _is_dict)),
     "result": ("an object of numbers", _is_metrics),
     "classes": ("a list of texts", _is_texts),
     "changes": ("a list of texts", _is_texts),
