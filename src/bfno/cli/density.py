@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -12,7 +12,7 @@ import typer
 from bfno.cli.words import takes
 from bfno.errors import ConfigError
 
-__all__ = ["app"]
+__all__ = ["app", "keep_samples"]
 
 app = typer.Typer()
 
@@ -78,6 +78,26 @@ def sample(words: _Words) -> None:
 
     Example: bfno sample runs/moons-ffjord-rnode-s7 -o moons.png
     """
+    _draw(words)
+
+
+def keep_samples(run: Path) -> None:
+    """Draw the picture of a run's samples, beside real ones if it is images, if there is none.
+
+    Args:
+        run: Folder of the run.
+
+    Raises:
+        ConfigError: If nothing is trained yet.
+        DataError: If its files are damaged, or its data not there any more.
+        NumericalError: If the solver gives up.
+    """
+    words = _Words([run])
+    if not words.picture().exists():
+        _draw(replace(words, real=len(_density_config(run).data.shape) > 1))
+
+
+def _draw(words: _Words) -> None:
     from bfno.results.density_figures import write_picture
 
     config = _check(words)

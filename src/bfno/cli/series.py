@@ -11,7 +11,7 @@ import typer
 
 from bfno.cli.words import takes
 
-__all__ = ["app"]
+__all__ = ["app", "keep_reconstruction"]
 
 app = typer.Typer()
 
@@ -61,6 +61,26 @@ def reconstruct(words: _Words) -> None:
 
     Example: bfno reconstruct runs/series-latent-bfno-node-s7 --hold-out 0.3
     """
+    _draw(words)
+
+
+def keep_reconstruction(run: Path) -> None:
+    """Draw the first series of a run's test split as its model sees them, if nobody has.
+
+    Args:
+        run: Folder of the run.
+
+    Raises:
+        ConfigError: If nothing is trained yet.
+        DataError: If its files are damaged, or its data not there any more.
+        NumericalError: If the solver gives up.
+    """
+    words = _Words(run)
+    if not words.files()[0].exists():
+        _draw(words)
+
+
+def _draw(words: _Words) -> None:
     from bfno.results.series_figures import check_new, write_reconstruction
     from bfno.train.load import open_run
     from bfno.train.series import hold_out, reconstruction
