@@ -6,6 +6,7 @@ import itertools
 from pathlib import Path
 
 from bfno.cli import display
+from bfno.cli.exhibits import prepare
 from bfno.errors import ConfigError
 from bfno.results.report import write_report
 from bfno.train.experiment import resolve
@@ -42,5 +43,6 @@ def run_demo(out: Path, scale: str) -> None:
         start(config, run, display.watchers(config, run, None))
     print()
     display.comparison(runs)
+    prepare(runs)
     print(f"\nThe report is {write_report(runs, report)}")
     print(f"Try `bfno eval {runs[0]}`; your own images: `bfno train folder/bfno-node --folder DIR`")
