@@ -1,5 +1,9 @@
+import base64
+import hashlib
+import json
 import os
 import re
+from collections import Counter
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -7,8 +11,10 @@ import pytest
 
 from bfno.errors import ConfigError, DataError
 from bfno.results.record import read_run
-from bfno.results.report import summary, write_report
+from bfno.results.report import write_report
+from bfno.results.summary import summary
 from bfno.results.tables import replicates
+from tests.results.exhibits import write_exhibit
 from tests.results.runs import epoch_lines, record, result, write_files, write_run
 
 TAGS = ["script", "img", "svg", "iframe", "body", "math", "object", "a", "style", "input"]
@@ -33,13 +39,13 @@ class _Nodes(HTMLParser):
     def __init__(self, page: str) -> None:
         super().__init__()
         self.dangerous: list[str] = []
-        self.tags: set[str] = set()
+        self.tags: Counter[str] = Counter()
         self.text = ""
         self.feed(page)
         self.close()
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.tags.add(tag)
+        self.tags[tag] += 1
         for name, value in attrs:
             leads = name in {"href", "src", "xlink:href", "action", "data", "srcdoc", "formaction"}
             inside = (value or "").startswith(("#", "data:image/png;base64,"))
@@ -54,7 +60,10 @@ class _Nodes(HTMLParser):
 OURS = {"html", "head", "meta", "title", "style", "body", "main", "header", "footer", "section"}
 OURS |= {"h1", "h2", "h3", "h4", "p", "div", "span", "i", "a", "code", "details", "summary"}
 OURS |= {"table", "thead", "tbody", "tr", "th", "td", "dl", "dt", "dd", "figure"}
-OURS |= {"svg", "defs", "g", "path", "text", "use", "clippath", "rect", "image"}
+OURS |= {"svg", "defs", "g", "path", "text", "use", "clippath", "rect", "image", "line"}
+OURS |= {"noscript", "button", "select", "option", "label", "output", "ul", "li", "b"}
+OURS |= {"circle", "polyline", "figcaption"}
+SCRIPTS = 2  # the data and the one that runs
 
 
 def _page(folders: list[Path], out: Path) -> str:
@@ -64,7 +73,11 @@ def _page(folders: list[Path], out: Path) -> str:
 def _assert_harmless(page: str) -> None:
     nodes = _Nodes(page)
     assert nodes.dangerous == []
-    assert nodes.tags <= OURS
+    assert set(nodes.tags) <= OURS | {"script", "input", "img"}
+    assert nodes.tags["script"] == SCRIPTS
+    assert nodes.tags["img"] == page.count('src="data:image/png;base64,')
+    sliders = page.count('<input type="range"')
+    assert nodes.tags["input"] == nodes.tags["select"] + sliders  # a box to tick for each choice
     assert page.count("<style>") == 1
 
 
@@ -108,14 +121,27 @@ def test_a_hundred_hostile_names_stay_text_in_figures(tmp_path):
     _assert_harmless(_page(folders, tmp_path / "report.html"))
 
 
+def test_hostile_classes_stay_text_wherever_an_exhibit_names_them(tmp_path):
+    folder = write_run(tmp_path, method=HOSTILE[0], classes=[HOSTILE[1], HOSTILE[2]])
+    write_exhibit(folder)
+    page = _page([folder], tmp_path / "report.html")
+    _assert_harmless(page)
+    assert f"{HOSTILE[1]} taken for {HOSTILE[2]}, 90 % sure" in _Nodes(page).text
+
+
 def test_a_hostile_folder_name_stays_text(tmp_path):
     folder = write_files(tmp_path / "<img src=x onerror=alert(1)>", record())
     _assert_harmless(_page([folder], tmp_path / "report.html"))
 
 
-def test_the_page_forbids_scripts_and_the_network(tmp_path):
+def test_the_page_forbids_the_network_and_all_scripts_but_its_own(tmp_path):
     page = _page([write_run(tmp_path)], tmp_path / "report.html")
-    policy = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
+    script = page[page.index("<script>") + len("<script>") : page.rindex("</script>")]
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    policy = (
+        "default-src 'none'; style-src 'unsafe-inline'; img-src data:; "
+        f"script-src 'sha256-{digest}'; base-uri 'none'; form-action 'none'"
+    )
     assert f'<meta http-equiv="Content-Security-Policy" content="{policy}">' in page
     assert page.startswith("<!DOCTYPE html>")
     # The only addresses are the names of XML vocabularies.
@@ -140,6 +166,15 @@ def test_paths_of_this_machine_are_not_passed_on(tmp_path):
     page = _page([folder], tmp_path / "report.html")
     assert "alice" not in page
     assert "bfno train experiment.yaml --scale cpu --seed 7" in page
+
+
+def test_the_data_of_the_script_end_where_they_should(tmp_path):
+    page = _page([write_run(tmp_path, method="</script><!--\u2028&")], tmp_path / "report.html")
+    start = page.index('id="data">') + len('id="data">')
+    data = page[start : page.index("</script>", start)]
+    assert not set("<>&\u2028") & set(data)
+    (task,) = json.loads(data)
+    assert task["curves"][0]["points"]["test_accuracy"][-1] == [3, pytest.approx(0.97)]
 
 
 def test_each_run_is_told_in_full(tmp_path):
