@@ -13,8 +13,8 @@ import numpy as np
 
 from bfno.errors import ConfigError
 from bfno.files import write_atomically
-from bfno.results.figures import DOTS_PER_INCH, INK, PALETTE, drawing, short_name, svg_element
 from bfno.results.series_figures import check_new
+from bfno.results.style import DOTS_PER_INCH, INK, PALETTE, drawing, short_name, svg_element
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from bfno.errors import ConfigError
 from bfno.files import write_atomically
-from bfno.results.figures import FAINT, INK, PALETTE, drawing, short_name, svg_element
+from bfno.results.style import FAINT, INK, PALETTE, drawing, short_name, svg_element
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
