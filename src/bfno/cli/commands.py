@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
-from bfno.cli import data, density, display, series
+from bfno.cli import data, density, display, series, table
 from bfno.cli.data import DataDir
 
 __all__ = ["app"]
@@ -26,6 +26,7 @@ app = typer.Typer(
 app.add_typer(data.app, name="data")
 app.add_typer(series.app)
 app.add_typer(density.app)
+app.add_typer(table.app)
 
 Run = Annotated[Path, typer.Argument(help="Folder of a run.")]
 Sets = Annotated[

@@ -27,6 +27,7 @@ __all__ = [
     "as_text",
     "cell_text",
     "find_format",
+    "for_people",
     "stacked",
     "write_table",
 ]
@@ -121,7 +122,7 @@ def cell_text(cell: Cell) -> str:
 
 def as_text(table: Table) -> str:
     """The table as aligned plain text for a terminal."""
-    table = _for_people(table)
+    table = for_people(table)
     heads = _headings(table.columns)
     body = [[cell_text(cell) for cell in row] for row in table.rows]
     widths = [max(map(len, column)) for column in zip(*heads, *body, strict=True)]
@@ -139,7 +140,7 @@ def as_text(table: Table) -> str:
 
 def as_markdown(table: Table) -> str:
     """The table as GitHub's Markdown, the best cells in bold."""
-    table = _for_people(table)
+    table = for_people(table)
     lines = [[_markdown(_one_line(column)) for column in table.columns]]
     lines.append(["---:" if column.numeric else "---" for column in table.columns])
     lines += _marked(table, _markdown, "**{}**")
@@ -149,7 +150,7 @@ def as_markdown(table: Table) -> str:
 
 def as_latex(table: Table) -> str:
     """The table for LaTeX with the package booktabs, the best cells in bold."""
-    table = _for_people(table)
+    table = for_people(table)
     groups = [span for span in _spans(table.columns) if span[0]]
     lines = ["% needs \\usepackage{booktabs}"]
     lines.append(f"\\begin{{tabular}}{{{''.join('lr'[one.numeric] for one in table.columns)}}}")
@@ -189,6 +190,12 @@ def as_csv(table: Table) -> str:
                 line += [cell, None] if column.measured else [cell]
         writer.writerow(line)
     return written.getvalue()
+
+
+def for_people(table: Table) -> Table:
+    """The table without the columns that only programs need."""
+    shown = [index for index, column in enumerate(table.columns) if not column.for_programs]
+    return replace(_part(table, shown), notes=table.notes)
 
 
 def stacked(table: Table, width: int) -> list[Table]:
@@ -256,11 +263,6 @@ FORMATS: Mapping[str, Callable[[Table], str]] = {
 }
 """How a table can be written, by name."""
 _SUFFIXES = {".txt": "text", ".md": "markdown", ".csv": "csv", ".tex": "latex"}
-
-
-def _for_people(table: Table) -> Table:
-    shown = [index for index, column in enumerate(table.columns) if not column.for_programs]
-    return replace(_part(table, shown), notes=table.notes)
 
 
 def _part(table: Table, columns: list[int]) -> Table:
