@@ -20,6 +20,7 @@ _WORDS = {
     "elsewhere": "in use elsewhere, waiting for it",
     "stopped": "stopping, saves its state",
 }
+_STYLES = {"running": "bold", "finished": "green", "failed": "red"}
 _RANK = {"running": 0, "stopped": 1, "elsewhere": 2, "failed": 3, "waiting": 4}
 
 
@@ -104,16 +105,23 @@ def _board(standings: Sequence[Standing], metric: Metric, slots: int) -> Any:
         value, left = _value(one, metric), one.remaining()
         table.add_row(
             Text(one.job.name),
-            Text(one.error or _WORDS.get(one.state, one.state), overflow="ellipsis", no_wrap=True),
+            _state(one),
             f"{len(one.epochs)} of {one.job.epochs}",
             "" if value is None else _shown(value, metric),
             "" if left is None or one.is_done or one.state == "failed" else duration(left),
         )
     summary = [_counts(standings), *_best(standings, metric)]
     left = remaining_seconds(standings, slots)
-    if left is not None:
+    if left:
         summary.append(f"about {duration(left)} left")
     return Group(table, Text(" · ".join(summary)))
+
+
+def _state(one: Standing) -> Any:
+    from rich.text import Text
+
+    words = one.error or _WORDS.get(one.state, one.state)
+    return Text(words, style=_STYLES.get(one.state, ""), overflow="ellipsis", no_wrap=True)
 
 
 def _rows(standings: Sequence[Standing]) -> list[Standing]:
@@ -150,9 +158,11 @@ def duration(seconds: float) -> str:
     """A time as people say it.
 
     Example:
-        >>> duration(42), duration(600), duration(9000)
-        ('42 s', '10 min', '2 h 30 min')
+        >>> duration(0.2), duration(42), duration(600), duration(9000)
+        ('a moment', '42 s', '10 min', '2 h 30 min')
     """
+    if seconds < 1:
+        return "a moment"
     if seconds < 100:
         return f"{seconds:.0f} s"
     minutes = round(seconds / 60)

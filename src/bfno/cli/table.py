@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import sys
 from collections.abc import Iterator, Sequence
@@ -107,6 +108,7 @@ def _possible(jobs: list[Job], words: _Words) -> tuple[list[Job], list[str]]:
     Raises:
         DataError: If the user named the data set, or nothing can be done.
     """
+    from bfno.presets import DENSITY_DATA
     from bfno.train.campaign_data import missing_files
 
     needed = dict.fromkeys(job.experiment.partition("/")[0] for job in jobs if job.state != "there")
@@ -120,7 +122,9 @@ def _possible(jobs: list[Job], words: _Words) -> tuple[list[Job], list[str]]:
     if missing and (words.data or not kept):
         raise next(iter(missing.values()))
     return kept, [
-        f"{data}: nothing is trained, because {error.why}; {error.fix}"
+        # Without the places of files: a table may be published.
+        f"{data}: nothing was trained, because {error.why}; "
+        f"`bfno data get {DENSITY_DATA.get(data, data)}` fetches it."
         for data, error in missing.items()
     ]
 
@@ -153,7 +157,8 @@ def _train_and_print(
 
     campaign = Campaign(jobs, words.slots(), words.data_dir)
     try:
-        follow(campaign.run(), metric_of(paper.metrics[0]), campaign.slots)
+        with contextlib.closing(campaign.run()) as rounds:  # which stops them, whatever happens
+            follow(rounds, metric_of(paper.metrics[0]), campaign.slots)
     except Stopped as stop:
         print(f"{stop}; the same command goes on from here", file=sys.stderr)
         return stop.exit_code

@@ -164,4 +164,4 @@ def _check(names: Sequence[str], known: Sequence[str], why: str) -> None:
     for name in names:
         if name not in known:
             nearest = difflib.get_close_matches(name, known, n=1, cutoff=0.0)[0]
-            raise ConfigError(name, why, f"write {nearest}, or one of {', '.join(known)}")
+            raise ConfigError(name, why, f"write one of {', '.join(known)}; nearest: {nearest}")

@@ -66,10 +66,11 @@ def _circumstances(seeds: Sequence[int], runs: Sequence[RunResult]) -> Iterator[
 
 
 def _tally(values: Iterable[str]) -> str:
-    """Different values, with the number of runs of each where there are several."""
+    """Different values, the most frequent first, with their numbers of runs if there are several."""
     counted = Counter(values)
     if len(counted) == 1:
         return next(iter(counted))
+    ordered = sorted(counted.items(), key=lambda one: (-one[1], one[0]))
     return ", ".join(
         f"{value} ({count} run{'s' * (count > 1)})" for value, count in counted.items()
     )

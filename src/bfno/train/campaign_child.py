@@ -14,7 +14,7 @@ import sys
 import threading
 import time
 
-__all__ = ["child_command"]
+__all__ = ["child_command", "end_with"]
 
 _SECONDS = 1.0
 
@@ -24,6 +24,11 @@ def child_command(words: list[str]) -> list[str]:
     return [sys.executable, "-m", __name__, str(os.getpid()), *words]
 
 
+def end_with(parent: int) -> None:
+    """Send this process SIGTERM once its parent is no longer that one."""
+    threading.Thread(target=_watch, args=(parent,), daemon=True).start()
+
+
 def _watch(parent: int) -> None:
     while os.getppid() == parent:
         time.sleep(_SECONDS)
@@ -31,8 +36,7 @@ def _watch(parent: int) -> None:
 
 
 def _main() -> None:
-    parent = int(sys.argv.pop(1))
-    threading.Thread(target=_watch, args=(parent,), daemon=True).start()
+    end_with(int(sys.argv.pop(1)))
     runpy.run_module("bfno", run_name="__main__", alter_sys=True)
 
 

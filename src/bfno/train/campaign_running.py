@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -118,7 +118,7 @@ class Campaign:
                 standing.state = "there"
         self._children: dict[int, tuple[subprocess.Popen[bytes], Standing]] = {}
 
-    def run(self) -> Iterator[list[Standing]]:
+    def run(self) -> Generator[list[Standing], None, None]:
         """Train until nothing is left to do, and tell the standings several times a second.
 
         Raises:
