@@ -66,14 +66,12 @@ def _circumstances(seeds: Sequence[int], runs: Sequence[RunResult]) -> Iterator[
 
 
 def _tally(values: Iterable[str]) -> str:
-    """Different values, the most frequent first, with their numbers of runs if there are several."""
+    """Different values, the most frequent first, each with its number of runs if not the only."""
     counted = Counter(values)
     if len(counted) == 1:
         return next(iter(counted))
     ordered = sorted(counted.items(), key=lambda one: (-one[1], one[0]))
-    return ", ".join(
-        f"{value} ({count} run{'s' * (count > 1)})" for value, count in counted.items()
-    )
+    return ", ".join(f"{value} ({count} run{'s' * (count > 1)})" for value, count in ordered)
 
 
 def _epoch(run: RunResult) -> str:
