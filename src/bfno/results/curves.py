@@ -22,6 +22,7 @@ __all__ = [
     "curves_figure",
     "draw_series",
     "epoch_points",
+    "logarithmic",
     "panel_grid",
     "scale_epochs",
     "task_title",
@@ -87,16 +88,28 @@ def draw_series(axes: Axes, points: Sequence[EpochPoint], look: Look) -> None:
 
 def scale_epochs(axes: Axes, points: Sequence[EpochPoint]) -> None:
     """Whole epochs from the first on; a logarithmic axis where values span magnitudes."""
-    from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator
+    from matplotlib.ticker import MaxNLocator
 
     axes.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=8))
     axes.margins(x=0.03)
     low, high = min(point.mean for point in points), max(point.mean for point in points)
     if low > 0 and high > _WIDE_RANGE * low:
-        axes.set_yscale("log")
-        axes.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0), numticks=8))
-        axes.yaxis.set_minor_locator(NullLocator())
-        axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+        logarithmic(axes, (1.0, 2.0, 5.0))
+
+
+def logarithmic(axes: Axes, between: tuple[float, ...] = (1.0,)) -> None:
+    """Make the upright axis logarithmic, with plain numbers.
+
+    Args:
+        axes: The panel.
+        between: Which multiples of the powers of ten have a number.
+    """
+    from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
+
+    axes.set_yscale("log")
+    axes.yaxis.set_major_locator(LogLocator(subs=between, numticks=8))
+    axes.yaxis.set_minor_locator(NullLocator())
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
 
 
 def curves_figure(
@@ -220,7 +233,7 @@ def add_method_legend(figure: Figure, styles: Mapping[str, Look], *, lines: bool
     ]
     names = [short_name(label) for label in styles]
     columns = _legend_columns(names, figure.get_figwidth())
-    placed: dict[str, Any] = {"loc": "outside lower center", "handlelength": 2.8 if lines else 1.0}
+    placed: dict[str, Any] = {"loc": "outside lower center", "handlelength": 3.4 if lines else 1.0}
     figure.legend(handles, names, ncols=columns, **placed)
 
 

@@ -112,12 +112,12 @@ class Drawn:
     Attributes:
         alt: What it shows, for those who cannot see it.
         svg: It as SVG.
-        png: It as PNG.
+        png: It as PNG; none of a picture that its run keeps as SVG alone.
     """
 
     alt: str
     svg: str
-    png: bytes
+    png: bytes | None
 
 
 def looks(runs: Iterable[RunResult]) -> dict[str, Look]:
