@@ -168,7 +168,10 @@ def test_resume_of_a_finished_run_can_add_epochs(digits_run, tmp_path, capsys):
 
 def test_compare_and_report_take_runs(digits_run, tmp_path, capsys):
     assert main(["compare", str(digits_run)]) == 0
-    assert "bfno-node" in capsys.readouterr().out
+    printed = capsys.readouterr().out
+    assert "bfno-node reaches a test accuracy of" in printed and "first → last" in printed
+    assert main(["compare", str(digits_run), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["method"] == "bfno-node"
     page = tmp_path / "report.html"
     assert main(["report", str(digits_run), "-o", str(page)]) == 0
     assert "bfno-node" in page.read_text()

@@ -183,7 +183,8 @@ def test_predict_scores_files_in_every_format(runs, files, capsys):
 def test_compare_keeps_densities_and_classifiers_apart(runs, capsys):
     capsys.readouterr()
     assert main(["compare", *(str(runs / name) for name in (*IMAGES, "moons", "classifier"))]) == 0
-    tables = [table.splitlines() for table in capsys.readouterr().out.split("\n\n")]
+    blocks = [block.splitlines() for block in capsys.readouterr().out.split("\n\n")]
+    tables = [block for block in blocks if "parameters" in block[0].split()]
     assert len(tables) == 3
     images = next(table for table in tables if "test bits/dim (uniform)" in table[0])
     assert "test bits/dim (center)" in images[0] and "accuracy" not in images[0]

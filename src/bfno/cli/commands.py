@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
-from bfno.cli import data, density, display, series, table
+from bfno.cli import data, density, display, figures, series, table
 from bfno.cli.data import DataDir
 
 __all__ = ["app"]
@@ -27,6 +27,7 @@ app.add_typer(data.app, name="data")
 app.add_typer(series.app)
 app.add_typer(density.app)
 app.add_typer(table.app)
+app.add_typer(figures.app)
 
 Run = Annotated[Path, typer.Argument(help="Folder of a run.")]
 Sets = Annotated[
@@ -200,9 +201,14 @@ def demo(
 
 
 @app.command()
-def compare(runs: Annotated[list[Path], typer.Argument(help="Folders of runs.")]) -> None:
-    """Results of runs side by side."""
-    display.comparison(runs)
+def compare(
+    runs: Annotated[list[Path], typer.Argument(help="Folders of runs.")], as_json: Json = False
+) -> None:
+    """Results of runs side by side, in words, and with curves of how they got there.
+
+    Example: bfno compare runs/digits-*
+    """
+    display.comparison(runs, as_json)
 
 
 @app.command()
@@ -211,9 +217,15 @@ def report(
     out: Annotated[Path, typer.Option("--out", "-o", help="The page.")] = Path("report.html"),
     force: Annotated[bool, typer.Option("--force", help="Replace an existing page.")] = False,
 ) -> None:
-    """One page with tables and figures of runs, to send on."""
-    from bfno.results.report import write_report
+    """One page about runs, to read and send on: curves, errors, and a slider through time.
 
+    Example: bfno report runs/digits-* -o report.html
+    """
+    from bfno.cli.exhibits import prepare
+    from bfno.results.report import check_page, write_report
+
+    check_page(out, force)
+    prepare(runs)
     print(f"The report is {write_report(runs, out, force=force)}")
 
 

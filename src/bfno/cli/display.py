@@ -5,9 +5,12 @@ from __future__ import annotations
 import contextlib
 import csv
 import functools
+import itertools
 import json
 import os
+import shutil
 import sys
+import textwrap
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -206,13 +209,39 @@ def size_row(row: dict[str, Any]) -> str:
     return line.rstrip()
 
 
-def comparison(runs: Sequence[Path]) -> None:
-    """Print the results of runs side by side, a table for each kind of task."""
+def comparison(runs: Sequence[Path], as_json: bool = False) -> None:
+    """Print the results of runs side by side: tables, and for each task what came out, and how.
+
+    Args:
+        runs: Folders of runs.
+        as_json: Whether to print an object for each method instead.
+    """
     from bfno.results.layout import as_text
     from bfno.results.record import read_runs
+    from bfno.results.sparklines import method_objects
     from bfno.results.tables import comparisons
 
-    print("\n".join(map(as_text, comparisons(read_runs(list(runs))))), end="")
+    read = read_runs(list(runs))
+    if as_json:
+        print("\n".join(map(json.dumps, method_objects(read))))
+    else:
+        print("\n".join([*map(as_text, comparisons(read)), *_task_texts(read)]), end="")
+
+
+def _task_texts(runs: list[Any]) -> Iterator[str]:
+    """What came out of each task, and how its methods got there."""
+    from bfno.results.layout import TEXT_WIDTH, as_text, stacked
+    from bfno.results.sparklines import curve_table
+    from bfno.results.summary import summary
+    from bfno.results.tables import replicates
+
+    width = shutil.get_terminal_size().columns if sys.stdout.isatty() else sys.maxsize
+    for _, members in itertools.groupby(replicates(runs), key=lambda group: group.task):
+        groups = list(members)
+        yield "\n".join(textwrap.wrap(summary(groups), min(width, TEXT_WIDTH))) + "\n"
+        curves = curve_table(groups)
+        if curves is not None:
+            yield from map(as_text, stacked(curves, width))
 
 
 @contextlib.contextmanager

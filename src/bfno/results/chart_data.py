@@ -9,7 +9,7 @@ from typing import Any
 from bfno.results.record import RunResult
 from bfno.results.tables import Replicates
 
-__all__ = ["charts", "curves"]
+__all__ = ["Point", "charts", "curves", "mean_points"]
 
 _SPLITS = {"test": "test", "validation": "validation", "train": "training"}
 _COSTS = {
@@ -18,6 +18,7 @@ _COSTS = {
     "test_nfe": "NFE test",
 }
 Point = tuple[int, float]
+"""An epoch and the value of a metric after it."""
 
 
 def charts(runs: Sequence[RunResult]) -> list[dict[str, Any]]:
@@ -54,9 +55,23 @@ def curves(groups: Sequence[Replicates], keys: Sequence[str]) -> list[dict[str, 
         for run, points in zip(group.runs, seeds, strict=True):
             found.append(_curve(place, f"seed {run.seed}", single, points))
         if not single:
-            mean = {key: _mean([points[key] for points in seeds]) for key in keys}
+            mean = {key: mean_points(group, key) for key in keys}
             found.append(_curve(place, f"mean of {len(seeds)} seeds", True, mean))
     return found
+
+
+def mean_points(group: Replicates, key: str) -> list[Point]:
+    """A metric against epochs, its mean over the seeds; nothing where no number was recorded.
+
+    Args:
+        group: A method.
+        key: The metric.
+    """
+    values: dict[int, list[float]] = {}
+    for run in group.runs:
+        for epoch, value in _points(run, key):
+            values.setdefault(epoch, []).append(value)
+    return [(epoch, sum(found) / len(found)) for epoch, found in sorted(values.items())]
 
 
 def _learning(runs: Sequence[RunResult]) -> dict[str, str]:
@@ -78,11 +93,3 @@ def _curve(place: int, name: str, main: bool, points: dict[str, list[Point]]) ->
 def _points(run: RunResult, key: str) -> list[Point]:
     found = ((epoch["epoch"], epoch.get(key)) for epoch in run.epochs)
     return [(epoch, value) for epoch, value in found if value is not None and math.isfinite(value)]
-
-
-def _mean(seeds: list[list[Point]]) -> list[Point]:
-    values: dict[int, list[float]] = {}
-    for points in seeds:
-        for epoch, value in points:
-            values.setdefault(epoch, []).append(value)
-    return [(epoch, sum(found) / len(found)) for epoch, found in sorted(values.items())]

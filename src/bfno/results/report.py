@@ -23,7 +23,7 @@ from bfno.results.report_run import Pictures, portable, read_pictures, run_view,
 from bfno.results.summary import summary
 from bfno.results.tables import Replicates, comparison, replicates
 
-__all__ = ["render_report", "write_report"]
+__all__ = ["check_page", "render_report", "write_report"]
 
 # With more runs than this, all but the best start folded.
 _MOST_OPEN_RUNS = 3
@@ -51,17 +51,30 @@ def write_report(folders: Sequence[Path], out: Path, force: bool = False) -> Pat
         ConfigError: A run is not finished, the file is there already, or a package is missing.
         DataError: A run cannot be read, or the file cannot be written.
     """
+    check_page(out, force)
+    places = list({Path(folder).resolve(): Path(folder) for folder in folders}.values())
+    runs = read_runs(places)
+    pictures = [read_pictures(folder / "figures") for folder in places]
+    page = render_report(runs, pictures, [read_exhibit(folder) for folder in places])
+    write_atomically(Path(out), page.encode())
+    return Path(out)
+
+
+def check_page(out: Path, force: bool = False) -> None:
+    """Refuse a page that cannot be written, before anything is done for it.
+
+    Args:
+        out: The file to write.
+        force: Whether to overwrite a file that is there.
+
+    Raises:
+        ConfigError: The file is a folder, or there already.
+    """
     out = Path(out)
     if out.is_dir():
         raise ConfigError(out, "is a folder", f"name a file, such as {out / 'report.html'}")
     if out.exists() and not force:
         raise ConfigError(out, "is there already", "pass --force, or name another file")
-    places = list({Path(folder).resolve(): Path(folder) for folder in folders}.values())
-    runs = read_runs(places)
-    pictures = [read_pictures(folder / "figures") for folder in places]
-    page = render_report(runs, pictures, [read_exhibit(folder) for folder in places])
-    write_atomically(out, page.encode())
-    return out
 
 
 def render_report(
@@ -195,9 +208,11 @@ def _task(groups: list[Replicates], shown: _Shown) -> dict[str, Any]:
 
 
 def _watched(groups: list[Replicates], shown: _Shown) -> list[ShownFlow]:
-    """One run of each method that has states to show: ours first, then the best."""
+    """One run of each method that has states to show: ours beside the plain one, then the best."""
     found = []
-    for group in sorted(groups, key=lambda group: "bfno" not in group.label):
+    for group in sorted(
+        groups, key=lambda group: ("bfno" not in group.label, group.label != "node")
+    ):
         exhibits = ((run, shown.exhibits[id(run)]) for run in group.runs)
         run, exhibit = next(((run, one) for run, one in exhibits if one), (None, None))
         if run is not None and exhibit is not None:

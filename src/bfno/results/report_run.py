@@ -21,6 +21,7 @@ __all__ = ["Pictures", "portable", "read_pictures", "run_view", "setting_text"]
 
 _WORDS = {
     **{name: name.upper() for name in ("auroc", "auprc", "mse", "nfe", "nll")},
+    "gpus": "GPUs",
     "macro_f1": "macro-F1",
     "bits_per_dim": "bits/dim (uniform)",
     "bits_per_dim_center": "bits/dim (center)",
@@ -145,10 +146,11 @@ def _facts(run: RunResult) -> dict[str, str | int | None]:
 def _environment(run: RunResult) -> dict[str, str]:
     known = {
         "commit": run.commit and run.commit[:12],
+        **run.versions,
+        **run.hardware,
         "threads × processes": run.threads and f"{run.threads} × {run.processes or 1}",
-        **{name: str(version) for name, version in run.versions.items()},
     }
-    return {name: fact for name, fact in known.items() if fact}
+    return {_WORDS.get(name, name): setting_text(fact) for name, fact in known.items() if fact}
 
 
 def _sections(config: dict[str, Any]) -> dict[str, dict[str, Any]]:
