@@ -7,16 +7,16 @@ ARGS ?=
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet -c constraints.txt
 TORCH := $(shell grep '^torch==' constraints.txt)
-SOURCES := src tests examples
+SOURCES := src tests examples docs/make_api.py
 
 .DEFAULT_GOAL := help
-.PHONY: demo test test-slow lint format bench clean help
+.PHONY: demo test test-slow lint format docs bench clean help
 
 demo: $(VENV)/.core  ## BFNO-NODE and NODE on digits, compared in a report (two or three minutes)
 	$(BIN)/bfno demo $(ARGS)
 
 # Two workers of one thread each: threads of two programs on two cores would wait for each other.
-test: lint  ## lint, types, unit tests, doctests and the code in README and CONTRIBUTING
+test: lint  ## lint, types, unit tests, doctests, and the code and commands of all documents
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile $(ARGS)
 
 test-slow: $(VENV)/.dev  ## every test, the slow ones too
@@ -30,6 +30,10 @@ lint: $(VENV)/.dev  ## ruff (rules and format) and pyright
 format: $(VENV)/.dev  ## rewrite the sources in the house format
 	$(BIN)/ruff check --fix $(SOURCES)
 	$(BIN)/ruff format $(SOURCES)
+
+docs: $(VENV)/.dev  ## write docs/api.md and the figures of the documents anew
+	$(BIN)/python docs/make_api.py
+	$(BIN)/python examples/draw_figures.py --folder docs/figures
 
 bench: $(VENV)/.dev $(VENV)/.peers  ## measure against the peers, side by side in one run
 	$(BIN)/bfno bench $(ARGS)
