@@ -27,7 +27,10 @@ def main() -> None:
         note(folder, command, words)
         (folder / "config.yaml").write_text(json.dumps(plan["record"]["config"]))
         if plan["does"] == "fail":
-            print("error: step 3: the loss is not a finite number. Fix: lower the rate", flush=True)
+            print(
+                "error: step\x07 3: the loss is not a finite number. Fix: lower the rate",
+                flush=True,
+            )
             sys.exit(4)
         if plan["does"] == "die":
             os.kill(os.getpid(), signal.SIGKILL)

@@ -114,13 +114,14 @@ def _board(standings: Sequence[Standing], metric: Metric, slots: int) -> Any:
     left = remaining_seconds(standings, slots)
     if left:
         summary.append(f"about {duration(left)} left")
-    return Group(table, Text(" · ".join(summary)))
+    # At the top, because a terminal that is too low loses the end.
+    return Group(Text(" · ".join(summary)), table)
 
 
 def _state(one: Standing) -> Any:
     from rich.text import Text
 
-    words = one.error or _WORDS.get(one.state, one.state)
+    words = f"failed: {one.error}" if one.error else _WORDS.get(one.state, one.state)
     return Text(words, style=_STYLES.get(one.state, ""), overflow="ellipsis", no_wrap=True)
 
 

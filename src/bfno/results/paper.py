@@ -13,7 +13,7 @@ import yaml
 
 from bfno.errors import ConfigError
 
-__all__ = ["PaperCell", "PaperRow", "PaperTable", "paper_table"]
+__all__ = ["PaperCell", "PaperRow", "PaperTable", "paper_table", "table_names"]
 
 
 @dataclass(frozen=True)
@@ -110,6 +110,16 @@ class PaperTable:
         )
         _check(methods, tuple(names), f"is no method of table {self.name}")
         return tuple(row for row in self.rows if not methods or any(map(row.has_name, methods)))
+
+
+def table_names() -> tuple[str, ...]:
+    """Names of all tables, in the paper's order.
+
+    Example:
+        >>> table_names()
+        ('1', '2', '3', '4', 'ablation-operator', 'ablation-branches')
+    """
+    return tuple(_content()["tables"])
 
 
 def paper_table(name: str) -> PaperTable:

@@ -254,6 +254,7 @@ def _last_error(folder: Path, code: int) -> str:
         lines = []
     errors = [line.removeprefix("error: ") for line in lines if line.startswith("error: ")]
     if code > 0 and errors:
-        return errors[-1]
+        # It may name files, and files may have any name; control characters steer a terminal.
+        return "".join(letter for letter in errors[-1] if letter.isprintable())
     how = f"killed by signal {-code}" if code < 0 else f"ended with exit code {code}"
     return f"{how}; see {folder / _LOG}"
