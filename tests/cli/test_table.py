@@ -96,9 +96,9 @@ def test_the_plan_trains_nothing(tmp_path, capsys):
     assert _table(tmp_path, *ONLY, "--plan", "--jobs", "1") == 0
     node, anode, bfno, total = capsys.readouterr().out.splitlines()
     assert node.split() == ["digits/node", "seed", "7", "is", "there", str(tmp_path / "a")]
-    assert anode.split()[3:5] == ["to", "resume"]
+    assert anode.split()[3:] == ["to", "resume", str(tmp_path / "b"), "about", "3", "s"]
     assert bfno.endswith(f"{tmp_path / 'smoke' / 'digits-bfno-node-s7'}  about 8 min")
-    assert total == "3 runs: 1 there, 2 to do, about 17 min with 1 at a time"
+    assert total == "3 runs: 1 there, 2 to do, about 8 min with 1 at a time"
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a", "b"]
 
 
@@ -195,6 +195,20 @@ def test_a_killed_table_leaves_no_children_and_does_only_what_is_missing(tmp_pat
     commands = [[call["command"] for call in calls(folder)] for folder in folders]
     assert commands == [["train"], ["train", "resume"], ["train"]]
     assert "BFNO-NODE" in (tmp_path / "again.out").read_text()
+
+
+def test_two_tables_at_once_train_each_run_once(tmp_path):
+    plan = write_plan(tmp_path, seeds=2)
+    command = ["table", "1", "--data", "digits", "--scale", "smoke", "--runs", str(tmp_path)]
+    command += [*ONLY, "--seeds", "2", "--jobs", "2", "--format", "csv"]
+    both = [
+        launch.fork(command, tmp_path / name, campaigns.pretend, FAKE_PLAN=str(plan))
+        for name in ("one", "other")
+    ]
+    assert launch.codes([*both], 120) == [0, 0]
+    runs = list((tmp_path / "smoke").iterdir())
+    assert len(runs) == 6 and [len(calls(run)) for run in runs] == [1] * 6
+    assert (tmp_path / "one.out").read_text() == (tmp_path / "other.out").read_text() != ""
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])

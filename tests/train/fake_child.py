@@ -24,6 +24,8 @@ def main() -> None:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
             sys.exit("error: folder: is in use. Fix: wait")
+        if command == "train" and (folder / "config.yaml").exists():
+            sys.exit("error: folder: there is a run in this folder already. Fix: resume it")
         note(folder, command, words)
         (folder / "config.yaml").write_text(json.dumps(plan["record"]["config"]))
         if plan["does"] == "fail":

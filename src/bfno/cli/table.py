@@ -131,21 +131,19 @@ def _possible(jobs: list[Job], words: _Words) -> tuple[list[Job], list[str]]:
 
 def _plan_lines(jobs: Sequence[Job], slots: int) -> Iterator[str]:
     from bfno.cli.board import duration
-    from bfno.train.campaign_running import Standing, remaining_seconds
+    from bfno.train.campaign_running import Campaign, remaining_seconds
 
     words = {"there": "is there", "in use": "in use", "begun": "to resume", "missing": "to train"}
     width = max(len(job.name) for job in jobs)
-    for job in jobs:
-        takes_time = job.state != "there" and job.seconds is not None
-        time = f"  about {duration(job.seconds or 0)}" if takes_time else ""
+    standings = Campaign(jobs, slots).standings
+    for job, left in ((one.job, one.remaining()) for one in standings):
+        time = f"  about {duration(left)}" if left else ""
         yield f"{job.name:{width}}  {words[job.state]:9}  {job.folder}{time}"
-    open_jobs = [Standing(job, "waiting") for job in jobs if job.state != "there"]
-    seconds = remaining_seconds(open_jobs, slots)
+    done, seconds = sum(one.is_done for one in standings), remaining_seconds(standings, slots)
     about = ", no record tells how long" if seconds is None else ""
     if seconds:
         about = f", about {duration(seconds)} with {slots} at a time"
-    done = len(jobs) - len(open_jobs)
-    yield f"{len(jobs)} runs: {done} there, {len(open_jobs)} to do{about}"
+    yield f"{len(jobs)} runs: {done} there, {len(jobs) - done} to do{about}"
 
 
 def _train_and_print(
