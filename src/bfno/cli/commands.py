@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
-from bfno.cli import data, density, display, figures, series, table
+from bfno.cli import data, density, display, figures, results, series, table
 from bfno.cli.data import DataDir
 
 __all__ = ["app"]
@@ -28,6 +28,7 @@ app.add_typer(series.app)
 app.add_typer(density.app)
 app.add_typer(table.app)
 app.add_typer(figures.app)
+app.add_typer(results.app)
 
 Run = Annotated[Path, typer.Argument(help="Folder of a run.")]
 Sets = Annotated[
