@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from PIL import Image
 
-from tests.data import official
+from tests.data import official, test_activity
 
 
 def furnish(folder: Path) -> None:
@@ -30,6 +30,8 @@ def furnish(folder: Path) -> None:
     cifar["test_batch.bin"] = cifar["test_batch.bin"][: 4 * 3073]  # full-size models see these
     official.write_files(data / "cifar10", cifar)
     _write_physionet(data / "physionet")
+    (data / "activity").mkdir()
+    test_activity.write(data / "activity", *test_activity.steady("A01", 60))
 
 
 def _write_photo(file: Path, bright: int, generator: np.random.Generator) -> None:
