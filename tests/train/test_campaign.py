@@ -117,6 +117,13 @@ def test_a_run_that_was_killed_has_begun_and_one_that_is_held_is_in_use(tmp_path
     assert state_of(folder) == "begun"
 
 
+def test_a_run_that_has_begun_where_nobody_can_go_on_is_trained_anew_elsewhere(tmp_path):
+    folder = write_run(tmp_path / "a", settings("node"), finished=False)
+    (folder / ".lock").mkdir()  # which cannot be opened, as in a folder without rights
+    (job,) = _plan(tmp_path)
+    assert (job.state, job.folder.parent.name) == ("missing", "smoke")
+
+
 def test_of_several_the_finished_run_is_taken(tmp_path):
     write_run(tmp_path / "a", settings("node"), finished=False)
     write_run(tmp_path / "b", settings("node"))

@@ -22,6 +22,7 @@ _WORDS = {
 }
 _STYLES = {"running": "bold", "finished": "green", "failed": "red"}
 _RANK = {"running": 0, "stopped": 1, "elsewhere": 2, "failed": 3, "waiting": 4}
+_OPEN = ("running", "elsewhere", "waiting")
 
 
 def follow(rounds: Iterable[list[Standing]], metric: Metric, slots: int) -> None:
@@ -108,11 +109,11 @@ def _board(standings: Sequence[Standing], metric: Metric, slots: int) -> Any:
             _state(one),
             f"{len(one.epochs)} of {one.job.epochs}",
             "" if value is None else _shown(value, metric),
-            "" if left is None or one.is_done or one.state == "failed" else duration(left),
+            "" if left is None or one.state not in _OPEN else duration(left),
         )
     summary = [_counts(standings), *_best(standings, metric)]
     left = remaining_seconds(standings, slots)
-    if left:
+    if left and all(one.state != "stopped" for one in standings):
         summary.append(f"about {duration(left)} left")
     # At the top, because a terminal that is too low loses the end.
     return Group(Text(" · ".join(summary)), table)

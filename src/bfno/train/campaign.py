@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 import yaml
 
-from bfno.errors import UserError
+from bfno.errors import ConfigError, UserError
 from bfno.train.config import Config, parse
 from bfno.train.experiment import changed_settings, resolve
 from bfno.train.families import family_of
@@ -114,7 +114,11 @@ def plan(experiments: Sequence[str], scale: str, seeds: Sequence[int], runs: Pat
 
 
 def state_of(folder: Path) -> RunState:
-    """What has become of a run by now."""
+    """What has become of a run by now.
+
+    Raises:
+        DataError: If it has begun where we cannot write.
+    """
     if finished_record(folder):
         return "there"
     run = RunFolder(folder)
@@ -122,7 +126,7 @@ def state_of(folder: Path) -> RunState:
         return "missing"
     try:
         run.check_free()
-    except UserError:  # it may also lie where we cannot write
+    except ConfigError:
         return "in use"
     return "begun"
 
@@ -163,11 +167,11 @@ def _known_runs(root: Path, experiments: set[str], scale: str) -> Iterator[_Know
             config = parse(family_of(settings["experiment"]).config, settings, str(folder))
             if changed_settings(config):
                 continue
+            state = state_of(folder)
         except _UNREADABLE:
             continue
         seconds = record.get("seconds") if record else None
-        state: RunState = "there" if record else state_of(folder)
-        yield _Known(folder, config, state, seconds)
+        yield _Known(folder, config, state, seconds if isinstance(seconds, int | float) else None)
 
 
 def _run_folders(root: Path, depth: int) -> Iterator[Path]:

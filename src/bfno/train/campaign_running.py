@@ -62,8 +62,8 @@ class Standing:
         if len(epochs) > len(self.epochs):
             self.since = time.time()
         self.epochs = epochs
-        if record is not None:
-            self.result = record.get("result") or {}
+        if record is not None and isinstance(record.get("result"), dict):
+            self.result = record["result"]
 
     def remaining(self) -> float | None:
         """Seconds that it will still take; None if nothing tells."""
