@@ -69,6 +69,17 @@ def test_bars_are_the_classes_that_are_likely_at_some_time_and_the_true_one():
     assert data["methods"][0]["images"] == [[[0.0, 0.3, 0.0, 0.5], [0.6, 0.4, 0.0, 0.0]]]
 
 
+def test_what_is_no_number_neither_breaks_the_slider_nor_its_bars(tmp_path):
+    rows = [[math.nan, 2.0]] * 5
+    images = [{**write_exhibit(tmp_path)["flow"]["images"][0], "probabilities": rows}]
+    shown = [_shown(tmp_path, images=images, steps=[0.0, math.inf, 1.0])]
+    data = flow_data(shown)
+    assert data is not None
+    assert data["methods"][0]["steps"] == [0.0, 1.0]
+    assert sorted(data["methods"][0]["images"][0][0]) == [0.0, 1.0]
+    assert flow_view([_shown(tmp_path, times=[0, 0.25, math.nan, 0.75, 1])]) is None
+
+
 def test_errors_say_what_was_taken_for_what():
     (found,) = mistakes_view([Mistake("png", 0, 1, 0.934)], RUN)
     assert found == {"image": "png", "caption": "cat taken for dog, 93\xa0% sure"}
@@ -91,7 +102,7 @@ def test_points_fill_the_plane_with_glyphs_of_their_class():
 
 def test_energies_are_drawn_by_their_logarithm():
     (view,) = spectra_view([Spectrum(1, [0.0, 1.0, 2.0], [100.0, 10.0, 1.0], [10.0, 0.0, 1.0])])
-    assert (view["low"], view["high"], view["widest"]) == (0, 2, "2")
+    assert (view["low"], view["high"], view["widest"]) == ("10⁰", "10²", "2")
     assert view["before"] == "0.0,0.0 120.0,60.0 240.0,120.0"
     assert view["after"] == "0.0,60.0 240.0,120.0"  # no energy has no logarithm
     assert spectra_view([Spectrum(1, [0.0], [0.0], [0.0])]) == []

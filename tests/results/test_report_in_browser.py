@@ -247,7 +247,8 @@ def test_paper_is_white_and_keeps_the_curves(page):
     page.settle()
     assert page.find("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
     assert page.find(CURVES.format(0)) == 3
-    assert page.find("document.querySelector('.play').checkVisibility()") is False
+    play = "getComputedStyle(document.querySelector('.play')).visibility"
+    assert page.find(play) == "hidden"
 
 
 def test_without_scripts_figures_and_three_states_show(opened, report):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 from string import ascii_uppercase
@@ -20,6 +19,7 @@ _MOST_BARS = 4
 _PLANE, _MARGIN = 400, 12
 _CLASS_COLOURS = 10
 _SHORT_NAME = 2
+_RAISED = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 _SPECTRUM_WIDTH, _SPECTRUM_HEIGHT = 240, 120
 
 
@@ -49,7 +49,7 @@ def flow_view(shown: Sequence[ShownFlow]) -> dict[str, Any] | None:
     Returns:
         Its times and methods; none if there is nothing to watch.
     """
-    watched = [one for one in shown if one.flow.images and one.flow.times]
+    watched = _watched(shown)
     if not watched:
         return None
     return {"times": _finest_times(watched), "methods": [_method_view(one) for one in watched]}
@@ -57,13 +57,13 @@ def flow_view(shown: Sequence[ShownFlow]) -> dict[str, Any] | None:
 
 def flow_data(shown: Sequence[ShownFlow]) -> dict[str, Any] | None:
     """What the script needs to move the slider: times, steps and probabilities of each method."""
-    watched = [one for one in shown if one.flow.images and one.flow.times]
+    watched = _watched(shown)
     if not watched:
         return None
     methods = [
         {
             "times": one.flow.times,
-            "steps": one.flow.steps,
+            "steps": _finite(one.flow.steps),
             "images": [_bar_heights(image) for image in one.flow.images],
         }
         for one in watched
@@ -137,12 +137,25 @@ def _spectrum_view(spectrum: Spectrum) -> dict[str, Any] | None:
         "layer": spectrum.layer,
         "width": _SPECTRUM_WIDTH,
         "height": _SPECTRUM_HEIGHT,
-        "low": low,
-        "high": high,
+        "low": _power(low),
+        "high": _power(high),
         "widest": f"{widest:g}",
         "before": path(spectrum.before),
         "after": path(spectrum.after),
     }
+
+
+def _watched(shown: Sequence[ShownFlow]) -> list[ShownFlow]:
+    # A time that is no number has no place on a slider.
+    return [
+        one
+        for one in shown
+        if one.flow.images and 0 < len(_finite(one.flow.times)) == len(one.flow.times)
+    ]
+
+
+def _finite(values: Sequence[float]) -> list[float]:
+    return [value for value in values if math.isfinite(value)]
 
 
 def _finest_times(shown: Sequence[ShownFlow]) -> list[float]:
@@ -150,15 +163,14 @@ def _finest_times(shown: Sequence[ShownFlow]) -> list[float]:
 
 
 def _method_view(shown: ShownFlow) -> dict[str, Any]:
-    flow = shown.flow
+    flow, steps = shown.flow, _finite(shown.flow.steps)
     first, last = flow.times[0], flow.times[-1]
     span = (last - first) or 1.0
     return {
         "label": shown.label,
         "mark": shown.mark,
-        "ticks": [round(100 * (step - first) / span, 3) for step in flow.steps],
-        "steps": max(len(flow.steps) - 1, 1),
-        "step": _step(flow.steps, first),
+        "ticks": [round(100 * (step - first) / span, 3) for step in steps],
+        "steps": max(len(steps) - 1, 1),
         "frames": len(flow.times),
         "aspect": f"{flow.width} / {flow.height}",
         "images": [_image_view(image, shown.run) for image in flow.images],
@@ -166,16 +178,12 @@ def _method_view(shown: ShownFlow) -> dict[str, Any]:
     }
 
 
-def _step(steps: list[float], time: float) -> int:
-    return min(max(bisect_right(steps, time), 1), max(len(steps) - 1, 1))
-
-
 def _image_view(image: FlowImage, run: RunResult) -> dict[str, Any]:
     bars = [
         {
             "name": _class_name(run, place),
             "true": place == image.label,
-            "last": round(image.probabilities[-1][place], 4),
+            "last": _share(image.probabilities[-1][place]),
         }
         for place in _bars(image)
     ]
@@ -194,7 +202,11 @@ def _bars(image: FlowImage) -> list[int]:
 
 def _bar_heights(image: FlowImage) -> list[list[float]]:
     shown = _bars(image)
-    return [[round(row[place], 4) for place in shown] for row in image.probabilities]
+    return [[_share(row[place]) for place in shown] for row in image.probabilities]
+
+
+def _share(value: float) -> float:
+    return round(min(max(value, 0.0), 1.0), 4) if math.isfinite(value) else 0.0
 
 
 def _fitted(values: list[float]) -> list[float]:
@@ -218,6 +230,10 @@ def _taken(run: RunResult, label: int, predicted: int) -> str:
 
 def _class_name(run: RunResult, label: int) -> str:
     return run.classes[label] if 0 <= label < len(run.classes) else str(label)
+
+
+def _power(exponent: int) -> str:
+    return "10" + str(exponent).translate(_RAISED)
 
 
 def _percent(share: float) -> str:

@@ -2,6 +2,7 @@
 
 // The page reads without this script: it draws the curves to choose from, and moves the slider.
 const SVG = "http://www.w3.org/2000/svg";
+// The markers and dashes of the figures, in their order.
 const MARKERS = [
   "M-3.2 0a3.2 3.2 0 1 0 6.4 0a3.2 3.2 0 1 0 -6.4 0",
   "M-2.9-2.9h5.8v5.8h-5.8z",
@@ -9,8 +10,12 @@ const MARKERS = [
   "M0-4.2L4.2 0L0 4.2L-4.2 0z",
   "M0 3.9L3.7-2.7H-3.7z",
   "M-1.3-4h2.6v2.7h2.7v2.6h-2.7v2.7h-2.6v-2.7h-2.7v-2.6h2.7z",
+  "M-2-4L0-2L2-4L4-2L2 0L4 2L2 4L0 2L-2 4L-4 2L-2 0L-4-2z",
+  "M-3.9 0L2.7-3.7V3.7z",
+  "M3.9 0L-2.7-3.7V3.7z",
   "M0-4L3.8-1.2L2.4 3.2H-2.4L-3.8-1.2z",
 ];
+const DASHES = 4;
 const MOST_MARKED_EPOCHS = 30;
 const MARGIN = { left: 56, right: 14, top: 12, bottom: 34 };
 
@@ -108,11 +113,12 @@ class Chart {
 
   axes(x, y, right, bottom) {
     const levels = this.log.checked ? logTicks(y.low, y.high) : ticks(y.low, y.high, 5);
+    const decimals = Math.max(...levels.map((value) => (plain(value).split(".")[1] ?? "").length));
     for (const value of levels) {
       const height = y.at(value);
       drawn(this.svg, "line", { x1: MARGIN.left, x2: right, y1: height, y2: height, class: "grid" });
       const place = { x: MARGIN.left - 8, y: height + 4, "text-anchor": "end", class: "axis level" };
-      drawn(this.svg, "text", place, plain(value));
+      drawn(this.svg, "text", place, this.log.checked ? plain(value) : value.toFixed(decimals));
     }
     const epochs = ticks(x.low, x.high, Math.min(8, Math.max(1, x.high - x.low)));
     for (const epoch of epochs.filter(Number.isInteger)) {
@@ -178,7 +184,7 @@ function showCurves(section, curves) {
   const hidden = new Set();
   const buttons = [...section.querySelectorAll(".legend button")];
   const styles = buttons.map(({ dataset }) => ({
-    label: dataset.label, hue: dataset.hue, form: Number(dataset.form), dash: dataset.dash,
+    label: dataset.label, hue: dataset.hue, form: Number(dataset.form), dash: dataset.form % DASHES,
   }));
   const charts = [...section.querySelectorAll(".chart")].map(
     (figure) => new Chart(figure, curves, styles, hidden),

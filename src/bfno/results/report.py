@@ -13,7 +13,7 @@ from typing import Any
 
 from bfno.errors import ConfigError
 from bfno.files import write_atomically
-from bfno.results import figures
+from bfno.results import figures, style
 from bfno.results.chart_data import charts, curves
 from bfno.results.exhibit import Exhibit, read_exhibit
 from bfno.results.exhibit_view import ShownFlow, flow_data, flow_view
@@ -99,10 +99,10 @@ def render_report(
     )
     environment.filters.update(cell=cell_text, setting=setting_text)
     shown = _shown(runs, pictures or [{}] * len(runs), exhibits or [None] * len(runs))
-    style, script = _source("report.css"), _source("report.js")
+    sheet, script = _source("report.css"), _source("report.js")
     # Everything is escaped except our own files and figures, whose texts matplotlib has escaped.
     page = environment.from_string(_source("report.html.j2")).render(
-        _content(shown), markup=Markup, style=style, script=script, digest=_digest(script)
+        _content(shown), markup=Markup, sheet=sheet, script=script, digest=_digest(script)
     )
     return page if page.endswith("\n") else page + "\n"
 
@@ -137,7 +137,7 @@ class _Shown:
         # By place, not by name: a name may hold anything.
         place = next(place for place, other in enumerate(self.ordered, 1) if other is run)
         return {
-            "hue": figures.PALETTE.index(self.palette[label]),
+            "hue": style.PALETTE.index(self.palette[label]),
             "form": list(self.palette).index(label),
             "anchor": f"run-{place}",
         }
@@ -153,7 +153,7 @@ def _shown(
         replicates(runs),
         {id(run): picture for run, picture in zip(runs, pictures, strict=True)},
         {id(run): exhibit for run, exhibit in zip(runs, exhibits, strict=True)},
-        figures.colours(runs),
+        style.colours(runs),
     )
 
 
@@ -167,7 +167,7 @@ def _content(shown: _Shown) -> dict[str, Any]:
     return {
         "title": f"Results on {_listed(data)}",
         "subtitle": f"{_count(len(ordered), 'run')} of {methods}",
-        "palette": figures.PALETTE,
+        "palette": list(zip(style.PALETTE, style.DARK_PALETTE, strict=True)),
         "tasks": tasks,
         "data": [{"curves": task["curves"], "flow": task["flow_data"]} for task in tasks],
         "runs": [
