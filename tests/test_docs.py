@@ -51,6 +51,7 @@ NOT_RUN = {
     "bfno data get": "needs the network; tests/data/test_store.py has a server of its own",
     "bfno data check": "compares with official checksums; tests/data/test_store.py",
     "bfno models": "builds all models; tests/cli/test_commands.py",
+    "bfno results": "needs whole runs of a table; tests/cli/test_results.py",
     "bfno bench": "measures for minutes; tests/results/test_bench.py",
 }
 SECTIONS = ("data", "model", "solver", "train", "loss", "evaluation")
