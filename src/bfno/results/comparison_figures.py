@@ -121,5 +121,6 @@ def _draw_cost(
         *(across.mean, up.mean, up.std or None, across.std or None),
         **mark,
         color=look.colour,
+        ecolor=(look.colour, 0.45),
         elinewidth=1.1,
     )

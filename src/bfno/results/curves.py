@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
 from bfno.results.record import RunResult
-from bfno.results.style import Drawn, Look, drawn, looks, short_name
+from bfno.results.style import MARKERS, Drawn, Look, drawn, looks, short_name
 from bfno.results.tables import Replicates, replicates
 
 if TYPE_CHECKING:
@@ -31,11 +32,13 @@ __all__ = [
 
 PANEL_WIDTH, PANEL_HEIGHT = 4.0, 2.9  # inches
 _LEGEND_ROW = 0.2
-_LETTERS_AN_INCH = 11.5
+_LETTERS_AN_INCH = 12.5
 _MOST_COLUMNS = 3
+_LONG_LEGEND = 4  # names: a panel that is alone is then larger
 # Values that differ by more than this factor do not show on a linear axis.
 _WIDE_RANGE = 50.0
 _MOST_MARKERS = 12
+_ALIKE = 0.01  # of an axis: lines nearer than that are one to the eye
 
 
 @dataclass(frozen=True)
@@ -79,7 +82,9 @@ def draw_series(axes: Axes, points: Sequence[EpochPoint], look: Look) -> None:
     epochs = [point.epoch for point in points]
     low, high = [point.low for point in points], [point.high for point in points]
     spacing = math.ceil(len(points) / _MOST_MARKERS)
-    marks = {"marker": look.marker, "markersize": 4.2, "markevery": spacing}
+    # Lines that lie on each other show their markers at epochs of their own.
+    start = MARKERS.index(look.marker) % spacing
+    marks = {"marker": look.marker, "markersize": 4.2, "markevery": (start, spacing)}
     line = {"color": look.colour, "linestyle": look.dashes, "linewidth": 1.6}
     axes.plot(epochs, [point.mean for point in points], markeredgewidth=0, **line, **marks)
     if low != high:
@@ -88,13 +93,24 @@ def draw_series(axes: Axes, points: Sequence[EpochPoint], look: Look) -> None:
 
 def scale_epochs(axes: Axes, points: Sequence[EpochPoint]) -> None:
     """Whole epochs from the first on; a logarithmic axis where values span magnitudes."""
-    from matplotlib.ticker import MaxNLocator
-
-    axes.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=8))
+    first, last = min(point.epoch for point in points), max(point.epoch for point in points)
+    spacing = _tick_spacing(last - first)
+    round_epochs = range(spacing, last + 1, spacing)
+    axes.set_xticks(sorted({first, *(epoch for epoch in round_epochs if epoch > first)}))
     axes.margins(x=0.03)
     low, high = min(point.mean for point in points), max(point.mean for point in points)
     if low > 0 and high > _WIDE_RANGE * low:
         logarithmic(axes, (1.0, 2.0, 5.0))
+
+
+def _tick_spacing(span: int) -> int:
+    """A round number of epochs between ticks, so that there are at most eight."""
+    power = 1
+    while True:
+        for factor in (1, 2, 5):
+            if span <= 8 * factor * power:
+                return factor * power
+        power *= 10
 
 
 def logarithmic(axes: Axes, between: tuple[float, ...] = (1.0,)) -> None:
@@ -154,6 +170,25 @@ class _Panel:
         for group, points in reversed(self.series):
             draw_series(axes, points, styles[group.label])
         scale_epochs(axes, [point for _, points in self.series for point in points])
+        if any(len(group.runs) > 1 for group, _ in self.series):
+            note = {"loc": "right", "fontsize": 8, "fontweight": "normal"}
+            axes.set_title("bands: lowest to highest seed", **note)
+        for end, count in self._coinciding():
+            place = {"xytext": (0, 4), "textcoords": "offset points", "ha": "right"}
+            axes.annotate(f"{count} methods alike", end, fontsize=7.5, **place)
+
+    def _coinciding(self) -> Iterator[tuple[tuple[int, float], int]]:
+        """Where lines end that nobody can see apart, and how many they are."""
+        means = [point.mean for _, points in self.series for point in points]
+        step = _ALIKE * (max(means) - min(means)) or 1.0
+        alike = Counter(
+            tuple((point.epoch, round((point.mean - min(means)) / step)) for point in points)
+            for _, points in self.series
+        )
+        for line, count in alike.items():
+            if count > 1:
+                epoch, height = line[-1]
+                yield (epoch, min(means) + height * step), count
 
 
 def _panels(
@@ -201,6 +236,8 @@ def panel_grid(
     columns = min(count, _MOST_COLUMNS) if count != 4 else 2
     rows = math.ceil(count / columns)
     width, height = size
+    if count == 1 and len(names) > _LONG_LEGEND:
+        width, height = 1.4 * width, 1.2 * height
     legend = _LEGEND_ROW * math.ceil(len(names) / _legend_columns(names, width * columns))
     figure.set_size_inches(width * columns, height * rows + legend + 0.1)
     places = list(figure.subplots(rows, columns, squeeze=False).flat)

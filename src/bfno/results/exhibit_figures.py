@@ -22,7 +22,7 @@ __all__ = ["Shown", "class_name", "spectra_figure", "tsne_figure"]
 Shown = Sequence[tuple[RunResult, Exhibit]]
 """Runs of one task, each with what it shows."""
 
-_SIDE = 2.6  # inches of a panel
+_SIDE, _LONE_SIDE = 2.6, 4.0  # inches of a panel, and of one that is alone
 # With more classes than this, names would cover the points.
 _MOST_NAMED_CLASSES = 20
 _LONGEST_CLASS = 12
@@ -50,9 +50,10 @@ def tsne_figure(shown: Shown) -> Drawn | None:
         return None
     names = _titles([run for run, _ in panels])
     legend = {"correct": "o", "taken for another class": "x"}
+    side = _SIDE if len(panels) > 1 else _LONE_SIDE
 
     def paint(figure: Figure) -> None:
-        places = panel_grid(figure, len(panels), list(legend), (_SIDE, _SIDE + 0.25))
+        places = panel_grid(figure, len(panels), list(legend), (side, side + 0.25))
         for axes, (run, scatter), name in zip(places, panels, names, strict=True):
             _draw_scatter(axes, run, scatter)
             axes.set_title(name)
@@ -130,18 +131,18 @@ def _name_classes(
     axes: Axes, run: RunResult, places: Mapping[int, Sequence[tuple[float, float]]]
 ) -> None:
     """The name of each class in the midst of its points."""
-    from matplotlib.patheffects import withStroke
-
-    centres = {
-        label: [sorted(values)[len(values) // 2] for values in zip(*points, strict=True)]
-        for label, points in sorted(places.items())
-    }
+    centres = {label: _centre(points) for label, points in sorted(places.items())}
     _spread(list(centres.values()), _NEAR * _extent(places))
     for label, (x, y) in centres.items():
         letters: dict[str, Any] = {"ha": "center", "va": "center", "fontsize": 9}
-        halo = [withStroke(linewidth=2.6, foreground="white")]
-        text = class_name(run, label)
-        axes.text(x, y, text, fontweight="bold", path_effects=halo, **letters)
+        ground = {"boxstyle": "round,pad=0.1", "facecolor": "white", "alpha": 0.7, "linewidth": 0}
+        axes.text(x, y, class_name(run, label), fontweight="bold", bbox=ground, **letters)
+
+
+def _centre(points: Sequence[tuple[float, float]]) -> list[float]:
+    """The point nearest to the medians: between two clouds of a class there may be another one."""
+    medians = [sorted(values)[len(values) // 2] for values in zip(*points, strict=True)]
+    return list(min(points, key=lambda point: math.dist(point, medians)))
 
 
 def _extent(places: Mapping[int, Sequence[tuple[float, float]]]) -> float:

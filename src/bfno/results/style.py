@@ -45,8 +45,8 @@ __all__ = [
 # apart. Ours is the first.
 PALETTE = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#6b6b6b")
 PALETTE += ("#661100", "#332288")
-DARK_PALETTE = ("#3d9fdc", "#f0813a", "#2bbd92", "#e29bc2", "#f0b432", "#7fcaf2", "#a3a3a3")
-DARK_PALETTE += ("#d98a72", "#a59bf0")
+DARK_PALETTE = ("#3d9fdc", "#f0813a", "#2bbd92", "#e29bc2", "#f0b432", "#7fcaf2", "#8c8c8c")
+DARK_PALETTE += ("#e05a5a", "#8a6df0")
 """The same hues on a dark page."""
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "<", ">", "p")
 _DASHES = ("-", (0, (5, 1.6)), (0, (1.2, 1.2)), (0, (6, 1.4, 1.2, 1.4)))
@@ -128,14 +128,14 @@ def looks(runs: Iterable[RunResult]) -> dict[str, Look]:
 
 
 def colours(runs: Iterable[RunResult]) -> dict[str, str]:
-    """The colour of each method's look; methods beyond the palette share its colours."""
+    """The colour of each method's look; methods beyond the palette share all but the first."""
     return {label: look.colour for label, look in looks(runs).items()}
 
 
 def _look(index: int) -> Look:
-    # Nine colours and ten markers: no pair comes twice among ninety.
-    colour, marker = PALETTE[index % len(PALETTE)], MARKERS[index % len(MARKERS)]
-    return Look(colour, marker, _DASHES[index % len(_DASHES)])
+    # Nobody shares the first colour. Eight others and ten markers: no pair twice among forty.
+    colour = PALETTE[0] if index == 0 else PALETTE[1 + (index - 1) % (len(PALETTE) - 1)]
+    return Look(colour, MARKERS[index % len(MARKERS)], _DASHES[index % len(_DASHES)])
 
 
 def drawn(alt: str, paint: Callable[[Figure], None]) -> Drawn:
