@@ -180,6 +180,14 @@ def test_compare_and_report_take_runs(digits_run, tmp_path, capsys):
     assert "report.html" in error_line(capsys)
 
 
+def test_compare_fits_the_terminal(digits_run, monkeypatch, capsys):
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True, raising=False)
+    monkeypatch.setenv("COLUMNS", "100")
+    assert main(["compare", str(digits_run)]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert max(map(len, lines)) <= 100 and "accuracy" in lines[1]
+
+
 def test_config_prints_what_train_takes(tmp_path, capsys):
     assert main(["config", "digits/hbnode", *TINY]) == 0
     file = tmp_path / "mine.yaml"

@@ -7,7 +7,7 @@ import pytest
 from bfno.results.report import write_report
 from tests.results.browser import CHROMIUM, browser
 from tests.results.exhibits import exhibit, write_exhibit
-from tests.results.runs import result, write_run
+from tests.results.runs import epoch_lines, record, result, write_files, write_run
 
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="chromium is not installed")
 
@@ -139,6 +139,17 @@ def test_another_metric_and_a_logarithmic_axis_can_be_chosen(page):
         *("test accuracy", "validation accuracy", "training accuracy", "test loss"),
         *("training loss", "NFE forward", "NFE backward", "NFE test"),
     ]
+
+
+def test_values_that_differ_by_rounding_alone_are_drawn_as_one_level(opened, tmp_path):
+    lines = [
+        line.replace("0.3", "0.30000000000000004")
+        for line in epoch_lines({"test_accuracy": 0.3}, 1)
+    ]
+    lines.append(lines[0].replace("0.30000000000000004", "0.3").replace('"epoch": 1', '"epoch": 2'))
+    folder = write_files(tmp_path / "run", {**record(), "result": {"test_accuracy": 0.3}}, lines)
+    opened.open(write_report([folder], tmp_path / "report.html"))
+    assert "0.4" in opened.find(LEVELS) and opened.find(CURVES.format(0)) == 1
 
 
 def test_the_pointer_reads_the_nearest_point(page):

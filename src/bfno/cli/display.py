@@ -12,6 +12,7 @@ import shutil
 import sys
 import textwrap
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -224,18 +225,29 @@ def comparison(runs: Sequence[Path], as_json: bool = False) -> None:
     read = read_runs(list(runs))
     if as_json:
         print("\n".join(map(json.dumps, method_objects(read))))
-    else:
-        print("\n".join([*map(as_text, comparisons(read)), *_task_texts(read)]), end="")
+        return
+    width = shutil.get_terminal_size().columns if sys.stdout.isatty() else sys.maxsize
+    tables = [as_text(_with_short_heads(table, width)) for table in comparisons(read)]
+    print("\n".join([*tables, *_task_texts(read, width)]), end="")
 
 
-def _task_texts(runs: list[Any]) -> Iterator[str]:
+def _with_short_heads(table: Any, width: int) -> Any:
+    """The table, its headings a word a line if it would be too wide."""
+    from bfno.results.layout import as_text
+
+    if max(map(len, as_text(table).splitlines())) <= width:
+        return table
+    heads = (replace(head, title=head.title.replace(" ", "\n")) for head in table.columns)
+    return replace(table, columns=tuple(heads))
+
+
+def _task_texts(runs: list[Any], width: int) -> Iterator[str]:
     """What came out of each task, and how its methods got there."""
     from bfno.results.layout import TEXT_WIDTH, as_text, stacked
     from bfno.results.sparklines import curve_table
     from bfno.results.summary import summary
     from bfno.results.tables import replicates
 
-    width = shutil.get_terminal_size().columns if sys.stdout.isatty() else sys.maxsize
     for _, members in itertools.groupby(replicates(runs), key=lambda group: group.task):
         groups = list(members)
         yield "\n".join(textwrap.wrap(summary(groups), min(width, TEXT_WIDTH))) + "\n"

@@ -53,10 +53,11 @@ function logTicks(low, high) {
   return inside.length > 2 ? inside : ticks(low, high, 5);
 }
 
-// A line from values to pixels; values that are all the same get some room around them.
+// A line from values to pixels; values that are the same but for rounding get some room around them.
 function scale(values, start, end, logarithmic) {
   let [low, high] = [Math.min(...values), Math.max(...values)];
-  if (low === high) [low, high] = logarithmic ? [low / 2, high * 2] : [low - 0.5, high + 0.5];
+  const rounding = 1e-9 * Math.max(Math.abs(low), Math.abs(high));
+  if (high - low <= rounding) [low, high] = logarithmic ? [low / 2, high * 2] : [low - 0.5, high + 0.5];
   const bend = logarithmic ? Math.log10 : (value) => value;
   const slope = (end - start) / (bend(high) - bend(low));
   return { low, high, at: (value) => start + slope * (bend(value) - bend(low)) };
@@ -202,8 +203,10 @@ function showCurves(section, curves) {
   });
 }
 
-const nearest = (times, time) =>
-  times.reduce((best, other, place) => (Math.abs(other - time) < Math.abs(times[best] - time) ? place : best), 0);
+function nearest(times, time) {
+  const far = times.map((other) => Math.abs(other - time));
+  return far.indexOf(Math.min(...far));
+}
 
 function stepOf(steps, time) {
   const begun = steps.filter((start) => start <= time + 1e-9).length;
