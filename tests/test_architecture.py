@@ -225,3 +225,15 @@ def _newest_version(changelog: str) -> str:
     newest = re.search(r"^## \[(.+?)\]", changelog, re.MULTILINE)
     assert newest is not None
     return newest[1]
+
+
+def test_an_installed_package_has_every_file_that_it_reads():
+    (declared,) = re.findall(r"^bfno = \[(.*)\]$", _pyproject(), re.MULTILINE)
+    patterns = re.findall('"([^"]+)"', declared)
+    others = [
+        file.relative_to(PACKAGE)
+        for file in PACKAGE.rglob("*")
+        if file.is_file() and file.suffix not in (".py", ".pyc")
+    ]
+    assert len(others) > 5
+    assert [file for file in others if not any(file.match(pattern) for pattern in patterns)] == []
