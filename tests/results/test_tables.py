@@ -7,7 +7,7 @@ import pytest
 
 from bfno.results.layout import Estimate, as_csv, as_markdown, as_text
 from bfno.results.record import RunResult
-from bfno.results.tables import comparison, comparisons, per_class
+from bfno.results.tables import comparison, comparisons, per_class, replicates
 from tests.results.runs import result
 
 GOLDEN = """\
@@ -158,6 +158,22 @@ def test_seeds_from_machines_with_other_threads_and_folders_are_replicates():
     configs = [{"seed": seed, "threads": 2 + seed, "data": {"dir": f"/{seed}"}} for seed in (0, 1)]
     runs = [_run("node", config["seed"], config=config) for config in configs]
     assert [row[-1] for row in comparison(runs).rows] == [(0, 1)]
+
+
+def test_a_record_from_before_a_setting_existed_is_a_replicate():
+    old = _run("node", 0, config={"train": {"lr": 0.1}, "seed": 0})
+    new = _run("node", 1, config={"train": {"lr": 0.1, "average": None}, "seed": 1})
+    assert [len(group.runs) for group in replicates([old, new])] == [2]
+    other = {"train": {"lr": 0.1, "average": 0.9}, "seed": 2}
+    changed = _run("node", 2, config=other, changes=["train.average=0.9"])
+    assert [len(group.runs) for group in replicates([old, new, changed])] == [2, 1]
+
+
+def test_an_option_that_a_layer_is_not_given_is_a_difference():
+    plain = _run("node", 0, config={"model": {"field_options": {"branches": 2}}})
+    linear = {"model": {"field_options": {"branches": 2, "skip": "linear"}}}
+    groups = replicates([plain, _run("node", 1, config=linear)])
+    assert [len(group.runs) for group in groups] == [1, 1]
 
 
 def test_one_seed_twice_is_not_two_seeds():

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections import defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -151,13 +151,29 @@ def _notes(groups: list[Replicates]) -> Iterable[str]:
 def _by_settings(
     runs: Iterable[RunResult],
 ) -> dict[tuple[tuple[str, ...], str], list[RunResult]]:
-    found: dict[tuple[tuple[str, ...], str], list[RunResult]] = defaultdict(list)
+    methods: dict[tuple[str, ...], list[RunResult]] = defaultdict(list)
     for run in runs:
-        flat = flat_config(run.config)
-        settings = {key: value for key, value in flat.items() if key not in _INCIDENTAL}
-        text = json.dumps(settings, sort_keys=True)
-        found[(*task_of(run), run.method), text].append(run)
+        methods[(*task_of(run), run.method)].append(run)
+    found: dict[tuple[tuple[str, ...], str], list[RunResult]] = defaultdict(list)
+    for method, members in methods.items():
+        for run, settings in zip(members, _comparable(members), strict=True):
+            known = {key: value for key, value in settings.items() if key not in _INCIDENTAL}
+            text = json.dumps([known, sorted(run.changes)], sort_keys=True)
+            found[method, text].append(run)
     return found
+
+
+def _comparable(runs: Sequence[RunResult]) -> list[dict[str, Any]]:
+    """The settings of each run, without those that some record is too old to have.
+
+    What an option of a layer is not given, however, it is not given: these are all compared.
+    """
+    flats = [flat_config(run.config) for run in runs]
+    common = set.intersection(*map(set, flats))
+    return [
+        {key: value for key, value in flat.items() if key in common or "_options" in key}
+        for flat in flats
+    ]
 
 
 def _labels(method: str, groups: list[list[RunResult]]) -> list[str]:
@@ -170,7 +186,7 @@ def _labels(method: str, groups: list[list[RunResult]]) -> list[str]:
 def _distinct(method: str, groups: list[list[RunResult]]) -> list[str]:
     if len(groups) == 1:
         return [method]
-    flats = [flat_config(group[0].config) for group in groups]
+    flats = _comparable([group[0] for group in groups])
     hidden = _INCIDENTAL | _PLACES
     keys = list(dict.fromkeys(key for flat in flats for key in flat if key not in hidden))
     keys = [key for key in keys if len({repr(flat.get(key)) for flat in flats}) > 1]
