@@ -28,8 +28,8 @@ def test_reconstruct_draws_into_the_run_and_the_report_shows_it(runs, tmp_path, 
     picture, page = run / "figures" / "reconstruction.svg", tmp_path / "report.html"
     assert main(["reconstruct", str(run)]) == 0
     printed = capsys.readouterr().out.splitlines()
-    assert len(printed) == 4 and all("root mean squared error" in line for line in printed[:3])
-    assert printed[3] == f"written to {picture}"
+    assert len(printed) == 5 and all("root mean squared error" in line for line in printed[:3])
+    assert printed[3:] == [f"written to {picture.with_suffix(kind)}" for kind in (".svg", ".png")]
     content = picture.read_bytes()
     assert content.startswith(b"<svg")
     assert main(["reconstruct", str(run)]) == 2

@@ -35,7 +35,7 @@ class _Words:
     points: Annotated[int, typer.Option(min=2, max=100_000, help="Times a series.")] = 200
     out: Annotated[
         Path | None,
-        typer.Option("--out", "-o", help="An SVG or PNG; else figures/reconstruction.svg of RUN."),
+        typer.Option("--out", "-o", help="An SVG or PNG; else both in figures of RUN."),
     ] = None
     csv: Annotated[Path | None, typer.Option(help="Write the numbers to this table too.")] = None
     force: Annotated[bool, typer.Option("--force", help="Replace existing files.")] = False
@@ -48,10 +48,11 @@ class _Words:
 
     def files(self) -> list[Path]:
         """What to write; nothing if only errors are asked for."""
-        out = self.out
-        if out is None and self.hold_out is None:
-            out = self.run / "figures" / "reconstruction.svg"
-        return [file for file in (out, self.csv) if file is not None]
+        pictures = [] if self.out is None else [self.out]
+        if self.out is None and self.hold_out is None:
+            folder = self.run / "figures"
+            pictures = [folder / f"reconstruction.{kind}" for kind in ("svg", "png")]
+        return [*pictures, *([] if self.csv is None else [self.csv])]
 
 
 @app.command()
