@@ -61,7 +61,8 @@ class FlowImage:
     """One image on its way through the ODE.
 
     Attributes:
-        frames: The state at each time, side by side in one PNG in base64.
+        frames: The state at each time, side by side in one PNG in base64; each frame reaches from
+            its own darkest to its own brightest point.
         label: Its class.
         probabilities: What the head says of the state at each time, for each class.
     """

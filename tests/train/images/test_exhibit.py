@@ -79,7 +79,7 @@ def test_the_first_frame_is_the_image_itself(folder):
         frames = _pixels(one.frames)
         assert frames.shape == (flow.height, flow.width * len(flow.times))
         image = split.images[split.labels.tolist().index(one.label)][0].numpy()
-        # All frames share one scale, so that the first is the image up to contrast and rounding.
+        # The first frame is the image up to contrast and rounding.
         assert np.corrcoef(frames[:, : flow.width].ravel(), image.ravel())[0, 1] > 0.99
 
 

@@ -150,8 +150,11 @@ def _times(model: ImageClassifier, steps: list[float]) -> list[float]:
 
 
 def _strip(frames: Tensor) -> Tensor:
-    """Frames side by side as bytes; all share one scale, so that growth and decay show."""
-    low, high = frames.min(), frames.max()
+    """Frames side by side as bytes, each from its darkest to its brightest point.
+
+    States may grow tenfold on their way; on one scale, the image at the start would be all grey.
+    """
+    low, high = (bound((1, 2, 3), keepdim=True) for bound in (frames.amin, frames.amax))
     bytes_ = ((frames - low) / (high - low).clamp_min(1e-12) * 255).round().to(torch.uint8)
     return torch.cat(list(bytes_), dim=-1)
 
