@@ -54,6 +54,8 @@ def test_values_that_the_paper_quotes_are_marked_with_their_source(printed):
     for part in ("image_classification", "activity", "physionet", "image_generation"):
         sources = {one["method"].replace("Delta_t", "Δt"): one.get("from") for one in printed[part]}
         for row in paper_table(PARTS[part][0]).rows:
+            if not row.cells:
+                continue  # announced in the paper, and not in its table
             assert bool(row.quoted) == bool(sources[row.label])
             if row.quoted:
                 author, year = sources[row.label][:-4], sources[row.label][-4:]
@@ -61,7 +63,10 @@ def test_values_that_the_paper_quotes_are_marked_with_their_source(printed):
 
 
 def test_tables_have_the_rows_of_the_paper():
-    assert [len(paper_table(name).rows) for name in TABLES] == [9, 13, 11, 6, 4, 5]
+    # Two more than printed in table 3: the paper announces them, and its table lacks them.
+    assert [len(paper_table(name).rows) for name in TABLES] == [9, 13, 11 + 2, 6, 4, 5]
+    missing = [row.label for row in paper_table("3").rows if not row.cells]
+    assert missing == ["GHBNODE-RNN", "GNesterovNODE-RNN"]
     assert paper_table("2").rows[0].label == "RNN-Δt"
 
 
