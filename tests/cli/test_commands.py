@@ -96,6 +96,8 @@ def test_a_run_has_its_files(digits_run):
     assert {"config", "versions", "commit", "threads", "seed", "seconds"} <= set(record)
     assert record["hardware"]["cores"] == os.cpu_count()
     assert record["hardware"]["processor"]
+    tested = sum(map(sum, record["confusion"]))
+    assert record["samples"]["test"] == tested and record["samples"]["train"] > tested
 
 
 def test_a_record_says_what_was_changed(digits_run):

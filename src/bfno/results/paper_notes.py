@@ -100,10 +100,15 @@ def _commit(run: RunResult) -> str:
 
 def _tested_activity(runs: Sequence[RunResult]) -> Iterator[str]:
     """HumanActivity also works with a slice of its file, which changes every number."""
-    tested = [f"{sum(map(sum, run.confusion)):,}" for run in runs if run.data == "activity"]
+    tested = [_windows(run) for run in runs if run.data == "activity"]
     if tested:
         yield (
-            f"HumanActivity: the test had {_tally(tested)} rows. Records do not tell how much of "
-            "the 164,860 readings of the official file was there; with a slice of it, which works "
-            "too, scores are about that slice alone."
+            f"HumanActivity: {_tally(tested)}. The official file has 164,860 readings; "
+            "with a slice of it, which works too, scores are about that slice alone."
         )
+
+
+def _windows(run: RunResult) -> str:
+    rows = f"{sum(map(sum, run.confusion)):,} test rows"
+    known = [f"{count:,.0f} {name} windows of 50 rows" for name, count in run.samples.items()]
+    return ", ".join([*known, rows])

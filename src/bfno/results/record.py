@@ -72,6 +72,7 @@ class RunResult:
         method: Name of the method.
         scale: Size of the run: smoke, cpu or paper.
         seed: Seed of all its random numbers.
+        samples: Number of samples of each split, by name.
         parameters: Number of trainable parameters.
         published_parameters: The same number as published.
         steps: Number of training steps.
@@ -99,6 +100,7 @@ class RunResult:
     method: str
     scale: str
     seed: int
+    samples: dict[str, float] = field(default_factory=dict)
     parameters: int | None = None
     published_parameters: int | None = None
     steps: int | None = None
@@ -301,7 +303,7 @@ _CHECKS: dict[str, tuple[str, Callable[[object], bool]]] = {
     **dict.fromkeys(("steps", "chosen_epoch", "threads", "processes"), ("an integer", _is_int)),
     **dict.fromkeys(("seconds", "peak_memory"), ("a number", _is_number)),
     **dict.fromkeys(("config", "versions", "hardware"), ("an object", _is_dict)),
-    "result": ("an object of numbers", _is_metrics),
+    **dict.fromkeys(("result", "samples"), ("an object of numbers", _is_metrics)),
     "classes": ("a list of texts", _is_texts),
     "changes": ("a list of texts", _is_texts),
     "confusion": ("a square of counts", _is_square),
@@ -318,6 +320,6 @@ def _field(record: dict[str, Any], name: str, folder: Path) -> Any:
     if not check(value):
         why = f"{name} is not {wanted}" if name in record else f"{name} is missing"
         raise DataError(folder / RECORD, why, "train the run again")
-    if isinstance(value, dict) and name == "result":
+    if isinstance(value, dict) and name in ("result", "samples"):
         return {key: number for key, number in value.items() if number is not None}
     return value

@@ -138,6 +138,7 @@ def _facts(run: RunResult) -> dict[str, str | int | None]:
         "transductive": "yes, within a batch" if is_transductive(run) else None,
         "parameters": run.parameters,
         "published parameters": run.published_parameters,
+        "samples": ", ".join(f"{count:,.0f} {name}" for name, count in run.samples.items()) or None,
         "training steps": run.steps,
         "kept epoch": chosen,
     }

@@ -131,10 +131,11 @@ def _held(trainer: Trainer) -> Any:
 
 
 def _fit(trainer: Trainer) -> dict[str, Any]:
-    progress = trainer.fit()
+    progress, task = trainer.fit(), trainer.task
     facts = {
         **trainer.facts,
-        "judged_by": f"test_{trainer.task.selection}",
+        "samples": {name: len(getattr(task.data, name)) for name in ("train", *task.splits)},
+        "judged_by": f"test_{task.selection}",
         "threads": torch.get_num_threads(),
         "processes": trainer.processes.count,
         "changes": changed_settings(trainer.config),

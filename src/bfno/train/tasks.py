@@ -73,6 +73,9 @@ class Place:
 class Task(Protocol):
     """All that the loop knows of a task."""
 
+    data: Any
+    """The divided samples: `train`, `validation` and `test`, each of some length."""
+
     selection: str
     """Metric of the validation split that decides which epoch is best."""
 
