@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib.metadata
 import os
 import platform
@@ -14,7 +15,7 @@ from typing import Any
 
 import torch
 
-__all__ = ["make_record", "peak_memory"]
+__all__ = ["make_record", "peak_memory", "source_commit"]
 
 FORMAT = 1
 
@@ -57,7 +58,7 @@ def make_record(
         "config": dict(config),
         "versions": _versions(),
         "hardware": _hardware(),
-        "commit": _commit(),
+        "commit": source_commit(),
     }
 
 
@@ -88,8 +89,12 @@ def _processor() -> str:
     return named[0] if named else platform.processor() or platform.machine()
 
 
-def _commit() -> str | None:
-    """The commit of the checkout that this file belongs to, if it does."""
+@functools.cache
+def source_commit() -> str | None:
+    """The commit of the checkout that this file belongs to, if it does.
+
+    It is asked once: the sources of a long run may have changed when it ends.
+    """
     folder = Path(__file__).parent
     command = ["git", "-C", str(folder), "rev-parse", "HEAD"]
     try:

@@ -16,7 +16,7 @@ from bfno.train.config import Config, parse
 from bfno.train.experiment import changed_settings
 from bfno.train.families import family_of
 from bfno.train.loop import Trainer, Watcher
-from bfno.train.record import make_record
+from bfno.train.record import make_record, source_commit
 from bfno.train.run import RunFolder
 from bfno.train.seeds import derive_seed
 from bfno.train.trees import differences, merged
@@ -106,6 +106,7 @@ def _pinned(config: Config[Any, Any]) -> Config[Any, Any]:
 
 
 def _prepare(config: Config[Any, Any], run: RunFolder, watchers: Sequence[Watcher]) -> Trainer:
+    source_commit()  # now, while the checkout is still what was imported
     if config.threads:
         torch.set_num_threads(config.threads)
     family = family_of(config.experiment)
