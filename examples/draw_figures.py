@@ -73,9 +73,8 @@ def draw_flow(file: Path, block: bfno.NeuralODE, head: nn.Linear) -> float:
         axes[1].plot(*path.T, color=colour, linewidth=0.7)
         axes[1].scatter(*path[0], s=5, color=colour)
     draw_border(axes[2], head)
-    limits = paths.flatten(0, 1)
-    axes[0].set(xlim=(limits[:, 0].min() - 0.3, limits[:, 0].max() + 0.3))
-    axes[0].set(ylim=(limits[:, 1].min() - 0.3, limits[:, 1].max() + 0.3))
+    low, high = paths.amin((0, 1)).tolist(), paths.amax((0, 1)).tolist()
+    axes[0].set(xlim=(low[0] - 0.3, high[0] + 0.3), ylim=(low[1] - 0.3, high[1] + 0.3))
     titles = ("h(0): the data", "h(t): paths of the ODE", "h(1): a line divides them")
     for axis, title in zip(axes, titles, strict=True):
         axis.set(title=title, xticks=[], yticks=[])
