@@ -68,10 +68,10 @@ def draw_flow(file: Path, block: bfno.NeuralODE, head: nn.Linear) -> float:
     figure, axes = plt.subplots(1, 3, figsize=(9.6, 3.3), sharex=True, sharey=True)
     colours = [BLUE if label else RED for label in labels]
     for axis, state in ((axes[0], paths[0]), (axes[2], paths[-1])):
-        axis.scatter(*state.T, s=9, c=colours)
+        axis.scatter(*state.T.numpy(), s=9, c=colours)
     for path, colour in zip(paths.transpose(0, 1)[:80], colours, strict=False):
-        axes[1].plot(*path.T, color=colour, linewidth=0.7)
-        axes[1].scatter(*path[0], s=5, color=colour)
+        axes[1].plot(*path.T.numpy(), color=colour, linewidth=0.7)
+        axes[1].scatter(*path[0].tolist(), s=5, color=colour)
     draw_border(axes[2], head)
     low, high = paths.amin((0, 1)).tolist(), paths.amax((0, 1)).tolist()
     axes[0].set(xlim=(low[0] - 0.3, high[0] + 0.3), ylim=(low[1] - 0.3, high[1] + 0.3))
@@ -110,10 +110,10 @@ def draw_reach(file: Path) -> dict[str, int]:
     figure, axes = plt.subplots(2, 4, figsize=(9.6, 4.9), height_ratios=(3, 2), sharey="row")
     for name, column in zip(changes, axes.T, strict=True):
         size = changes[name][0].square().mean(0).sqrt()
-        column[0].imshow((size / size.max()).clamp(1e-6).log10(), vmin=-4, vmax=0)
+        column[0].imshow((size / size.max()).clamp(1e-6).log10().numpy(), vmin=-4, vmax=0)
         column[0].set(title=name, xticks=[], yticks=[])
         energy = energy_by_frequency(added[name][0])
-        column[1].semilogy(energy.clamp(1e-13), color=BLUE, marker="o", markersize=2.5)
+        column[1].semilogy(energy.clamp(1e-13).numpy(), color=BLUE, marker="o", markersize=2.5)
         column[1].set(xlabel="frequency")
     figure.colorbar(
         axes[0, 0].images[0], ax=axes[0], label="change, powers of 10", ticks=range(-4, 1)
