@@ -162,7 +162,8 @@ def _introduction(folder: Path, out: Path, runs: Sequence[tuple[Path, RunResult]
     return (
         f"# Results\n\n{len(runs)} runs, {hours:.1f} hours of training. Every number here is "
         f"computed from the records in `{folder}`; none is typed in but the paper's own. "
-        f"`{command}` makes this page again, and the command of a table trains what is missing.\n"
+        f"`{command}` makes this page again. The command of a table trains all of it, with "
+        f"`--runs {folder}` only what is missing there.\n"
     )
 
 
