@@ -8,10 +8,10 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
-from bfno.results.record import HEADLINES, Metric
+from bfno.results.record import Metric
 from bfno.train.campaign_running import Standing, remaining_seconds
 
-__all__ = ["duration", "follow", "metric_of"]
+__all__ = ["duration", "follow"]
 
 # Finished and waiting runs are only counted where there are more of them than this.
 _MOST_ROWS = 12
@@ -43,11 +43,6 @@ def follow(rounds: Iterable[list[Standing]], metric: Metric, slots: int) -> None
     with Live(console=Console(stderr=True), auto_refresh=False, transient=True) as live:
         for standings in rounds:
             live.update(_board(standings, metric, slots), refresh=True)
-
-
-def metric_of(key: str) -> Metric:
-    """The metric that has this key in records."""
-    return next(metric for metric in HEADLINES if metric.key == key)
 
 
 def _print_lines(rounds: Iterable[list[Standing]], metric: Metric) -> None:

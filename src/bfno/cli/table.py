@@ -149,14 +149,15 @@ def _plan_lines(jobs: Sequence[Job], slots: int) -> Iterator[str]:
 def _train_and_print(
     words: _Words, paper: PaperTable, jobs: Sequence[Job], left_out: Sequence[str]
 ) -> int:
-    from bfno.cli.board import follow, metric_of
+    from bfno.cli.board import follow
+    from bfno.results.record import find_metric
     from bfno.train.campaign_running import Campaign, failure_code
     from bfno.train.signals import Stopped
 
     campaign = Campaign(jobs, words.slots(), words.data_dir)
     try:
         with contextlib.closing(campaign.run()) as rounds:  # which stops them, whatever happens
-            follow(rounds, metric_of(paper.metrics[0]), campaign.slots)
+            follow(rounds, find_metric(paper.metrics[0]), campaign.slots)
     except Stopped as stop:
         print(f"{stop}; the same command goes on from here", file=sys.stderr)
         return stop.exit_code

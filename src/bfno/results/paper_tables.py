@@ -9,12 +9,11 @@ from dataclasses import dataclass, replace
 from bfno.results.layout import Cell, Column, Estimate, Table
 from bfno.results.paper import PaperCell, PaperRow, PaperTable, paper_table
 from bfno.results.paper_notes import notes
-from bfno.results.record import COMPANIONS, HEADLINES, Metric, RunResult
+from bfno.results.record import Metric, RunResult, find_metric
 from bfno.results.tasks import is_transductive
 
 __all__ = ["paper_comparison"]
 
-_METRICS = {metric.key: metric for metric in (*HEADLINES, *COMPANIONS)}
 _Key = tuple[str, int]
 
 
@@ -32,7 +31,7 @@ class _Content:
 
     @property
     def metrics(self) -> list[Metric]:
-        return [_METRICS[key] for key in self.paper.metrics]
+        return [find_metric(key) for key in self.paper.metrics]
 
     def runs_of(self, row: PaperRow, data: str) -> list[RunResult]:
         keys = [(row.experiment(data) or "", seed) for seed in self.seeds]

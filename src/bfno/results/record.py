@@ -12,7 +12,8 @@ from typing import Any
 
 from bfno.errors import ConfigError, DataError
 
-__all__ = ["COMPANIONS", "HEADLINES", "Metric", "RunResult", "read_run", "read_runs"]
+__all__ = ["COMPANIONS", "HEADLINES", "Metric", "RunResult"]
+__all__ += ["find_metric", "read_run", "read_runs"]
 
 FORMAT = 1
 RECORD, METRICS = "record.json", "metrics.jsonl"
@@ -59,6 +60,16 @@ HEADLINES = (
 # Shown beside the headline, though no run is judged by them: densities at the centres of bytes are
 # what some papers print, but no bound.
 COMPANIONS = (Metric("test_bits_per_dim_center", "test bits/dim (center)", 3, False),)
+
+
+def find_metric(key: str) -> Metric:
+    """The metric that has this key in records.
+
+    Example:
+        >>> find_metric("test_nll").title
+        'test NLL'
+    """
+    return next(metric for metric in (*HEADLINES, *COMPANIONS) if metric.key == key)
 
 
 @dataclass(frozen=True)

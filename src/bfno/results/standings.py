@@ -7,11 +7,10 @@ from dataclasses import dataclass
 
 from bfno.results.layout import Estimate
 from bfno.results.paper import PaperTable
-from bfno.results.record import HEADLINES, RunResult
+from bfno.results.record import RunResult, find_metric
 
 __all__ = ["Standing", "standing_here", "standing_in_paper"]
 
-_METRICS = {metric.key: metric for metric in HEADLINES}
 # The paper's own method, in whichever table.
 _OURS = ("latent-bfno-node", "ffjord-bfno-rnode", "bfno-node", "bfno-node-small")
 
@@ -53,7 +52,7 @@ def standing_here(paper: PaperTable, data: str, runs: Sequence[RunResult]) -> St
         data: Name of the data set.
         runs: Runs of the table, all of one scale.
     """
-    metric = _METRICS[paper.metrics[0]]
+    metric = find_metric(paper.metrics[0])
     scores = {}
     for row in paper.rows:
         members = [run for run in runs if run.experiment == row.experiment(data)]
@@ -86,7 +85,7 @@ def _standing(
     ours = next((label for label in known if names[label] in _OURS), None)
     if ours is None or len(known) < 2:
         return None
-    metric = _METRICS[paper.metrics[0]]
+    metric = find_metric(paper.metrics[0])
     order = sorted(known, key=lambda label: metric.rank(known[label].mean))
     # Of equals, all have the place of the first.
     rank = metric.rank(known[ours].mean)
