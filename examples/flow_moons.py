@@ -16,7 +16,7 @@ from torch import Tensor
 import bfno
 from bfno.data import toy_points
 from bfno.models.flows import ContinuousFlow
-from bfno.results.density_figures import PlanePicture, density_figure, write_picture
+from bfno.results.figures.densities import PlanePicture, density_figure, write_picture
 
 BATCH, SIDE, CELLS = 256, 4.0, 100
 

@@ -3,7 +3,8 @@
 import re
 
 from bfno.results.archive import finished_runs
-from bfno.results.page import overview, sections_of
+from bfno.results.paper.overview import overview
+from bfno.results.paper.sections import sections_of
 from bfno.results.record import read_run
 from tests.conftest import REPOSITORY
 

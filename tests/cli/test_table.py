@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from bfno.cli import board, main
-from bfno.results.paper import paper_table
+from bfno.results.paper.numbers import paper_table
 from bfno.results.record import HEADLINES
 from bfno.train import campaign_running
 from bfno.train.campaign import Job

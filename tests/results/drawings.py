@@ -6,7 +6,7 @@ import xml.etree.ElementTree as ElementTree
 import numpy as np
 from PIL import Image
 
-from bfno.results.style import LARGEST_PNG, Drawn
+from bfno.results.figures.style import LARGEST_PNG, Drawn
 
 HOSTILE = ["$x_$", "<script>", "#0072b2", 'a id="b"', "猫", "a" * 300, "\\frac{", "]]>", "--><b>"]
 TAGS = {"svg", "defs", "style", "g", "path", "text", "use", "clipPath", "rect", "image"}

@@ -6,10 +6,10 @@ import re
 import pytest
 
 from bfno.errors import DataError
-from bfno.results.figures import loss_curves, metric_curves
 from bfno.results.layout import as_markdown, as_text
 from bfno.results.record import RunResult, read_run
-from bfno.results.report import write_report
+from bfno.results.report.drawings import loss_curves, metric_curves
+from bfno.results.report.page import write_report
 from bfno.results.tables import comparison, per_class, replicates
 from bfno.results.tasks import is_transductive, sample_name, task_of
 from tests.results.runs import epoch_lines, record, write_files, write_run

@@ -223,7 +223,7 @@ def report(
     Example: bfno report runs/digits-* -o report.html
     """
     from bfno.cli.exhibits import prepare
-    from bfno.results.report import check_page, write_report
+    from bfno.results.report.page import check_page, write_report
 
     check_page(out, force)
     prepare(runs)

@@ -8,7 +8,7 @@ from pathlib import Path
 from bfno.cli import display
 from bfno.cli.exhibits import prepare
 from bfno.errors import ConfigError
-from bfno.results.report import write_report
+from bfno.results.report.page import write_report
 from bfno.train.experiment import resolve
 from bfno.train.session import start
 

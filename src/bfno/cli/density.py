@@ -98,7 +98,7 @@ def keep_samples(run: Path) -> None:
 
 
 def _draw(words: _Words) -> None:
-    from bfno.results.density_figures import write_picture
+    from bfno.results.figures.densities import write_picture
 
     config = _check(words)
     if words.interpolate:
@@ -114,7 +114,7 @@ def _draw(words: _Words) -> None:
 
 def _check(words: _Words) -> Any:
     """Refuse what cannot be drawn or written, before anything is computed; settings of a run."""
-    from bfno.results.density_figures import MOST_IMAGES, check_picture
+    from bfno.results.figures.densities import MOST_IMAGES, check_picture
 
     if words.real and words.interpolate:
         raise ConfigError("--real", "real images are the ends of --interpolate", "leave it out")
@@ -152,13 +152,13 @@ def _density_config(run: Path) -> Any:
 
 
 def _grid(words: _Words) -> bytes:
-    from bfno.results.density_figures import image_grid
+    from bfno.results.figures.densities import image_grid
 
     return image_grid(_drawn(words, words.run))
 
 
 def _columns(words: _Words) -> bytes:
-    from bfno.results.density_figures import image_columns
+    from bfno.results.figures.densities import image_columns
     from bfno.train.density.sampling import test_images
     from bfno.train.load import open_run
 
@@ -194,7 +194,7 @@ def _drawn(words: _Words, run: Path) -> Any:
 
 
 def _plane(words: _Words) -> bytes:
-    from bfno.results.density_figures import PlanePicture, density_figure
+    from bfno.results.figures.densities import PlanePicture, density_figure
     from bfno.train.density.picture import picture_plane
     from bfno.train.load import open_run
 
@@ -210,7 +210,7 @@ def _plane(words: _Words) -> bytes:
 
 
 def _interpolations(words: _Words) -> bytes:
-    from bfno.results.density_figures import image_grid
+    from bfno.results.figures.densities import image_grid
     from bfno.train.density.sampling import interpolate, read_files, test_images
     from bfno.train.load import open_run
 

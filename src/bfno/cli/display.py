@@ -219,7 +219,7 @@ def comparison(runs: Sequence[Path], as_json: bool = False) -> None:
     """
     from bfno.results.layout import as_text
     from bfno.results.record import read_runs
-    from bfno.results.sparklines import method_objects
+    from bfno.results.report.sparklines import method_objects
     from bfno.results.tables import comparisons
 
     read = read_runs(list(runs))
@@ -244,8 +244,8 @@ def _with_short_heads(table: Any, width: int) -> Any:
 def _task_texts(runs: list[Any], width: int) -> Iterator[str]:
     """What came out of each task, and how its methods got there."""
     from bfno.results.layout import TEXT_WIDTH, as_text, stacked
-    from bfno.results.sparklines import curve_table
-    from bfno.results.summary import summary
+    from bfno.results.report.sparklines import curve_table
+    from bfno.results.report.summary import summary
     from bfno.results.tables import replicates
 
     for _, members in itertools.groupby(replicates(runs), key=lambda group: group.task):

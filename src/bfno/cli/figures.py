@@ -23,7 +23,7 @@ def figures(
     Example: bfno figures runs/mnist-* -o figures
     """
     from bfno.cli.exhibits import prepare
-    from bfno.results.gallery import check_gallery, write_figures
+    from bfno.results.figures.gallery import check_gallery, write_figures
     from bfno.results.record import read_runs
 
     check_gallery(out)

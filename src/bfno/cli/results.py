@@ -20,19 +20,24 @@ def results(
         Path | None,
         typer.Option("--from", help="First take over records of finished runs from this folder."),
     ] = None,
+    overview: Annotated[
+        Path | None,
+        typer.Option(help="Markdown file whose overview of the tables is brought up to date too."),
+    ] = None,
 ) -> None:
     """Every table, claim and figure of the paper that runs can show, as one Markdown page.
 
     With --from, FOLDER gets what a page needs of other runs, without their weights: small enough
-    for version control.
+    for version control. With --overview, a document of your own shows the tables' first places
+    between two comments; a message names them if they are not there yet.
 
-    Example: bfno results results --from runs -o RESULTS.md
+    Example: bfno results results --from runs -o RESULTS.md --overview README.md
     """
     from bfno.results.archive import keep_runs
-    from bfno.results.page import write_page
+    from bfno.results.paper.page import write_page
 
     if keep is not None:
         for place in keep_runs(keep, folder):
             print(f"{place}: kept")
-    for file in write_page(folder, out):
+    for file in write_page(folder, out, overview):
         print(f"written to {file}")

@@ -82,7 +82,7 @@ def keep_reconstruction(run: Path) -> None:
 
 
 def _draw(words: _Words) -> None:
-    from bfno.results.series_figures import check_new, write_reconstruction
+    from bfno.results.figures.series import check_new, write_reconstruction
     from bfno.train.load import open_run
     from bfno.train.series import hold_out, reconstruction
 

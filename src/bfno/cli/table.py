@@ -17,7 +17,7 @@ from bfno.errors import ConfigError
 
 if TYPE_CHECKING:
     from bfno.results.layout import Table
-    from bfno.results.paper import PaperTable
+    from bfno.results.paper.numbers import PaperTable
     from bfno.train.campaign import Job
     from bfno.train.campaign_running import Standing
 
@@ -69,7 +69,7 @@ def table(words: _Words) -> int:
 
     Example: bfno table 1 --data mnist --seeds 3 --jobs 2 -o table1.md
     """
-    from bfno.results.paper import paper_table
+    from bfno.results.paper.numbers import paper_table
     from bfno.train.campaign import first_seeds, plan
 
     paper = paper_table(words.name)
@@ -168,7 +168,7 @@ def _train_and_print(
 def _table(
     words: _Words, paper: PaperTable, standings: Sequence[Standing], left_out: Sequence[str]
 ) -> Table:
-    from bfno.results.paper_tables import paper_comparison
+    from bfno.results.paper.comparison import paper_comparison
     from bfno.results.record import read_runs
     from bfno.train.campaign import first_seeds
 

@@ -1,0 +1,1 @@
+"""Figures from runs, in one style."""

@@ -1,0 +1,134 @@
+"""What a folder of runs shows of the paper, as one Markdown page with figures."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from bfno.errors import ConfigError
+from bfno.files import write_atomically
+from bfno.results.archive import finished_runs
+from bfno.results.figures.gallery import draw_figures
+from bfno.results.layout import as_markdown
+from bfno.results.paper.claims import judge_claims
+from bfno.results.paper.comparison import paper_comparison
+from bfno.results.paper.overview import around_overview, overview
+from bfno.results.paper.sections import Section, sections_of
+from bfno.results.record import RunResult, read_run
+
+__all__ = ["write_page"]
+
+_MARK = "<!-- Made by `bfno results`; what is changed by hand will be lost. -->\n"
+# Names of the figures that illustrate each table, as far as its runs can give them.
+_CURVES = "accuracy|auroc|bits-per-dim|train-loss|nfe"
+_FIGURES: Mapping[str, str] = {
+    "1": f"{_CURVES}|tsne|spectra|flow-.*-bfno-node$",
+    "2": f"series-({_CURVES})",
+    "3": f"series-({_CURVES})|reconstruction-.*-latent-(bfno-node|ode)$",
+    "4": f"density-({_CURVES})|samples",
+    "ablation-operator": "operators|spectra",
+    "ablation-branches": "branches",
+}
+
+
+def write_page(folder: Path, out: Path, overview_in: Path | None = None) -> list[Path]:
+    """Write a page with the paper's tables, its claims and figures from the runs of a folder.
+
+    The figures go into `figures` of the folder. A page that this function wrote is replaced.
+
+    Args:
+        folder: Folder of finished runs, with or without their weights.
+        out: The page.
+        overview_in: A document that marks a place for the overview, which is put there too.
+
+    Returns:
+        The files, the page first.
+
+    Raises:
+        ConfigError: If there is no run of a table, the page is a file of somebody's own, or the
+            other document marks no place.
+        DataError: If a run cannot be read, or a file not be written.
+    """
+    _check_own(out)
+    if overview_in:
+        around_overview(overview_in)  # refused before anything is drawn
+    runs = [(place, read_run(place)) for place in finished_runs(folder)]
+    sections = list(sections_of(runs))
+    if not sections:
+        fix = "train some with `bfno table 1`"
+        raise ConfigError(folder, "holds no run of the paper's tables", fix)
+    pictures = folder / "figures"
+    parts = [
+        _MARK,
+        _introduction(folder, out, runs),
+        overview(sections),
+        _claims(runs),
+    ]
+    written = [out]
+    for section in sections:
+        drawn = _draw(section, pictures)
+        written += drawn
+        parts.append(_text(section, [_relative(file, out.parent) for file in drawn]))
+    write_atomically(out, "\n".join(parts).encode())
+    if overview_in:
+        table = overview(sections, _relative(out, overview_in.parent))
+        write_atomically(overview_in, table.join(around_overview(overview_in)).encode())
+        written.append(overview_in)
+    return written
+
+
+def _check_own(out: Path) -> None:
+    if out.is_dir():
+        raise ConfigError(out, "is a folder", f"name a file, such as {out / 'RESULTS.md'}")
+    if out.exists() and not out.read_bytes().startswith(_MARK.encode()):
+        raise ConfigError(out, "is there, and not from this command", "name another file with -o")
+
+
+def _introduction(folder: Path, out: Path, runs: Sequence[tuple[Path, RunResult]]) -> str:
+    command = shlex.join(["bfno", "results", str(folder), "-o", str(out)])
+    hours = sum(run.seconds or 0 for _, run in runs) / 3600
+    return (
+        f"# Results\n\n{len(runs)} runs, {hours:.1f} hours of training. Every number here is "
+        f"computed from the records in `{folder}`; none is typed in but the paper's own. "
+        f"`{command}` makes this page again. The command of a table trains all of it, with "
+        f"`--runs {folder}` only what is missing there.\n"
+    )
+
+
+def _claims(runs: Sequence[tuple[Path, RunResult]]) -> str:
+    parts = ["## The paper's claims next to these runs\n"]
+    for scale in sorted({run.scale for _, run in runs}):
+        table = judge_claims([run for _, run in runs], scale)
+        if table.rows:
+            parts.append(as_markdown(table))
+    return "\n".join(parts)
+
+
+def _draw(section: Section, pictures: Path) -> list[Path]:
+    figures = draw_figures([run for _, run in section.runs], [place for place, _ in section.runs])
+    written = []
+    for name, drawn in figures.items():
+        if drawn.png and re.match(_FIGURES[section.table], name):
+            file = pictures / section.figure(name)
+            write_atomically(file, drawn.png)
+            written.append(file)
+    return written
+
+
+def _text(section: Section, pictures: Sequence[str]) -> str:
+    runs = [run for _, run in section.runs]
+    table = paper_comparison(section.table, runs, section.scale, data=[section.data])
+    # Half as wide as the page, which plain Markdown cannot say.
+    images = [
+        f'<img src="{file}" width="49%" alt="{Path(file).stem.replace("-", " ")}">'
+        for file in pictures
+    ]
+    command = f"```console\n{section.command}\n```\n"
+    return "\n".join([f"## {section.title}\n", command, as_markdown(table), *images, ""])
+
+
+def _relative(file: Path, start: Path) -> str:
+    return Path(os.path.relpath(file, start)).as_posix()

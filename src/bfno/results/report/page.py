@@ -1,0 +1,229 @@
+"""One HTML page about runs, to read, print or send: no network, nothing but the runs."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from importlib import resources
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+from bfno.errors import ConfigError
+from bfno.files import write_atomically
+from bfno.results.exhibit import Exhibit, read_exhibit
+from bfno.results.figures import style
+from bfno.results.layout import cell_text
+from bfno.results.record import RunResult, read_runs
+from bfno.results.report import drawings
+from bfno.results.report.chart_data import charts, curves
+from bfno.results.report.exhibit_view import ShownFlow, flow_data, flow_view
+from bfno.results.report.run import Pictures, portable, read_pictures, run_view, setting_text
+from bfno.results.report.summary import summary
+from bfno.results.tables import Replicates, comparison, replicates
+
+__all__ = ["check_page", "render_report", "write_report"]
+
+# With more runs than this, all but the best start folded.
+_MOST_OPEN_RUNS = 3
+_PROTOCOLS = {
+    "sound": "Protocol sound: test series come from other records or sequences than training "
+    "series, every statistic is taken from the training part, and the mean over the latent "
+    "samples is judged.",
+    "published": "Protocol published: as in the published code, statistics are taken from all "
+    "data, there is no validation part, and every latent sample is judged for itself.",
+}
+
+
+def write_report(folders: Sequence[Path], out: Path, force: bool = False) -> Path:
+    """Write one self-contained HTML page about runs.
+
+    Args:
+        folders: The runs, in any order.
+        out: The file to write.
+        force: Whether to overwrite a file that is there.
+
+    Returns:
+        The file.
+
+    Raises:
+        ConfigError: A run is not finished, the file is there already, or a package is missing.
+        DataError: A run cannot be read, or the file cannot be written.
+    """
+    check_page(out, force)
+    places = list({Path(folder).resolve(): Path(folder) for folder in folders}.values())
+    runs = read_runs(places)
+    pictures = [read_pictures(folder / "figures") for folder in places]
+    page = render_report(runs, pictures, [read_exhibit(folder) for folder in places])
+    write_atomically(Path(out), page.encode())
+    return Path(out)
+
+
+def check_page(out: Path, force: bool = False) -> None:
+    """Refuse a page that cannot be written, before anything is done for it.
+
+    Args:
+        out: The file to write.
+        force: Whether to overwrite a file that is there.
+
+    Raises:
+        ConfigError: The file is a folder, or there already.
+    """
+    out = Path(out)
+    if out.is_dir():
+        raise ConfigError(out, "is a folder", f"name a file, such as {out / 'report.html'}")
+    if out.exists() and not force:
+        raise ConfigError(out, "is there already", "pass --force, or name another file")
+
+
+def render_report(
+    runs: Sequence[RunResult],
+    pictures: Sequence[Pictures] | None = None,
+    exhibits: Sequence[Exhibit | None] | None = None,
+) -> str:
+    """The page as text: a pure function of the runs, whatever their order.
+
+    Args:
+        runs: Runs of one task or of several.
+        pictures: What the folder of each run has of the pictures that a page shows.
+        exhibits: What the classifier of each run shows.
+    """
+    try:
+        from jinja2 import Environment, StrictUndefined
+        from markupsafe import Markup
+    except ImportError:
+        raise ConfigError("jinja2", "is not installed", "pip install 'bfno[report]'") from None
+    environment = Environment(
+        autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    )
+    environment.filters.update(cell=cell_text, setting=setting_text)
+    shown = _shown(runs, pictures or [{}] * len(runs), exhibits or [None] * len(runs))
+    sheet, script = _source("report.css"), _source("report.js")
+    # Everything is escaped except our own files and figures, whose texts matplotlib has escaped.
+    page = environment.from_string(_source("report.html.j2")).render(
+        _content(shown), markup=Markup, sheet=sheet, script=script, digest=_digest(script)
+    )
+    return page if page.endswith("\n") else page + "\n"
+
+
+def _source(name: str) -> str:
+    return resources.files("bfno.results.report").joinpath(name).read_text(encoding="utf-8")
+
+
+def _digest(script: str) -> str:
+    """What the page's policy knows its one script by."""
+    return base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+
+
+@dataclass(frozen=True)
+class _Shown:
+    """The runs of a page in its order, and what else there is of each, by its identity.
+
+    Two runs may be equal in all that they recorded, so that equality does not tell them apart.
+    """
+
+    groups: list[Replicates]
+    pictures: dict[int, Pictures]
+    exhibits: dict[int, Exhibit | None]
+    palette: dict[str, str]
+
+    @property
+    def ordered(self) -> list[RunResult]:
+        return [run for group in self.groups for run in group.runs]
+
+    def mark(self, label: str, run: RunResult) -> dict[str, Any]:
+        """The colour and dashes of a method, and where on the page to find a run of it."""
+        # By place, not by name: a name may hold anything.
+        place = next(place for place, other in enumerate(self.ordered, 1) if other is run)
+        return {
+            "hue": style.PALETTE.index(self.palette[label]),
+            "form": list(self.palette).index(label),
+            "anchor": f"run-{place}",
+        }
+
+
+def _shown(
+    runs: Sequence[RunResult],
+    pictures: Sequence[Pictures],
+    exhibits: Sequence[Exhibit | None],
+) -> _Shown:
+    runs = [replace(run, experiment=portable(run.experiment)) for run in runs]
+    return _Shown(
+        replicates(runs),
+        {id(run): picture for run, picture in zip(runs, pictures, strict=True)},
+        {id(run): exhibit for run, exhibit in zip(runs, exhibits, strict=True)},
+        style.colours(runs),
+    )
+
+
+def _content(shown: _Shown) -> dict[str, Any]:
+    """All that the template shows."""
+    ordered = shown.ordered
+    by_task = groupby(shown.groups, key=lambda group: group.task)
+    tasks = [_task(list(members), shown) for _, members in by_task]
+    data = list(dict.fromkeys(run.data for run in ordered))
+    methods = _count(len(shown.palette), "method")
+    return {
+        "title": f"Results on {_listed(data)}",
+        "subtitle": f"{_count(len(ordered), 'run')} of {methods}",
+        "palette": list(zip(style.PALETTE, style.DARK_PALETTE, strict=True)),
+        "tasks": tasks,
+        "data": [{"curves": task["curves"], "flow": task["flow_data"]} for task in tasks],
+        "runs": [
+            run_view(
+                run,
+                shown.mark(group.label, run),
+                shown.pictures[id(run)],
+                shown.exhibits[id(run)],
+            )
+            for group in shown.groups
+            for run in group.runs
+        ],
+        "unfolded": len(ordered) if len(ordered) <= _MOST_OPEN_RUNS else 1,
+    }
+
+
+def _task(groups: list[Replicates], shown: _Shown) -> dict[str, Any]:
+    runs = [run for group in groups for run in group.runs]
+    draw = (drawings.loss_curves, drawings.metric_curves, drawings.nfe_curves)
+    drawn = [curve(runs, shown.palette) for curve in draw]
+    data, scale, protocol = groups[0].task
+    choices = charts(runs)
+    watched = _watched(groups, shown)
+    return {
+        "title": f"{data}, scale {scale}" + (protocol and f", protocol {protocol}"),
+        "protocol": _PROTOCOLS.get(protocol, ""),
+        "summary": summary(groups),
+        "table": comparison(runs),
+        "marks": [shown.mark(group.label, group.runs[0]) for group in groups],
+        "methods": [group.label for group in groups],
+        "figures": [figure for figure in drawn if figure],
+        "charts": choices,
+        "curves": curves(groups, [key for chart in choices for key in chart["metrics"]]),
+        "flow": flow_view(watched),
+        "flow_data": flow_data(watched),
+        "banded": any(len(group.runs) > 1 for group in groups),
+    }
+
+
+def _watched(groups: list[Replicates], shown: _Shown) -> list[ShownFlow]:
+    """One run of each method that has states to show: ours beside the plain one, then the best."""
+    found = []
+    for group in sorted(
+        groups, key=lambda group: ("bfno" not in group.label, group.label != "node")
+    ):
+        exhibits = ((run, shown.exhibits[id(run)]) for run in group.runs)
+        run, exhibit = next(((run, one) for run, one in exhibits if one), (None, None))
+        if run is not None and exhibit is not None:
+            found.append(ShownFlow(group.label, shown.mark(group.label, run), run, exhibit.flow))
+    return found
+
+
+def _listed(names: list[str]) -> str:
+    return " and ".join(filter(None, [", ".join(names[:-1]), names[-1]]))
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"

@@ -1,0 +1,120 @@
+import re
+import xml.etree.ElementTree as ElementTree
+
+import pytest
+
+from bfno.results.record import read_run
+from bfno.results.report.drawings import (
+    PALETTE,
+    colours,
+    confusion_matrix,
+    loss_curves,
+    metric_curves,
+    nfe_curves,
+)
+from tests.results.runs import record, result, write_files, write_run
+
+CURVES = [loss_curves, metric_curves, nfe_curves]
+
+
+@pytest.fixture
+def runs(tmp_path):
+    methods = [("bfno-node", 0), ("bfno-node", 1), ("anode", 0)]
+    return [read_run(write_run(tmp_path, method=method, seed=seed)) for method, seed in methods]
+
+
+def _texts(svg: str | None) -> list[str]:
+    """The texts of a figure, which must be well-formed XML without a script."""
+    assert svg is not None
+    root = ElementTree.fromstring(svg)
+    tags = {element.tag.rpartition("}")[2] for element in root.iter()}
+    assert tags <= {"svg", "defs", "style", "g", "path", "text", "use", "clipPath", "rect", "image"}
+    return [element.text or "" for element in root.iter() if element.tag.endswith("}text")]
+
+
+@pytest.mark.parametrize("draw", CURVES)
+def test_the_same_runs_give_the_same_bytes_in_any_order(runs, draw):
+    assert draw(runs) == draw(runs[::-1])
+
+
+@pytest.mark.parametrize("draw", CURVES)
+def test_curves_name_their_axes_and_methods(runs, draw):
+    assert {"epoch", "bfno-node", "anode"} <= set(_texts(draw(runs)))
+
+
+def test_a_curve_goes_through_the_values_of_the_epochs(tmp_path):
+    lines = [f'{{"epoch": {epoch}, "forward_nfe": {20 + 10 * epoch}}}' for epoch in (1, 2, 3)]
+    content = {**record(), "result": result()}
+    svg = nfe_curves([read_run(write_files(tmp_path / "run", content, lines))])
+    assert svg is not None
+    path = re.search(r'd="([^"]*)" clip-path[^>]*stroke: var\(--method-0', svg)
+    assert path is not None
+    points = re.findall(r"[ML] ([\d.]+) ([\d.]+)", path[1])
+    (x1, y1), (x2, y2), (x3, y3) = ((float(x), float(y)) for x, y in points)
+    # Equal steps in the data are equal steps on the page, up to the six decimals of SVG.
+    assert (x3 - x2, y3 - y2) == pytest.approx((x2 - x1, y2 - y1), abs=1e-5)
+    assert x2 > x1
+    assert y2 < y1
+
+
+def test_our_method_keeps_its_colour_whatever_it_is_compared_with(runs):
+    assert colours(runs)["bfno-node"] == colours(runs[:1])["bfno-node"] == PALETTE[0]
+    assert len(set(colours(runs).values())) == 2
+
+
+def test_seeds_of_a_method_share_one_line_and_one_name(runs):
+    assert _texts(loss_curves(runs)).count("bfno-node") == 1
+
+
+def test_without_epochs_there_is_nothing_to_draw(runs, tmp_path):
+    folder = write_run(tmp_path, method="new")
+    (folder / "metrics.jsonl").write_text("")
+    assert [draw([read_run(folder)]) for draw in CURVES] == [None, None, None]
+
+
+def test_values_that_are_not_finite_are_left_out(tmp_path):
+    lines = ['{"epoch": 1, "train_loss": 2.0}', '{"epoch": 2, "train_loss": Infinity}']
+    svg = loss_curves([read_run(write_files(tmp_path / "run", record(), lines))])
+    assert "training" in _texts(svg)
+
+
+def test_losses_of_many_magnitudes_have_readable_ticks(tmp_path):
+    lines = [f'{{"epoch": {epoch}, "train_loss": {10.0**-epoch}}}' for epoch in range(5)]
+    texts = _texts(loss_curves([read_run(write_files(tmp_path / "run", record(), lines))]))
+    assert "0.001" in texts
+    assert not any("$" in text for text in texts)
+
+
+def test_a_confusion_matrix_shows_counts_and_classes(runs):
+    texts = _texts(confusion_matrix(runs[0]))
+    assert {"cat", "dog", "8", "2", "1", "9", "true class", "predicted class"} <= set(texts)
+
+
+def test_a_hundred_classes_fit_into_one_image(tmp_path):
+    counts = [[int(row == column) for column in range(100)] for row in range(100)]
+    names = [str(number) for number in range(100)]
+    run = read_run(write_run(tmp_path, classes=names, confusion=counts))
+    svg = confusion_matrix(run)
+    assert svg is not None
+    assert svg == confusion_matrix(run)
+    assert len(svg) < 100_000
+
+
+@pytest.mark.parametrize(
+    "name", ["$x_$", "<script>", "#0072b2", 'a id="b"', "猫", "a" * 300, "\\frac{", "]]>", "--><b>"]
+)
+def test_any_name_of_a_class_or_method_is_drawn(tmp_path, name):
+    folder = write_files(tmp_path / "run", {**record(), "method": name, "classes": [name, "b"]})
+    run = read_run(folder)
+    shown = name if len(name) <= 24 else name[:23] + "…"
+    assert shown in _texts(confusion_matrix(run))
+    assert shown in _texts(loss_curves([run]))
+
+
+def test_a_style_of_the_user_changes_nothing(runs):
+    import matplotlib
+
+    plain = loss_curves(runs)
+    with matplotlib.rc_context({"axes.grid": False, "font.size": 30, "figure.dpi": 30}):
+        assert loss_curves(runs) == plain
+        assert matplotlib.rcParams["font.size"] == 30
