@@ -4,6 +4,7 @@ import csv
 import io
 import json
 import os
+import re
 import subprocess
 import sys
 import time
@@ -186,7 +187,7 @@ def test_compare_fits_the_terminal(digits_run, monkeypatch, capsys):
     monkeypatch.setattr("sys.stdout.isatty", lambda: True, raising=False)
     monkeypatch.setenv("COLUMNS", "100")
     assert main(["compare", str(digits_run)]) == 0
-    lines = capsys.readouterr().out.splitlines()
+    lines = re.sub(r"\x1b\[\d*m", "", capsys.readouterr().out).splitlines()
     assert max(map(len, lines)) <= 100 and "accuracy" in lines[1]
 
 

@@ -128,6 +128,26 @@ def test_a_wide_table_is_cut_between_groups_and_repeats_its_first_column():
     assert stacked(plain, 3) == [plain]
 
 
+def test_a_wide_table_without_groups_is_cut_between_columns_and_repeats_its_words():
+    columns = (
+        Column("method", "method", numeric=False),
+        Column("data", "data", numeric=False),
+        *(Column(key, f"number {key}") for key in "abc"),
+    )
+    table = Table(columns, (("one", "x", 1, 2, 3),), frozenset({(0, 4)}), ("A note.",))
+    keys = [[column.key for column in part.columns] for part in stacked(table, 32)]
+    assert keys == [["method", "data", "a", "b"], ["method", "data", "c"]]
+    assert stacked(table, 32)[1].best == {(0, 2)}
+    assert max(map(len, "".join(map(as_text, stacked(table, 32))).splitlines())) <= 32
+    assert stacked(table, 100) == [table]
+
+
+def test_the_best_cells_of_a_text_can_stand_out_without_moving_the_others():
+    plain, marked = as_text(TABLE), as_text(TABLE, best="<{}>")
+    assert re.findall("< *([^>]*)>", marked) == ["0.50 ± 0.25", "2.0 *"]
+    assert marked.replace("<", "").replace(">", "") == plain
+
+
 @pytest.mark.parametrize(
     ("suffix", "layout"), [("txt", "text"), ("md", "markdown"), ("csv", "csv"), ("tex", "latex")]
 )

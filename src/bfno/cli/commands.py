@@ -11,6 +11,7 @@ from typing import Annotated, Any
 import typer
 
 from bfno.cli import data, density, display, figures, results, series, table
+from bfno.cli.comparison import compare_runs
 from bfno.cli.data import DataDir
 
 __all__ = ["app"]
@@ -209,7 +210,7 @@ def compare(
 
     Example: bfno compare runs/digits-*
     """
-    display.comparison(runs, as_json)
+    compare_runs(runs, as_json)
 
 
 @app.command()

@@ -6,6 +6,7 @@ import itertools
 from pathlib import Path
 
 from bfno.cli import display
+from bfno.cli.comparison import compare_runs
 from bfno.cli.exhibits import prepare
 from bfno.errors import ConfigError
 from bfno.results.report.page import write_report
@@ -42,7 +43,7 @@ def run_demo(out: Path, scale: str) -> None:
         print(f"\n{config.experiment}: {config.train.epochs} epochs of handwritten digits")
         start(config, run, display.watchers(config, run, None))
     print()
-    display.comparison(runs)
+    compare_runs(runs)
     prepare(runs)
     print(f"\nThe report is {write_report(runs, report)}")
     print(f"Try `bfno eval {runs[0]}`; your own images: `bfno train folder/bfno-node --folder DIR`")

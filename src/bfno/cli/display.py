@@ -5,14 +5,10 @@ from __future__ import annotations
 import contextlib
 import csv
 import functools
-import itertools
 import json
 import os
-import shutil
 import sys
-import textwrap
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +16,6 @@ from bfno.errors import ConfigError
 
 __all__ = [
     "bar",
-    "comparison",
     "download_progress",
     "evaluation",
     "finished",
@@ -208,52 +203,6 @@ def size_row(row: dict[str, Any]) -> str:
     differs = "" if row["paper"] in (None, row["parameters"]) else "  (differs)"
     line = f"{row['data']:21} {row['method']:30} {row['parameters']:>9,} {paper}{differs}"
     return line.rstrip()
-
-
-def comparison(runs: Sequence[Path], as_json: bool = False) -> None:
-    """Print the results of runs side by side: tables, and for each task what came out, and how.
-
-    Args:
-        runs: Folders of runs.
-        as_json: Whether to print an object for each method instead.
-    """
-    from bfno.results.layout import as_text
-    from bfno.results.record import read_runs
-    from bfno.results.report.sparklines import method_objects
-    from bfno.results.tables import comparisons
-
-    read = read_runs(list(runs))
-    if as_json:
-        print("\n".join(map(json.dumps, method_objects(read))))
-        return
-    width = shutil.get_terminal_size().columns if sys.stdout.isatty() else sys.maxsize
-    tables = [as_text(_with_short_heads(table, width)) for table in comparisons(read)]
-    print("\n".join([*tables, *_task_texts(read, width)]), end="")
-
-
-def _with_short_heads(table: Any, width: int) -> Any:
-    """The table, its headings a word a line if it would be too wide."""
-    from bfno.results.layout import as_text
-
-    if max(map(len, as_text(table).splitlines())) <= width:
-        return table
-    heads = (replace(head, title=head.title.replace(" ", "\n")) for head in table.columns)
-    return replace(table, columns=tuple(heads))
-
-
-def _task_texts(runs: list[Any], width: int) -> Iterator[str]:
-    """What came out of each task, and how its methods got there."""
-    from bfno.results.layout import TEXT_WIDTH, as_text, stacked
-    from bfno.results.report.sparklines import curve_table
-    from bfno.results.report.summary import summary
-    from bfno.results.tables import replicates
-
-    for _, members in itertools.groupby(replicates(runs), key=lambda group: group.task):
-        groups = list(members)
-        yield "\n".join(textwrap.wrap(summary(groups), min(width, TEXT_WIDTH))) + "\n"
-        curves = curve_table(groups)
-        if curves is not None:
-            yield from map(as_text, stacked(curves, width))
 
 
 @contextlib.contextmanager

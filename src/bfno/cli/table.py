@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from bfno.cli.data import DataDir
+from bfno.cli.terminal import show_table
 from bfno.cli.words import takes
 from bfno.errors import ConfigError
 
@@ -200,32 +201,6 @@ def _print_table(table: Table, words: _Words) -> None:
         return
     layout = find_format(words.layout, None)
     if layout == "text" and sys.stdout.isatty():
-        _print_rich(table)
+        show_table(table)
     else:
         print(FORMATS[layout](table), end="")
-
-
-def _print_rich(table: Table) -> None:
-    from rich import box
-    from rich.console import Console
-    from rich.table import Table as RichTable
-    from rich.text import Text
-
-    from bfno.results.layout import cell_text, for_people, stacked
-
-    console = Console()
-    for part in map(for_people, stacked(table, console.width)):
-        shown = RichTable(box=box.SIMPLE_HEAD, pad_edge=False)
-        for column in part.columns:
-            heading = f"{column.group}\n{column.title}" if column.group else column.title
-            justify = "right" if column.numeric else "left"
-            shown.add_column(Text(heading), justify=justify, vertical="bottom", no_wrap=True)
-        for number, row in enumerate(part.rows):
-            cells = enumerate(map(cell_text, row))
-            best = part.best
-            shown.add_row(
-                *(Text(text, style="bold" * ((number, index) in best)) for index, text in cells)
-            )
-        console.print(shown)
-    for note in table.notes:
-        console.print(Text(note), end="\n\n")

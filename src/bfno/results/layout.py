@@ -120,8 +120,13 @@ def cell_text(cell: Cell) -> str:
     return f"{cell:,}" if isinstance(cell, int) else str(cell)
 
 
-def as_text(table: Table) -> str:
-    """The table as aligned plain text for a terminal."""
+def as_text(table: Table, best: str = "{}") -> str:
+    """The table as aligned plain text for a terminal.
+
+    Args:
+        table: The table.
+        best: How the best cells are written, for terminals that can make them stand out.
+    """
     table = for_people(table)
     heads = _headings(table.columns)
     body = [[cell_text(cell) for cell in row] for row in table.rows]
@@ -130,9 +135,12 @@ def as_text(table: Table) -> str:
     for name, first, last in groups:
         widths[last] += max(0, len(name) - _span_width(widths[first : last + 1]))
     lines = [_group_line(groups, widths)] if any(name for name, *_ in groups) else []
-    lines += [_aligned(line, widths, table.columns) for line in heads]
+    lines += ["  ".join(_aligned(line, widths, table.columns)).rstrip() for line in heads]
     lines.append("  ".join("-" * width for width in widths))
-    lines += [_aligned(line, widths, table.columns) for line in body]
+    for number, line in enumerate(body):
+        cells = enumerate(_aligned(line, widths, table.columns))
+        texts = ((best if (number, at) in table.best else "{}").format(text) for at, text in cells)
+        lines.append("  ".join(texts).rstrip())
     for note in table.notes:
         lines += ["", *textwrap.wrap(note, TEXT_WIDTH)]
     return "".join(f"{line}\n" for line in lines)
@@ -202,16 +210,15 @@ def stacked(table: Table, width: int) -> list[Table]:
     """Cut a table between groups of columns so that as plain text it is no wider than that.
 
     Columns before the first group are repeated; a group that is too wide by itself stays whole.
+    A table without groups is cut between any two columns, and repeats the first that hold words.
     The last part has the notes.
     """
-    groups = _spans(table.columns)
-    lead = [index for name, first, last in groups if not name for index in range(first, last + 1)]
+    lead, units = _cuts(table.columns)
     parts: list[list[int]] = []
-    for name, first, last in groups:
-        columns = list(range(first, last + 1))
-        if name and parts and _width(_part(table, [*parts[-1], *columns])) <= width:
+    for columns in units:
+        if parts and _width(_part(table, [*parts[-1], *columns])) <= width:
             parts[-1] += columns
-        elif name:
+        else:
             parts.append([*lead, *columns])
     if not parts:
         return [table]
@@ -275,6 +282,16 @@ def _part(table: Table, columns: list[int]) -> Table:
     )
 
 
+def _cuts(columns: tuple[Column, ...]) -> tuple[list[int], list[list[int]]]:
+    """Columns that every part of a table repeats, and the others as they stay together."""
+    spans = [(name, list(range(first, last + 1))) for name, first, last in _spans(columns)]
+    if any(name for name, _ in spans):
+        lead = [index for name, places in spans if not name for index in places]
+        return lead, [places for name, places in spans if name]
+    lead = list(itertools.takewhile(lambda index: not columns[index].numeric, range(len(columns))))
+    return lead, [[index] for index in range(len(lead), len(columns))]
+
+
 def _width(table: Table) -> int:
     return max(map(len, as_text(table).splitlines()))
 
@@ -326,12 +343,11 @@ def _number(value: float, digits: int) -> str:
     return f"{value:.3g}" if abs(value) >= 1e9 else f"{value:,.{digits}f}"
 
 
-def _aligned(line: list[str], widths: list[int], columns: tuple[Column, ...]) -> str:
-    texts = [
+def _aligned(line: list[str], widths: list[int], columns: tuple[Column, ...]) -> list[str]:
+    return [
         text.rjust(width) if column.numeric else text.ljust(width)
         for text, width, column in zip(line, widths, columns, strict=True)
     ]
-    return "  ".join(texts).rstrip()
 
 
 def _markdown(text: str) -> str:
