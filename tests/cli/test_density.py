@@ -2,19 +2,15 @@
 
 import csv
 import io
-import itertools
 import json
 import re
-import shlex
 
 import numpy as np
 import pytest
-import torch
 from PIL import Image
 
 from bfno.cli import main
 from tests.cli.output import error_line
-from tests.conftest import REPOSITORY
 
 TINY = ["--scale", "smoke", "--set", "threads=1", "--set", "train.epochs=1"]
 IMAGES = ("ffjord-rnode", "glow")
@@ -250,36 +246,3 @@ def test_predict_of_points_and_bad_files_is_one_line(runs, files, tmp_path, caps
     assert main(["predict", str(runs / "glow"), str(bad), files[0], "--format", "json"]) == 3
     printed = capsys.readouterr()
     assert json.loads(printed.out)["file"] == files[0] and printed.err.count("\n") == 1
-
-
-DOCUMENT = (REPOSITORY / "docs" / "density.md").read_text()
-
-
-def test_every_command_of_the_document_has_words_that_exist():
-    import typer
-
-    from bfno.cli.commands import app
-
-    group = typer.main.get_command(app)
-    lines = re.findall(r"^bfno .+$", DOCUMENT, re.MULTILINE)
-    assert len(lines) > 10
-    for line in lines:
-        name, *words = shlex.split(line, comments=True)[1:]
-        command = group.commands[name]  # pyright: ignore[reportAttributeAccessIssue]
-        command.make_context(name, words)
-
-
-def test_every_experiment_and_setting_of_the_document_resolves():
-    from bfno.train.experiment import resolve
-    from bfno.train.trees import read_settings
-
-    for line in re.findall(r"^bfno train .+$", DOCUMENT, re.MULTILINE):
-        words = shlex.split(line, comments=True)[2:]
-        settings = [after for word, after in itertools.pairwise(words) if word == "--set"]
-        resolve(words[0], changes=read_settings(settings))
-
-
-@pytest.mark.parametrize("source", re.findall(r"^```python\n(.*?)^```$", DOCUMENT, re.M | re.S))
-def test_every_block_of_the_document_runs(source):
-    torch.manual_seed(0)
-    exec(compile(source, "docs/density.md", "exec"), {"__name__": "__main__"})
