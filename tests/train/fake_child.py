@@ -51,6 +51,7 @@ def note(folder: Path, command: str, words: list[str]) -> None:
         "words": words,
         "cores": cores,
         "threads": os.environ["OMP_NUM_THREADS"],
+        "gpu": os.environ.get("CUDA_VISIBLE_DEVICES"),
         "process": os.getpid(),
     }
     with open(folder / "calls", "a") as calls:

@@ -9,7 +9,8 @@ from bfno.errors import ConfigError
 from bfno.train import campaign_running
 from bfno.train.campaign import epochs_done, first_seeds, plan, state_of
 from bfno.train.campaign_data import missing_files
-from bfno.train.campaign_running import Campaign, available_cores, failure_code, remaining_seconds
+from bfno.train.campaign_places import Places
+from bfno.train.campaign_running import Campaign, failure_code, remaining_seconds
 from bfno.train.run import RunFolder
 from bfno.train.signals import Stopped
 from tests.train import campaigns
@@ -156,7 +157,7 @@ def test_missing_files_are_told_with_the_command_that_fetches_them(tmp_path, dat
     assert missing_files("digits", tmp_path) is missing_files("digits-density", tmp_path) is None
 
 
-def _campaign(root: Path, seeds: int = 1, slots: int = 2, **does: str) -> Campaign:
+def _campaign(root: Path, seeds: int = 1, slots: int | None = 2, **does: str) -> Campaign:
     campaigns.pretend(write_plan(root, seeds, **does))
     return Campaign(plan(EXPERIMENTS, "smoke", first_seeds(seeds), root), slots)
 
@@ -192,7 +193,33 @@ def test_each_run_has_one_thread_and_a_core_of_its_own(tmp_path):
         (call,) = calls(standing.job.folder)
         assert call["threads"] == "1" and call["words"][-2:] == ["--set", "threads=1"]
         if hasattr(os, "sched_getaffinity"):
-            assert len(call["cores"]) == 1 and call["cores"][0] in available_cores()
+            assert len(call["cores"]) == 1 and call["cores"][0] in Places().cores
+
+
+def test_where_there_are_gpus_each_run_sees_one_of_its_own(tmp_path, monkeypatch):
+    monkeypatch.setattr("torch.cuda.device_count", lambda: 2)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3,5")
+    campaign = _campaign(tmp_path, slots=None)
+    assert campaign.slots == 2
+    for _ in campaign.run():
+        pass
+    seen = [call["gpu"] for one in campaign.standings for call in calls(one.job.folder)]
+    assert len(seen) == 3 and set(seen) == {"3", "5"}
+
+
+def test_without_gpus_there_is_a_run_for_each_core(monkeypatch):
+    monkeypatch.setattr("torch.cuda.device_count", lambda: 0)
+    places = Places()
+    assert places.gpus == [] and places.count == len(places.cores)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    assert places.environment(0)["CUDA_VISIBLE_DEVICES"] == ""
+
+
+def test_gpus_are_numbered_if_the_environment_names_none(monkeypatch):
+    monkeypatch.setattr("torch.cuda.device_count", lambda: 2)
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    given = [Places().environment(number)["CUDA_VISIBLE_DEVICES"] for number in range(3)]
+    assert given == ["0", "1", "0"]  # asked for more at a time, two share one
 
 
 def test_started_again_a_campaign_does_nothing(tmp_path):

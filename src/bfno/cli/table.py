@@ -41,7 +41,9 @@ class _Words:
     only: Annotated[
         list[str] | None, typer.Option(help="A method of the table; repeatable. Else all.")
     ] = None
-    jobs: Annotated[int | None, typer.Option(help="Runs at a time; else one for each core.")] = None
+    jobs: Annotated[
+        int | None, typer.Option(help="Runs at a time; else one for each GPU or core.")
+    ] = None
     runs: Annotated[Path, typer.Option(help="Where runs are, and new ones go.")] = Path("runs")
     data_dir: DataDir = None
     layout: Annotated[
@@ -53,12 +55,6 @@ class _Words:
     only_plan: Annotated[
         bool, typer.Option("--plan", help="Say what would be trained, and train nothing.")
     ] = False
-
-    def slots(self) -> int:
-        """How many runs at a time."""
-        from bfno.train.campaign_running import available_cores
-
-        return self.jobs or len(available_cores())
 
 
 @app.command()
@@ -83,7 +79,7 @@ def table(words: _Words) -> int:
     wanted = plan(experiments, words.scale, first_seeds(words.seeds), words.runs)
     jobs, left_out = _possible(wanted, words)
     if words.only_plan:
-        print("\n".join([*_plan_lines(jobs, words.slots()), *left_out]))
+        print("\n".join([*_plan_lines(jobs, words.jobs), *left_out]))
         return 0
     for line in left_out:
         print(f"note: {line}", file=sys.stderr)
@@ -130,20 +126,22 @@ def _possible(jobs: list[Job], words: _Words) -> tuple[list[Job], list[str]]:
     ]
 
 
-def _plan_lines(jobs: Sequence[Job], slots: int) -> Iterator[str]:
+def _plan_lines(jobs: Sequence[Job], slots: int | None) -> Iterator[str]:
     from bfno.cli.board import duration
     from bfno.train.campaign_running import Campaign, remaining_seconds
 
     words = {"there": "is there", "in use": "in use", "begun": "to resume", "missing": "to train"}
     width = max(len(job.name) for job in jobs)
-    standings = Campaign(jobs, slots).standings
+    campaign = Campaign(jobs, slots)
+    standings = campaign.standings
     for job, left in ((one.job, one.remaining()) for one in standings):
         time = f"  about {duration(left)}" if left else ""
         yield f"{job.name:{width}}  {words[job.state]:9}  {job.folder}{time}"
-    done, seconds = sum(one.is_done for one in standings), remaining_seconds(standings, slots)
+    done = sum(one.is_done for one in standings)
+    seconds = remaining_seconds(standings, campaign.slots)
     about = ", no record tells how long" if seconds is None else ""
     if seconds:
-        about = f", about {duration(seconds)} with {slots} at a time"
+        about = f", about {duration(seconds)} with {campaign.slots} at a time"
     yield f"{len(jobs)} runs: {done} there, {len(jobs) - done} to do{about}"
 
 
@@ -155,7 +153,7 @@ def _train_and_print(
     from bfno.train.campaign_running import Campaign, failure_code
     from bfno.train.signals import Stopped
 
-    campaign = Campaign(jobs, words.slots(), words.data_dir)
+    campaign = Campaign(jobs, words.jobs, words.data_dir)
     try:
         with contextlib.closing(campaign.run()) as rounds:  # which stops them, whatever happens
             follow(rounds, find_metric(paper.metrics[0]), campaign.slots)

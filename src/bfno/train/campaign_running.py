@@ -1,4 +1,4 @@
-"""Running many trainings side by side, each in a process and on a core of its own."""
+"""Running many trainings side by side, each in a process of its own."""
 
 from __future__ import annotations
 
@@ -13,15 +13,14 @@ from typing import Any, Literal
 from bfno.errors import ConfigError, DataError, NumericalError
 from bfno.train.campaign import Job, epochs_done, finished_record, state_of
 from bfno.train.campaign_child import child_command
+from bfno.train.campaign_places import Places
 from bfno.train.signals import Stopped, StopSignals
 
-__all__ = ["Campaign", "Standing", "available_cores", "failure_code", "remaining_seconds"]
+__all__ = ["Campaign", "Standing", "failure_code", "remaining_seconds"]
 
 _PAUSE = 0.25
 _LOG = "output.log"
 _TOLD_BY_ERRORS = {kind.exit_code for kind in (ConfigError, DataError, NumericalError)}
-# Libraries that would otherwise start as many threads as the machine has cores.
-_ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
 
 
 @dataclass
@@ -90,13 +89,6 @@ def remaining_seconds(standings: Sequence[Standing], slots: int) -> float | None
     return max(max(every), sum(every) / slots)
 
 
-def available_cores() -> list[int]:
-    """The processor cores that this program may use."""
-    if hasattr(os, "sched_getaffinity"):
-        return sorted(os.sched_getaffinity(0))
-    return list(range(os.cpu_count() or 1))
-
-
 class Campaign:
     """Trains what is missing of a plan.
 
@@ -105,12 +97,15 @@ class Campaign:
 
     Args:
         jobs: The plan.
-        slots: How many run at a time.
+        slots: How many run at a time; None for as many as do not disturb each other.
         data_dir: Where the files of data sets are; None leaves it to the runs.
     """
 
-    def __init__(self, jobs: Sequence[Job], slots: int, data_dir: Path | None = None) -> None:
-        self.slots, self._data_dir = slots, data_dir
+    def __init__(
+        self, jobs: Sequence[Job], slots: int | None = None, data_dir: Path | None = None
+    ) -> None:
+        self._places, self._data_dir = Places(), data_dir
+        self.slots = slots or self._places.count
         self.standings = [Standing(job, "waiting") for job in jobs]
         for standing in self.standings:
             standing.look()
@@ -181,12 +176,12 @@ class Campaign:
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,
-                env={**os.environ, **_ONE_THREAD},
+                env=self._places.environment(slot),
                 start_new_session=True,
             )
         finally:
             os.close(output)
-        _pin(child.pid, slot)
+        self._places.pin(child.pid, slot)
         standing.state, standing.since = "running", time.time()
         return child
 
@@ -234,16 +229,6 @@ def _open_log(folder: Path) -> int:
     except OSError as error:
         why = f"cannot be written: {(error.strerror or str(error)).lower()}"
         raise DataError(folder, why, "choose another folder with --runs") from error
-
-
-def _pin(process: int, slot: int) -> None:
-    """Keep a process on a core, before it has started any thread."""
-    if hasattr(os, "sched_setaffinity"):
-        cores = available_cores()
-        try:
-            os.sched_setaffinity(process, {cores[slot % len(cores)]})
-        except ProcessLookupError:
-            return  # it has ended already, which `_collect` will find
 
 
 def _last_error(folder: Path, code: int) -> str:
