@@ -1,9 +1,11 @@
 """What the repository says of its own runs is what their records say."""
 
 import re
+from pathlib import Path
 
 from bfno.results.archive import finished_runs
 from bfno.results.paper.overview import overview
+from bfno.results.paper.page import claims_text, introduction, section_text
 from bfno.results.paper.sections import sections_of
 from bfno.results.record import read_run
 from tests.conftest import REPOSITORY
@@ -12,8 +14,12 @@ RESULTS = REPOSITORY / "results"
 LARGEST_FIGURE = 200_000
 
 
+def _runs():
+    return [(place, read_run(place)) for place in finished_runs(RESULTS)]
+
+
 def _sections():
-    return list(sections_of([(place, read_run(place)) for place in finished_runs(RESULTS)]))
+    return list(sections_of(_runs()))
 
 
 def test_the_page_of_results_has_a_section_for_every_table_with_runs():
@@ -26,6 +32,14 @@ def test_the_page_of_results_and_the_readme_say_what_the_records_say():
     sections = _sections()
     assert overview(sections) in (REPOSITORY / "RESULTS.md").read_text()
     assert overview(sections, "RESULTS.md") in (REPOSITORY / "README.md").read_text()
+
+
+def test_tables_and_verdicts_on_the_page_of_results_are_those_of_the_records():
+    text, runs = (REPOSITORY / "RESULTS.md").read_text(), _runs()
+    assert introduction(Path("results"), Path("RESULTS.md"), runs) in text
+    assert claims_text(runs) in text
+    for section in _sections():
+        assert section_text(section) in text, section.title
 
 
 def test_figures_on_the_page_of_results_are_there_and_small():

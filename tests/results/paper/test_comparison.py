@@ -39,9 +39,14 @@ def test_runs_stand_beside_the_numbers_of_the_paper():
         "mnist_parameters_published",
         "mnist_test_accuracy_here_cpu",
         "mnist_seeds",
+        "mnist_hardware",
+        "mnist_commits",
         "mnist_test_accuracy_published",
     ]
     assert _cell(table, "NODE", "mnist_parameters_here_cpu") == 1000
+    assert _cell(table, "NODE", "mnist_seeds") == (7, 8, 9)
+    assert _cell(table, "NODE", "mnist_hardware") == "not recorded"
+    assert _cell(table, "NODE", "mnist_commits") == "a7adaec3"
     assert _cell(table, "NODE", "mnist_parameters_published") == 85_316
     assert str(_cell(table, "NODE", "mnist_test_accuracy_here_cpu")) == "0.9200 ± 0.0200"
     assert str(_cell(table, "NODE", "mnist_test_accuracy_published")) == "0.9531 ± 0.0042"
@@ -155,7 +160,7 @@ def test_notes_tell_what_the_paper_quotes_and_what_an_auroc_is_worth():
     table = paper_comparison("3", [_run("physionet/latent-ode")], "cpu")
     text = " ".join(table.notes)
     assert "Rubanova et al., 2019" in text and "Jhin et al., 2021" in text
-    assert "sees only its initial state" in text and "Protocol `sound`" in text
+    assert "sees only its initial state" in text and "Protocol sound" in text
     quoted = {row[0]: str(row[-1]).endswith("*") for row in table.rows}
     assert quoted["ODE-RNN"] and not quoted["Latent-BFNO-NODE (ODE enc.)"]
 
@@ -163,8 +168,43 @@ def test_notes_tell_what_the_paper_quotes_and_what_an_auroc_is_worth():
 def test_a_slice_of_human_activity_is_not_hidden():
     run = _run("activity/gru-d", confusion=[[800, 50], [50, 100]], samples={"test": 20})
     text = " ".join(paper_comparison("2", [run], "cpu").notes)
-    assert "HumanActivity: 20 test windows of 50 rows, 1,000 test rows. The official" in text
-    assert "164,860" in text and "slice" in text
+    assert "HumanActivity: 20 test windows of 50 rows, 1,000 test rows." in text
+    assert "This is a slice of HumanActivity, not the official file of 164,860 readings" in text
+    whole = _run("activity/gru-d", confusion=[[9]], samples={"train": 4_000, "test": 900})
+    assert "slice" not in " ".join(paper_comparison("2", [whole], "cpu").notes)
+
+
+def test_notes_tell_what_was_trained_on_and_who_was_trained_otherwise():
+    common = {"data": {"size": 14, "train_limit": 12_000, "test_limit": None}}
+    runs = [
+        _run(f"mnist/{method}", config={**common, "train": {"epochs": epochs, "lr": 0.02}})
+        for method, epochs in (("node", 3), ("anode", 3), ("sonode", 6))
+    ]
+    assert (
+        "Training on mnist: images of 14 × 14 pixels, 12,000 of the samples for training, "
+        "3 epochs (sonode: 6), learning rate 0.02."
+    ) in paper_comparison("1", runs, "cpu").notes
+
+
+def test_a_run_whose_settings_most_others_do_not_share_is_left_out_and_named():
+    runs = [_run("mnist/node", seed, 0.9, config={"train": {"lr": 0.02}}) for seed in (7, 9)]
+    odd = _run("mnist/node", 8, 0.1, config={"train": {"lr": 0.5}})
+    table = paper_comparison("1", [odd, *runs], "cpu")
+    found = str(_cell(table, "NODE", "mnist_test_accuracy_here_cpu"))
+    assert found == "0.9000 ± 0.0000 (2 of 3 seeds)"
+    assert any(note.startswith("mnist-node-s8: left out") for note in table.notes)
+
+
+def test_a_seed_without_the_metric_is_missing_in_the_count():
+    runs = [_run("mnist/node", 7), _run("mnist/node", 8, result={"test_loss": 1.0})]
+    found = _cell(paper_comparison("1", runs, "cpu"), "NODE", "mnist_test_accuracy_here_cpu")
+    assert str(found) == "0.9000 (1 of 2 seeds)"
+
+
+def test_sources_that_had_changed_since_their_commit_are_told():
+    run = _run("mnist/node", commit="a7adaec3f0c54f51+changes")
+    notes = " ".join(paper_comparison("1", [run], "cpu").notes)
+    assert "Commit: a7adaec3+changes." in notes
 
 
 def test_a_method_whose_predictions_depend_on_each_other_is_marked():

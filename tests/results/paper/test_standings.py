@@ -42,7 +42,7 @@ def test_where_less_is_better_the_lowest_leads(tmp_path):
     scores = {"glow": [2.0], "ffjord-bfno-rnode": [1.9]}
     runs = _runs(tmp_path, "mnist-density", scores, "test_bits_per_dim")
     found = standing_here(paper_table("4"), "mnist-density", runs)
-    assert str(found) == "FFJORD-BFNO-RNODE 1.900, first of 2"
+    assert str(found) == "FFJORD-BFNO-RNODE 1.900, first of 2 (4 not trained yet)"
 
 
 def test_equals_share_a_place(tmp_path):
@@ -54,3 +54,9 @@ def test_equals_share_a_place(tmp_path):
 def test_one_method_alone_has_no_standing(tmp_path):
     runs = _runs(tmp_path, "mnist", {"bfno-node": [0.9]})
     assert standing_here(paper_table("1"), "mnist", runs) is None
+
+
+def test_fewer_seeds_than_others_have_are_told(tmp_path):
+    runs = _runs(tmp_path, "mnist", {"node": [0.9], "bfno-node": [0.8, 0.8]}, "test_accuracy")
+    found = str(standing_here(paper_table("1"), "mnist", runs))
+    assert found.startswith("NODE 0.9000 (1 of 2 seeds); BFNO-NODE 0.8000 ± 0.0000, place 2 of 2")

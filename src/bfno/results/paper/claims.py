@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from bfno.results.chance import LIMIT, chance_of_lead
 from bfno.results.layout import Column, Estimate, Table
 from bfno.results.paper.numbers import paper_table
+from bfno.results.paper.selection import counted_runs
 from bfno.results.record import RunResult
+from bfno.results.tables import flat_config
 
 __all__ = ["PAPER_CLAIMS", "Claim", "judge_claims"]
 
@@ -35,6 +39,7 @@ class Claim:
         digits: Decimals that are worth printing.
         higher_is_better: Which way is up.
         every_epoch: Whether it is said of every epoch and not of the end alone.
+        gradient: How the runs must have computed their gradients to be comparable; empty for any.
     """
 
     text: str
@@ -46,6 +51,13 @@ class Claim:
     digits: int = 4
     higher_is_better: bool = True
     every_epoch: bool = False
+    gradient: str = ""
+
+    def rank(self, score: Estimate) -> float:
+        """A number to sort by: the best score has the smallest, what is no number the largest."""
+        if not math.isfinite(score.mean):
+            return math.inf
+        return -score.mean if self.higher_is_better else score.mean
 
 
 def _claims() -> Iterator[Claim]:
@@ -76,7 +88,8 @@ def _image_claims() -> Iterator[Claim]:
         for key, words in passes.items():
             text = f"BFNO-NODE takes the fewest {words} evaluations on {name}"
             least = {"key": key, "digits": 1, "higher_is_better": False}
-            yield Claim(text, "1", data, "bfno-node", **least)
+            gradient = "adjoint" if words == "backward" else ""
+            yield Claim(text, "1", data, "bfno-node", **least, gradient=gradient)
     text = "BFNO-NODE has the lowest training loss on STL-10"
     lowest = {"key": "train_loss", "higher_is_better": False}
     yield Claim(text, "1", "stl10", "bfno-node", **lowest)
@@ -97,18 +110,18 @@ def judge_claims(
         claims: What is claimed.
     """
     methods: Methods = defaultdict(list)
-    for run in runs:
-        if run.scale == scale and not run.changes:
-            methods[run.data, run.method].append(run)
+    for run in counted_runs(run for run in runs if run.scale == scale):
+        methods[run.data, run.method].append(run)
     rows = [row for claim in claims if (row := _judged(claim, methods)) is not None]
     return Table(_COLUMNS, tuple(rows), notes=(_note(scale),))
 
 
 def _note(scale: str) -> str:
+    full = "" if scale == "paper" else " No run of this size can refute what the paper says of its."
     return (
-        f"Scale {scale}. A claim is borne out if the method leads, and clearly so if it leads by "
-        "more than both standard deviations over the seeds together; it is contradicted if "
-        "another method leads clearly. What lies between may be chance."
+        f"Scale {scale}.{full} A claim is borne out if the method leads and chance alone would "
+        f"give such a lead with a probability p of less than {LIMIT:g}, by Welch's test over the "
+        "seeds, times the number of rivals. Only two or three seeds prove large differences alone."
     )
 
 
@@ -119,18 +132,29 @@ def _judged(claim: Claim, methods: Methods) -> tuple[str, str, str] | None:
     known = {method: score for method, score in scores.items() if score is not None}
     if len(known) < len(labels):
         return None
-    sign = 1 if claim.higher_is_better else -1
     ours = known.pop(claim.method)
-    rival = max(known, key=lambda method: sign * known[method].mean)
-    lead = sign * (ours.mean - known[rival].mean)
-    found = f"{labels[claim.method]} {ours}, best other {labels[rival]} {known[rival]}"
-    verdict = _verdict(lead, ours, known[rival])
+    rival = min(known, key=lambda method: claim.rank(known[method]))
+    lead = _lead(claim, ours, known[rival])
+    best = "best other " if len(known) > 1 else ""
+    found = f"{labels[claim.method]} {ours}, {best}{labels[rival]} {known[rival]}"
+    if claim.gradient and any(
+        _gradient(run) != claim.gradient for some in runs.values() for run in some
+    ):
+        return claim.text, found, f"not comparable: the paper's gradients are {claim.gradient}"
+    values = [[run.result.get(claim.key) for run in runs[one]] for one in (claim.method, rival)]
+    verdict = _verdict(lead, chance_of_lead(*values, rivals=len(known)))
     if claim.every_epoch:
         epochs, led = _epochs_led(claim, runs)
         found += f"; ahead in {led} of {epochs} epochs"
         if lead > 0 and led < epochs:
-            verdict = f"borne out at the end, but not in every epoch; {verdict}"
+            verdict = f"at the end, but not in every epoch: {verdict}"
     return claim.text, found, verdict
+
+
+def _lead(claim: Claim, ours: Estimate, other: Estimate) -> float:
+    """How much better it is than another; what has diverged is behind."""
+    rank, other_rank = claim.rank(ours), claim.rank(other)
+    return -math.inf if rank == math.inf else other_rank - rank
 
 
 def _labels(claim: Claim) -> dict[str, str]:
@@ -147,16 +171,22 @@ def _estimate(claim: Claim, runs: Sequence[RunResult]) -> Estimate | None:
     return Estimate.of((run.result.get(claim.key) for run in runs), claim.digits)
 
 
-def _verdict(lead: float, score: Estimate, other: Estimate) -> str:
+def _verdict(lead: float, chance: float | None) -> str:
     """In words, how sure a lead is."""
-    spread = None if score.std is None or other.std is None else score.std + other.std
     if lead == 0:
         return "a tie"
-    if spread is None:
-        return f"{'borne out' if lead > 0 else 'not borne out'} by one seed, which says little"
-    if abs(lead) <= spread:
-        return f"{'leads' if lead > 0 else 'behind'} within the spread of the seeds"
-    return "clearly borne out" if lead > 0 else "contradicted"
+    if math.isinf(lead):
+        return "borne out: every other diverged" if lead > 0 else "not borne out: it diverged"
+    if chance is None:
+        return f"{'leads' if lead > 0 else 'behind'} with one seed, which says little"
+    odds = "p < 0.001" if chance < 0.001 else f"p = {chance:.2g}"
+    if chance >= LIMIT:
+        return f"{'leads' if lead > 0 else 'behind'}, but it may be chance ({odds})"
+    return f"{'borne out' if lead > 0 else 'not borne out'} ({odds})"
+
+
+def _gradient(run: RunResult) -> object:
+    return flat_config(run.config).get("solver.gradient")
 
 
 def _epochs_led(claim: Claim, runs: Mapping[str, Sequence[RunResult]]) -> tuple[int, int]:

@@ -3,18 +3,26 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from bfno.results.layout import Cell, Column, Estimate, Table
-from bfno.results.paper.notes import notes
+from bfno.results.paper.notes import commit_words, hardware_words, notes, tally
 from bfno.results.paper.numbers import PaperCell, PaperRow, PaperTable, paper_table
+from bfno.results.paper.selection import counted_runs, outliers
 from bfno.results.record import Metric, RunResult, find_metric
 from bfno.results.tasks import is_transductive
 
 __all__ = ["paper_comparison"]
 
 _Key = tuple[str, int]
+
+# Columns that say how the runs of a row came about, by their keys; people read it below the table.
+_FOR_PROGRAMS: Mapping[str, Callable[[list[RunResult]], Cell]] = {
+    "seeds": lambda runs: tuple(run.seed for run in runs),
+    "hardware": lambda runs: tally(map(hardware_words, runs)),
+    "commits": lambda runs: tally(map(commit_words, runs)),
+}
 
 
 @dataclass(frozen=True)
@@ -28,6 +36,7 @@ class _Content:
     seeds: tuple[int, ...]
     runs: Mapping[_Key, RunResult]
     failures: Mapping[_Key, str]
+    left_out: tuple[RunResult, ...]
 
     @property
     def metrics(self) -> list[Metric]:
@@ -50,8 +59,7 @@ def paper_comparison(
 ) -> Table:
     """Show runs beside a table of the paper.
 
-    Only runs of the experiments as they are defined count: those with changed settings or of
-    another scale are left out, and of two with the same seed the one whose name comes first.
+    Only runs of one scale and of the experiments as they are defined count: see `counted_runs`.
 
     Args:
         table_name: 1, 2, 3, 4, ablation-branches or ablation-operator.
@@ -74,18 +82,18 @@ def paper_comparison(
     paper.check_data(data or ())
     rows, failures = paper.selected(methods), failures or {}
     wanted = {row.experiment(name) for row in rows for name in paper.titles}
-    known: dict[_Key, RunResult] = {}
-    for run in sorted(runs, key=lambda run: run.name):
-        if run.scale == scale and run.experiment in wanted and not run.changes:
-            known.setdefault((run.experiment, run.seed), run)
+    offered = [run for run in runs if run.scale == scale and run.experiment in wanted]
+    known = {(run.experiment, run.seed): run for run in counted_runs(offered)}
+    others = outliers(offered)
     if seeds is None:
-        seeds = sorted({seed for _, seed in known})
+        seeds = sorted({run.seed for run in (*known.values(), *others)})
     if data is None:
         used = {run.data for run in known.values()}
         data = [name for name in paper.titles if name in used] or list(paper.data)
     shown = {key: run for key, run in known.items() if run.data in data and run.seed in seeds}
     ordered = tuple(name for name in paper.titles if name in data)
-    return _table(_Content(paper, rows, ordered, scale, tuple(seeds), shown, failures))
+    left_out = tuple(run for run in others if run.data in data and run.seed in seeds)
+    return _table(_Content(paper, rows, ordered, scale, tuple(seeds), shown, failures, left_out))
 
 
 def _table(content: _Content) -> Table:
@@ -105,9 +113,17 @@ def _table(content: _Content) -> Table:
         for number, rank in enumerate(column or ())
         if column and _is_best(rank, column)
     }
-    found = notes(
-        content.paper, content.scale, content.seeds, list(content.runs.values()), content.failures
-    )
+    found = [
+        *notes(content.paper, content.scale, content.seeds, [*content.runs.values()]),
+        *(
+            f"{name} with seed {seed} failed: {why}"
+            for (name, seed), why in content.failures.items()
+        ),
+        *(
+            f"{run.name}: left out, most of its runs have other settings."
+            for run in content.left_out
+        ),
+    ]
     return Table(tuple(columns), tuple(map(tuple, lines)), frozenset(best), tuple(found))
 
 
@@ -142,8 +158,12 @@ def _columns(
         key, title = f"{metric.key}_here_{content.scale}", f"{metric.title}\n{here}"
         scores = [_score(content, row, data, metric) for row in rows]
         yield column(key, title, measured=True), scores, metric
-    seeds: list[Cell] = [tuple(run.seed for run in same) for same in runs]
-    yield column("seeds", "seeds", for_programs=True), seeds, None
+    for key, read in _FOR_PROGRAMS.items():
+        yield (
+            column(key, key, for_programs=True, numeric=key == "seeds"),
+            list(map(read, runs)),
+            None,
+        )
     metric = content.metrics[0]
     title = f"{metric.title.partition(' (')[0]}\nin the paper"
     printed = [
@@ -163,8 +183,9 @@ def _score(content: _Content, row: PaperRow, data: str, metric: Metric) -> Cell:
         experiment = row.experiment(data)
         failed = any((experiment, seed) in content.failures for seed in content.seeds)
         return "failed" if failed and not runs else None
-    if len(runs) < len(content.seeds):
-        return replace(found, remark=f"({len(runs)} of {len(content.seeds)} seeds)")
+    known = sum(metric.key in run.result for run in runs)
+    if known < len(content.seeds):
+        return replace(found, remark=f"({known} of {len(content.seeds)} seeds)")
     return found
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import os
 import re
 import shlex
@@ -19,9 +20,11 @@ from bfno.results.paper.overview import around_overview, overview
 from bfno.results.paper.sections import Section, sections_of
 from bfno.results.record import RunResult, read_run
 
-__all__ = ["write_page"]
+__all__ = ["claims_text", "introduction", "section_text", "write_page"]
 
 _MARK = "<!-- Made by `bfno results`; what is changed by hand will be lost. -->\n"
+# Curves of more methods than this are not legible at half the width of a page.
+_MOST_METHODS_BESIDE = 9
 # Names of the figures that illustrate each table, as far as its runs can give them.
 _CURVES = "accuracy|auroc|bits-per-dim|train-loss|nfe"
 _FIGURES: Mapping[str, str] = {
@@ -60,18 +63,13 @@ def write_page(folder: Path, out: Path, overview_in: Path | None = None) -> list
     if not sections:
         fix = "train some with `bfno table 1`"
         raise ConfigError(folder, "holds no run of the paper's tables", fix)
-    pictures = folder / "figures"
-    parts = [
-        _MARK,
-        _introduction(folder, out, runs),
-        overview(sections),
-        _claims(runs),
-    ]
+    parts = [_MARK, introduction(folder, out, runs), overview(sections), claims_text(runs)]
     written = [out]
     for section in sections:
-        drawn = _draw(section, pictures)
+        drawn = _draw(section, folder / "figures")
         written += drawn
-        parts.append(_text(section, [_relative(file, out.parent) for file in drawn]))
+        images = [_image(section, _relative(file, out.parent), alt) for file, alt in drawn.items()]
+        parts.append("\n".join([section_text(section), *images, ""]))
     write_atomically(out, "\n".join(parts).encode())
     if overview_in:
         table = overview(sections, _relative(out, overview_in.parent))
@@ -87,7 +85,8 @@ def _check_own(out: Path) -> None:
         raise ConfigError(out, "is there, and not from this command", "name another file with -o")
 
 
-def _introduction(folder: Path, out: Path, runs: Sequence[tuple[Path, RunResult]]) -> str:
+def introduction(folder: Path, out: Path, runs: Sequence[tuple[Path, RunResult]]) -> str:
+    """What the page is about and how it is made."""
     command = shlex.join(["bfno", "results", str(folder), "-o", str(out)])
     hours = sum(run.seconds or 0 for _, run in runs) / 3600
     return (
@@ -98,7 +97,8 @@ def _introduction(folder: Path, out: Path, runs: Sequence[tuple[Path, RunResult]
     )
 
 
-def _claims(runs: Sequence[tuple[Path, RunResult]]) -> str:
+def claims_text(runs: Sequence[tuple[Path, RunResult]]) -> str:
+    """The paper's claims next to the runs of each scale."""
     parts = ["## The paper's claims next to these runs\n"]
     for scale in sorted({run.scale for _, run in runs}):
         table = judge_claims([run for _, run in runs], scale)
@@ -107,27 +107,30 @@ def _claims(runs: Sequence[tuple[Path, RunResult]]) -> str:
     return "\n".join(parts)
 
 
-def _draw(section: Section, pictures: Path) -> list[Path]:
+def section_text(section: Section) -> str:
+    """The heading of a section, its command and its table, without figures."""
+    runs = [run for _, run in section.runs]
+    table = paper_comparison(section.table, runs, section.scale, data=[section.data])
+    command = f"```console\n{section.command}\n```\n"
+    return "\n".join([f"## {section.title}\n", command, as_markdown(table)])
+
+
+def _draw(section: Section, pictures: Path) -> dict[Path, str]:
+    """Files of the figures, each with what it shows in words."""
     figures = draw_figures([run for _, run in section.runs], [place for place, _ in section.runs])
-    written = []
+    written = {}
     for name, drawn in figures.items():
         if drawn.png and re.match(_FIGURES[section.table], name):
             file = pictures / section.figure(name)
             write_atomically(file, drawn.png)
-            written.append(file)
+            written[file] = drawn.alt
     return written
 
 
-def _text(section: Section, pictures: Sequence[str]) -> str:
-    runs = [run for _, run in section.runs]
-    table = paper_comparison(section.table, runs, section.scale, data=[section.data])
-    # Half as wide as the page, which plain Markdown cannot say.
-    images = [
-        f'<img src="{file}" width="49%" alt="{Path(file).stem.replace("-", " ")}">'
-        for file in pictures
-    ]
-    command = f"```console\n{section.command}\n```\n"
-    return "\n".join([f"## {section.title}\n", command, as_markdown(table), *images, ""])
+def _image(section: Section, file: str, alt: str) -> str:
+    """A figure at half the width of the page, which plain Markdown cannot say, or at the whole."""
+    width = "98%" if len({run.method for _, run in section.runs}) > _MOST_METHODS_BESIDE else "49%"
+    return f'<img src="{file}" width="{width}" alt="{html.escape(alt)}">'
 
 
 def _relative(file: Path, start: Path) -> str:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bfno.results.paper.numbers import paper_table, table_names
+from bfno.results.paper.selection import counted_runs
 from bfno.results.record import RunResult
 
 __all__ = ["Section", "sections_of"]
@@ -52,6 +53,7 @@ class Section:
 
 def sections_of(runs: Sequence[tuple[Path, RunResult]]) -> Iterator[Section]:
     """Tables that runs exist for: by table, then by scale and data set."""
+    counted = {id(run) for run in counted_runs(run for _, run in runs)}
     scales = sorted({run.scale for _, run in runs})
     for table in table_names():
         paper = paper_table(table)
@@ -61,7 +63,7 @@ def sections_of(runs: Sequence[tuple[Path, RunResult]]) -> Iterator[Section]:
                 found = tuple(
                     (place, run)
                     for place, run in runs
-                    if run.experiment in wanted and run.scale == scale and not run.changes
+                    if run.experiment in wanted and run.scale == scale and id(run) in counted
                 )
                 # One method alone, which another table shares, is no comparison.
                 if len({run.method for _, run in found}) > 1:
