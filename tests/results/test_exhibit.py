@@ -41,6 +41,10 @@ SPOILT = {
         _changed(scatter={"points": [[0, 1, 2]], "labels": [0], "predicted": [0]})
     ),
     "text for a number": json.dumps(_changed(step="<b>")),
+    "a step without end": json.dumps(_changed(step=float("inf"))),
+    "a number that no float can hold": json.dumps(
+        _changed(spectra=[{"layer": 1, "frequencies": [10**400], "before": [1], "after": [1]}])
+    ),
     "curves of two lengths": json.dumps(
         _changed(spectra=[{"layer": 1, "frequencies": [0, 1], "before": [1], "after": [1, 2]}])
     ),

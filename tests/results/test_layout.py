@@ -92,6 +92,25 @@ def test_csv_has_full_precision_and_what_only_programs_need():
     assert two == ["two", "", str(1 / 3), "", "7", "2", ""]
 
 
+def test_csv_gives_an_estimate_as_many_cells_as_its_column_has():
+    columns = (
+        Column("recall", "recall"),
+        Column("score", "score", measured=True),
+        Column("n", "n"),
+    )
+    rows = (
+        (Estimate(0.5, None, 2), Estimate(0.7, 0.1, 2), 3),
+        (Estimate(0.6, 0.2, 2), 4, Estimate(5, None, 0)),
+        (None, None, None),
+    )
+    assert list(csv.reader(as_csv(Table(columns, rows)).splitlines())) == [
+        ["recall", "score", "score_std", "n"],
+        ["0.5", "0.7", "0.1", "3"],
+        ["0.6", "4", "", "5"],
+        ["", "", "", ""],
+    ]
+
+
 def test_latex_has_rules_groups_and_bold_cells():
     assert as_latex(TABLE) == LATEX
 

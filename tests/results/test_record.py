@@ -21,6 +21,24 @@ def test_the_command_names_the_folder_of_images_but_not_where_it_lies(tmp_path):
     assert run.command.endswith("--folder 'my photos'")
 
 
+def test_the_command_names_the_files_of_series_but_not_where_they_lie(tmp_path):
+    config = {"data": {"path": "/home/ann/mine.csv", "test_path": "/home/ann/later.csv"}}
+    # Older records call it a change where the test series lie.
+    changes = ["train.lr=0.5", 'data.test_path="/home/ann/later.csv"']
+    run = read_run(write_run(tmp_path, config=config, changes=changes))
+    files = "--set data.path=mine.csv --set data.test_path=later.csv"
+    assert run.command.endswith(f"--seed 7 {files} --set train.lr=0.5")
+
+
+@pytest.mark.parametrize(
+    ("data", "more"),
+    [(None, ""), ("digits", ""), ({"folder": 3}, " --folder 3"), ({"path": None}, "")],
+)
+def test_the_command_does_without_settings_that_are_spoilt(tmp_path, data, more):
+    run = read_run(write_run(tmp_path, config={"data": data}))
+    assert run.command == f"bfno train digits/bfno-node --scale cpu --seed 7{more}"
+
+
 def test_the_command_repeats_what_was_changed(tmp_path):
     run = read_run(write_run(tmp_path, changes=["train.lr=0.5", "solver.step=null"]))
     assert run.command.endswith("--seed 7 --set train.lr=0.5 --set solver.step=null")

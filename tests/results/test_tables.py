@@ -2,6 +2,8 @@ import csv
 import io
 import math
 import random
+import subprocess
+import sys
 
 import pytest
 
@@ -158,6 +160,21 @@ def test_seeds_from_machines_with_other_threads_and_folders_are_replicates():
     configs = [{"seed": seed, "threads": 2 + seed, "data": {"dir": f"/{seed}"}} for seed in (0, 1)]
     runs = [_run("node", config["seed"], config=config) for config in configs]
     assert [row[-1] for row in comparison(runs).rows] == [(0, 1)]
+
+
+@pytest.mark.parametrize("key", ["folder", "path", "test_path"])
+def test_seeds_are_replicates_wherever_their_files_lie(key):
+    homes = ("/home/ann", "/mnt/bob", "")
+    configs = [{"data": {key: f"{home}/birds"}, "seed": seed} for seed, home in enumerate(homes)]
+    runs = [_run("node", config["seed"], config=config) for config in configs]
+    assert [row[-1] for row in comparison(runs).rows] == [(0, 1, 2)]
+    other = _run("node", 3, config={"data": {key: "/home/ann/cats"}, "seed": 3})
+    assert [row[-1] for row in comparison([*runs, other]).rows] == [(0, 1, 2), (3,)]
+
+
+def test_tables_are_made_without_loading_torch():
+    program = "import sys, bfno.results.tables; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", program]).returncode == 0
 
 
 def test_a_record_from_before_a_setting_existed_is_a_replicate():

@@ -129,6 +129,30 @@ def test_series_of_different_files_are_different_tasks_that_name_no_folder(tmp_p
     assert "alice" not in text and "deep" not in text
 
 
+def test_runs_on_different_folders_of_images_are_different_tasks_that_name_no_place(tmp_path):
+    def own(name, folder):
+        config = {"data": {"name": "folder", "folder": folder}}
+        return read_run(write_run(tmp_path / name, "folder", config=config))
+
+    tasks = [task_of(own("a", "/home/alice/birds")), task_of(own("b", "/mnt/cats/"))]
+    assert tasks == [("folder (birds)", "cpu", ""), ("folder (cats)", "cpu", "")]
+    assert task_of(own("c", "."))[0] == "folder (.)"
+
+
+def test_series_that_are_tested_on_another_file_are_another_task(tmp_path):
+    own = {"path": "/home/alice/mine.csv"}
+    tested = _run(tmp_path / "a", data=own | {"test_path": "/home/alice/later.csv"})
+    assert task_of(tested)[0] == "physionet (mine.csv, tested on later.csv)"
+    assert task_of(_run(tmp_path / "b", data=own))[0] == "physionet (mine.csv)"
+
+
+@pytest.mark.parametrize("data", [None, "digits", {"folder": 3}])
+def test_spoilt_settings_of_data_are_no_hindrance(tmp_path, data):
+    run = read_run(write_run(tmp_path, config={"data": data}))
+    assert task_of(run)[0] in ("digits", "digits (3)")
+    assert run.command.startswith("bfno train digits/bfno-node")
+
+
 @pytest.mark.parametrize(
     ("changes", "expected"),
     [

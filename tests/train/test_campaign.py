@@ -6,8 +6,9 @@ from pathlib import Path
 import pytest
 
 from bfno.errors import ConfigError
+from bfno.results.record import read_run
 from bfno.train import campaign_running
-from bfno.train.campaign import epochs_done, first_seeds, plan, state_of
+from bfno.train.campaign import epochs_done, finished_record, first_seeds, plan, state_of
 from bfno.train.campaign_data import missing_files
 from bfno.train.campaign_places import Places
 from bfno.train.campaign_running import Campaign, failure_code, remaining_seconds
@@ -143,6 +144,47 @@ def test_half_a_line_of_metrics_does_not_count(tmp_path):
     (tmp_path / "metrics.jsonl").write_text('{"epoch": 1, "x": 2}\n3\n{"epoch": 2, "x')
     assert epochs_done(tmp_path) == [{"epoch": 1, "x": 2}]
     assert epochs_done(tmp_path / "none") == []
+
+
+@pytest.mark.parametrize("number", ["Infinity", "NaN", "null", '"x"'])
+def test_an_epoch_that_has_no_number_does_not_count(tmp_path, number):
+    (tmp_path / "metrics.jsonl").write_text(f'{{"epoch": {number}}}\n{{"epoch": 2}}\n')
+    assert epochs_done(tmp_path) == [{"epoch": 2}]
+
+
+@pytest.mark.parametrize(
+    "seconds",
+    [float("inf"), float("nan"), 10**400, "long", None],
+    ids=["endless", "undefined", "too long for a float", "text", "nothing"],
+)
+def test_a_time_that_is_no_number_tells_nothing(tmp_path, seconds):
+    write_run(tmp_path / "a", settings("node", 8), seconds=seconds)
+    assert [(job.state, job.seconds) for job in _plan(tmp_path, (7, 8))] == [
+        ("missing", None),
+        ("there", None),
+    ]
+
+
+def test_settings_without_end_are_no_run(tmp_path):
+    config = settings("node")
+    config["train"]["epochs"] = float("inf")
+    write_run(tmp_path / "a", config)
+    assert _plan(tmp_path)[0].state == "missing"
+
+
+def test_a_record_from_before_there_was_a_status_is_that_of_a_finished_run(tmp_path):
+    folder = write_run(tmp_path / "a", settings("node"))
+    old = campaigns.record(settings("node"))
+    del old["status"]
+    (folder / "record.json").write_text(json.dumps(old))
+    assert finished_record(folder) == old and _plan(tmp_path)[0].state == "there"
+    assert read_run(folder).experiment == "digits/node"
+
+
+@pytest.mark.parametrize("content", [{}, {"name": "package"}, {"format": 1, "status": "failed"}])
+def test_what_is_no_record_of_a_finished_run_does_not_count(tmp_path, content):
+    (tmp_path / "record.json").write_text(json.dumps(content))
+    assert finished_record(tmp_path) is None
 
 
 def test_an_unknown_experiment_is_refused_before_anything_is_looked_for(tmp_path):

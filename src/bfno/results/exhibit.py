@@ -146,7 +146,7 @@ def read_exhibit(folder: Path) -> Exhibit | None:
         if found["format"] != FORMAT:
             raise ValueError
         return _exhibit(found)
-    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+    except (OSError, ValueError, KeyError, TypeError, OverflowError, RecursionError):
         why, fix = "cannot be understood", "remove it; the next report makes it again"
         raise DataError(file, why, fix) from None
 

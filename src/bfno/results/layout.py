@@ -190,12 +190,8 @@ def as_csv(table: Table) -> str:
     for row in table.rows:
         line: list[object] = []
         for column, cell in zip(table.columns, row, strict=True):
-            if isinstance(cell, Estimate):
-                line += [cell.mean, cell.std]
-            elif isinstance(cell, tuple):
-                line.append(" ".join(map(str, cell)))
-            else:
-                line += [cell, None] if column.measured else [cell]
+            value, deviation = _plain(cell)
+            line += [value, deviation] if column.measured else [value]
         writer.writerow(line)
     return written.getvalue()
 
@@ -337,6 +333,13 @@ def _group_line(groups: list[tuple[str, int, int]], widths: list[int]) -> str:
 
 def _span_width(widths: list[int]) -> int:
     return sum(widths) + 2 * (len(widths) - 1)
+
+
+def _plain(cell: Cell) -> tuple[object, float | None]:
+    """A cell's value for programs, and its standard deviation."""
+    if isinstance(cell, Estimate):
+        return cell.mean, cell.std
+    return " ".join(map(str, cell)) if isinstance(cell, tuple) else cell, None
 
 
 def _number(value: float, digits: int) -> str:

@@ -11,11 +11,11 @@ from pathlib import Path, PurePath
 from typing import Any
 
 from bfno.errors import ConfigError, DataError
+from bfno.train.record import CIRCUMSTANCES, DATA_PLACES, FORMAT
 
 __all__ = ["COMPANIONS", "HEADLINES", "Metric", "RunResult"]
-__all__ += ["find_metric", "read_run", "read_runs"]
+__all__ += ["find_metric", "place_name", "read_record", "read_run", "read_runs"]
 
-FORMAT = 1
 RECORD, METRICS = "record.json", "metrics.jsonl"
 
 
@@ -143,15 +143,32 @@ class RunResult:
     def command(self) -> str:
         """The command that trains this run again."""
         words = ["bfno", "train", self.experiment, "--scale", self.scale, "--seed", str(self.seed)]
-        data = self.config.get("data", {})
-        # The name alone: where it lies is nobody else's business.
-        if data.get("folder"):
-            words += ["--folder", PurePath(data["folder"]).name]
-        if data.get("path"):
-            words += ["--set", f"data.path={PurePath(data['path']).name}"]
+        for key, name in self.own_data.items():
+            words += ["--folder", name] if key == "folder" else ["--set", f"data.{key}={name}"]
         for change in self.changes:
             words += ["--set", change]
         return shlex.join(words)
+
+    @property
+    def own_data(self) -> dict[str, str]:
+        """Names of one's own files and folders by their setting, without where they lie."""
+        data = self.section("data")
+        return {key: place_name(data[key]) for key in DATA_PLACES if key != "dir" and data.get(key)}
+
+    def section(self, name: str) -> dict[str, Any]:
+        """A part of the settings; empty if there is none, or it is spoilt."""
+        found = self.config.get(name)
+        return found if isinstance(found, dict) else {}
+
+
+def place_name(place: object) -> str:
+    """The last name of a file or folder: where it lies is nobody else's business.
+
+    Example:
+        >>> place_name("/home/ann/birds")
+        'birds'
+    """
+    return PurePath(str(place)).name or str(place)
 
 
 def read_runs(folders: list[Path]) -> list[RunResult]:
@@ -186,7 +203,7 @@ def read_run(folder: Path) -> RunResult:
     folder = Path(folder)
     if not folder.is_dir():
         raise ConfigError(folder, "is not a folder", "name a folder that `bfno train` wrote")
-    record = _read_record(folder)
+    record = read_record(folder)
     status = record.get("status", "finished")
     if status != "finished":
         raise ConfigError(folder, f"is {status}, not finished", _resume(folder))
@@ -197,7 +214,13 @@ def read_run(folder: Path) -> RunResult:
     return RunResult(name=name, **known, epochs=_read_epochs(folder))
 
 
-def _read_record(folder: Path) -> dict[str, Any]:
+def read_record(folder: Path) -> dict[str, Any]:
+    """The record of a run, of which so far only the format is known to be right.
+
+    Raises:
+        ConfigError: There is none.
+        DataError: It cannot be understood.
+    """
     file = folder / RECORD
     if not file.is_file():
         if (folder / METRICS).is_file():
@@ -213,6 +236,11 @@ def _read_record(folder: Path) -> dict[str, Any]:
     if record["format"] != FORMAT:
         why = f"has format {record['format']!r}, this version of bfno reads {FORMAT}"
         raise DataError(file, why, "install the version of bfno that wrote it")
+    if _is_texts(record.get("changes")):
+        # Some old ones call a circumstance a change.
+        record["changes"] = [
+            one for one in record["changes"] if one.partition("=")[0] not in CIRCUMSTANCES
+        ]
     return record
 
 

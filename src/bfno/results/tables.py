@@ -12,9 +12,11 @@ from typing import Any
 from bfno.results.layout import Cell, Column, Estimate, Table
 from bfno.results.record import COMPANIONS, HEADLINES, RunResult
 from bfno.results.tasks import is_transductive, kind_of, sample_name, task_of
+from bfno.train.record import CIRCUMSTANCES
 
 __all__ = [
     "Replicates",
+    "are_replicates",
     "comparison",
     "comparisons",
     "flat_config",
@@ -23,13 +25,12 @@ __all__ = [
 ]
 
 MEBIBYTE = 2**20
-# Settings that say where a run was made, not what was run.
-_INCIDENTAL = {"seed", "threads", "data.dir"}
-# Where files are on a machine, which is nobody else's business.
-_PLACES = {"data.path", "data.test_path", "data.folder"}
 # More settings than this say less about a variant than the name of its run.
 _MOST_SETTINGS_IN_A_NAME = 3
-_TRANSDUCTIVE = "† transductive: a prediction depends on the other series of its batch."
+_TRANSDUCTIVE = (
+    "† transductive: a prediction depends on the other series of its batch; that of a label for a "
+    "whole series only where the encoder turns round the batch."
+)
 _OTHER_PROTOCOL = "Protocols divide and judge the data in their own ways: compare within one only."
 
 
@@ -79,6 +80,11 @@ def replicates(runs: Iterable[RunResult]) -> list[Replicates]:
             Replicates(label, tuple(group)) for label, group in zip(labels, groups, strict=True)
         ]
     return sorted(found, key=_order)
+
+
+def are_replicates(one: RunResult, other: RunResult) -> bool:
+    """Whether two runs differ in nothing but their seed and such circumstances."""
+    return len(_by_settings([one, other])) == 1
 
 
 def comparisons(runs: Iterable[RunResult]) -> list[Table]:
@@ -157,19 +163,18 @@ def _by_settings(
     found: dict[tuple[tuple[str, ...], str], list[RunResult]] = defaultdict(list)
     for method, members in methods.items():
         for run, settings in zip(members, _comparable(members), strict=True):
-            known = {key: value for key, value in settings.items() if key not in _INCIDENTAL}
-            text = json.dumps([known, sorted(run.changes)], sort_keys=True)
+            text = json.dumps([settings, sorted(run.changes)], sort_keys=True)
             found[method, text].append(run)
     return found
 
 
 def _comparable(runs: Sequence[RunResult]) -> list[dict[str, Any]]:
-    """The settings of each run, without those that some record is too old to have.
+    """The settings of each run, without circumstances and what some record is too old to have.
 
     What an option of a layer is not given, however, it is not given: these are all compared.
     """
     flats = [flat_config(run.config) for run in runs]
-    common = set.intersection(*map(set, flats))
+    common = set.intersection(*map(set, flats)) - CIRCUMSTANCES
     return [
         {key: value for key, value in flat.items() if key in common or "_options" in key}
         for flat in flats
@@ -187,8 +192,7 @@ def _distinct(method: str, groups: list[list[RunResult]]) -> list[str]:
     if len(groups) == 1:
         return [method]
     flats = _comparable([group[0] for group in groups])
-    hidden = _INCIDENTAL | _PLACES
-    keys = list(dict.fromkeys(key for flat in flats for key in flat if key not in hidden))
+    keys = list(dict.fromkeys(key for flat in flats for key in flat))
     keys = [key for key in keys if len({repr(flat.get(key)) for flat in flats}) > 1]
     if not 0 < len(keys) <= _MOST_SETTINGS_IN_A_NAME:
         return [f"{method} ({group[0].name})" for group in groups]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import math
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -23,7 +24,8 @@ __all__ = ["Job", "RunState", "epochs_done", "finished_record", "first_seeds", "
 RunState = Literal["there", "in use", "begun", "missing"]
 _ORDER: tuple[RunState, ...] = ("there", "in use", "begun", "missing")
 # What can go wrong with files that anybody may have put there.
-_UNREADABLE = (OSError, ValueError, KeyError, TypeError, RecursionError, yaml.YAMLError, UserError)
+_UNREADABLE = (OSError, ValueError, KeyError, TypeError, OverflowError, RecursionError)
+_UNREADABLE += (yaml.YAMLError, UserError)
 
 
 @dataclass(frozen=True)
@@ -153,8 +155,10 @@ def finished_record(folder: Path) -> dict[str, Any] | None:
         record = json.loads(RunFolder(folder).record_file.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError):
         return None
-    is_finished = isinstance(record, dict) and record.get("status") == "finished"
-    return record if is_finished else None
+    if not isinstance(record, dict) or "format" not in record:
+        return None
+    # Only finished runs had a record before there was a status.
+    return record if record.get("status", "finished") == "finished" else None
 
 
 def _known_runs(root: Path, experiments: set[str], scale: str) -> Iterator[_Known]:
@@ -170,8 +174,15 @@ def _known_runs(root: Path, experiments: set[str], scale: str) -> Iterator[_Know
             state = state_of(folder)
         except _UNREADABLE:
             continue
-        seconds = record.get("seconds") if record else None
-        yield _Known(folder, config, state, seconds if isinstance(seconds, int | float) else None)
+        yield _Known(folder, config, state, _seconds(record) if record else None)
+
+
+def _seconds(record: Mapping[str, Any]) -> float | None:
+    try:
+        found = float(record["seconds"])
+    except _UNREADABLE:
+        return None
+    return found if math.isfinite(found) else None
 
 
 def _run_folders(root: Path, depth: int) -> Iterator[Path]:

@@ -13,15 +13,31 @@ import signal
 import sys
 import threading
 import time
+from pathlib import Path
 
-__all__ = ["child_command", "end_with"]
+__all__ = ["child_command", "end_with", "run_child"]
 
 _SECONDS = 1.0
+# Not `-m`, which looks for every module in the current folder first: a user's own yaml.py there
+# would be taken for the real one. The package itself is found where the parent has it, even if
+# nothing but the parent's folder led there; last of all, so that its neighbours hide no module.
+_PROGRAM = (
+    "import sys; sys.path[:1] = filter(None, sys.path[:1]); sys.path.append({root!r}); "
+    "from {module} import run_child; run_child()"
+)
 
 
 def child_command(words: list[str]) -> list[str]:
     """The command that runs the program with these words as a child of this process."""
-    return [sys.executable, "-m", __name__, str(os.getpid()), *words]
+    root = str(Path(__file__).resolve().parents[2])
+    program = _PROGRAM.format(root=root, module=__name__)
+    return [sys.executable, "-c", program, str(os.getpid()), *words]
+
+
+def run_child() -> None:
+    """Run the program with the words of the command, as long as the process before them lives."""
+    end_with(int(sys.argv.pop(1)))
+    runpy.run_module("bfno", run_name="__main__", alter_sys=True)
 
 
 def end_with(parent: int) -> None:
@@ -33,12 +49,3 @@ def _watch(parent: int) -> None:
     while os.getppid() == parent:
         time.sleep(_SECONDS)
     os.kill(os.getpid(), signal.SIGTERM)
-
-
-def _main() -> None:
-    end_with(int(sys.argv.pop(1)))
-    runpy.run_module("bfno", run_name="__main__", alter_sys=True)
-
-
-if __name__ == "__main__":
-    _main()

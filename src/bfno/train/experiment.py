@@ -12,14 +12,13 @@ import yaml
 from bfno.errors import ConfigError, DataError
 from bfno.train.config import Config, parse
 from bfno.train.families import family_of
+from bfno.train.record import CIRCUMSTANCES
 from bfno.train.trees import Tree, differences, merged
 
 __all__ = ["SCALES", "changed_settings", "resolve"]
 
 SCALES = ("smoke", "cpu", "paper")
 _MOST_BYTES = 1 << 20
-# They say where and for which seed an experiment was run, not which one it was.
-_CIRCUMSTANCES = ("seed", "threads", "data.dir", "data.folder", "data.path")
 
 
 def resolve(
@@ -77,7 +76,7 @@ def changed_settings(config: Config[Any, Any]) -> list[str]:
         *differences(preset.as_dict(), config.as_dict()),
     ]
     return [
-        f"{name}={json.dumps(value)}" for name, (_, value) in found if name not in _CIRCUMSTANCES
+        f"{name}={json.dumps(value)}" for name, (_, value) in found if name not in CIRCUMSTANCES
     ]
 
 

@@ -13,11 +13,14 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import torch
-
-__all__ = ["make_record", "peak_memory", "source_commit"]
+__all__ = ["CIRCUMSTANCES", "DATA_PLACES", "FORMAT"]
+__all__ += ["make_record", "peak_memory", "source_commit"]
 
 FORMAT = 1
+DATA_PLACES = ("dir", "folder", "path", "test_path")
+"""Settings of data that say where files are, which is nobody else's business."""
+CIRCUMSTANCES = frozenset({"seed", "threads", *(f"data.{name}" for name in DATA_PLACES)})
+"""Settings that say where and for which seed an experiment was run, not which one it was."""
 
 
 def make_record(
@@ -75,6 +78,9 @@ def _versions() -> dict[str, str]:
 
 def _hardware() -> dict[str, Any]:
     """What the run was computed on."""
+    # Here, as it takes more than a second: tables import this module for a few names only.
+    import torch
+
     gpus = [torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())]
     return {"processor": _processor(), "cores": os.cpu_count(), "gpus": gpus}
 
@@ -93,10 +99,18 @@ def _processor() -> str:
 def source_commit() -> str | None:
     """The commit of the checkout that this file belongs to, if it does.
 
-    It is asked once: the sources of a long run may have changed when it ends.
+    It ends in `+changes` if tracked files of the checkout are no longer those of the commit. It is
+    asked once: the sources of a long run may have changed when it ends.
     """
-    folder = Path(__file__).parent
-    command = ["git", "-C", str(folder), "rev-parse", "HEAD"]
+    commit = _git("rev-parse", "HEAD")
+    is_changed = commit and _git("status", "--porcelain", "--untracked-files=no")
+    return f"{commit}+changes" if is_changed else commit
+
+
+def _git(*words: str) -> str | None:
+    """What git says of the checkout of this file; None if there is none, or no git."""
+    # Without its optional lock, a question never gets into the way of a commit.
+    command = ["git", "--no-optional-locks", "-C", str(Path(__file__).parent), *words]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=5, check=True)
     except (OSError, subprocess.SubprocessError):
