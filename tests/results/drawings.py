@@ -1,6 +1,7 @@
 """What a figure holds."""
 
 import io
+import re
 import xml.etree.ElementTree as ElementTree
 
 import numpy as np
@@ -20,6 +21,21 @@ def texts(figure: Drawn | None) -> list[str]:
     assert figure.png is not None and len(figure.png) <= LARGEST_PNG
     assert min(pixels(figure).shape[:2]) > 200
     return [element.text or "" for element in root.iter() if element.tag.endswith("}text")]
+
+
+def legend(figure: Drawn | None, names: list[str]) -> dict[str, tuple[str, str | None]]:
+    """The colour and the dashes of each of these names that the legend of a figure has."""
+    assert figure is not None
+    found, look = {}, None
+    for element in ElementTree.fromstring(figure.svg).iter():
+        style = element.get("style", "")
+        line = re.match(r"fill: none; (?:stroke-dasharray: ([\d.,]+);.*)?stroke: (#\w+)", style)
+        if line is not None:
+            look = line[2], line[1]
+        elif element.tag.endswith("}text") and element.text in names:
+            assert look is not None
+            found[element.text] = look
+    return found
 
 
 def pixels(figure: Drawn | None) -> np.ndarray:

@@ -11,6 +11,7 @@ from bfno.results.figures.comparisons import (
     epoch_figure,
     headline_figure,
 )
+from bfno.results.figures.methods import Methods
 from bfno.results.figures.style import PALETTE
 from bfno.results.record import HEADLINES, read_run
 from tests.results.drawings import HOSTILE, shown, texts
@@ -42,7 +43,7 @@ def _lines(svg: str) -> list[tuple[str, list[tuple[float, float]]]]:
 
 
 def test_nine_methods_on_two_data_sets_have_a_panel_each_and_one_legend(runs):
-    figure = headline_figure(runs, ACCURACY)
+    figure = headline_figure(Methods.of(runs), ACCURACY)
     found = texts(figure)
     assert {"digits (cpu)", "mnist (cpu)", "epoch", "test accuracy", *METHODS} <= set(found)
     assert [found.count(method) for method in METHODS] == [1] * 9
@@ -52,14 +53,14 @@ def test_nine_methods_on_two_data_sets_have_a_panel_each_and_one_legend(runs):
 
 
 def test_the_epochs_begin_with_the_first(runs):
-    found = texts(headline_figure(runs[:2], ACCURACY))
+    found = texts(headline_figure(Methods.of(runs[:2]), ACCURACY))
     assert {"1", "2", "3"} <= set(found) and "0" not in found
 
 
 def test_many_epochs_are_counted_in_round_numbers_from_one(tmp_path):
     content = {**record(), "epochs": 160}
     folder = write_files(tmp_path / "run", content, epoch_lines(result(), epochs=160))
-    found = texts(headline_figure([read_run(folder)], ACCURACY))
+    found = texts(headline_figure(Methods.of([read_run(folder)]), ACCURACY))
     assert [text for text in found if text.isdecimal()][:9] == [
         *("1", "20", "40", "60", "80", "100", "120", "140", "160")
     ]
@@ -70,7 +71,7 @@ def test_a_band_reaches_from_the_lowest_to_the_highest_seed(tmp_path):
     folders = [
         write_run(tmp_path, seed=seed, result=result(value)) for seed, value in values.items()
     ]
-    figure = headline_figure([read_run(folder) for folder in folders], ACCURACY)
+    figure = headline_figure(Methods.of([read_run(folder) for folder in folders]), ACCURACY)
     assert "bands: lowest to highest seed" in texts(figure)
     assert figure is not None
     band = re.search(
@@ -89,45 +90,46 @@ def test_a_band_reaches_from_the_lowest_to_the_highest_seed(tmp_path):
 
 
 def test_one_seed_has_no_band(runs):
-    assert "bands: lowest to highest seed" not in texts(headline_figure(runs, ACCURACY))
+    assert "bands: lowest to highest seed" not in texts(headline_figure(Methods.of(runs), ACCURACY))
 
 
 def test_lines_that_nobody_can_see_apart_are_counted(runs):
-    found = texts(epoch_figure(runs, "nfe-forward"))
-    assert found.count("9 methods alike") == 2
-    assert not any("alike" in text for text in texts(headline_figure(runs, ACCURACY)))
+    found = texts(epoch_figure(Methods.of(runs), "nfe-forward"))
+    assert found.count("9 alike") == 2
+    assert not any("alike" in text for text in texts(headline_figure(Methods.of(runs), ACCURACY)))
 
 
 @pytest.mark.parametrize("name", EPOCH_FIGURES)
 def test_every_quantity_over_the_epochs_is_drawn(runs, name):
-    assert EPOCH_FIGURES[name][2] in texts(epoch_figure(runs[:3] if "test" in name else runs, name))
+    shown = Methods.of(runs[:3] if "test" in name else runs)
+    assert EPOCH_FIGURES[name][2] in texts(epoch_figure(shown, name))
 
 
 def test_methods_without_a_solver_are_no_lines_of_evaluations(tmp_path):
     content = {**record(method="glow"), "result": result(forward_nfe=0.0)}
     glow = read_run(write_files(tmp_path / "glow", content))
-    assert epoch_figure([glow], "nfe-forward") is None
+    assert epoch_figure(Methods.of([glow]), "nfe-forward") is None
     ours = read_run(write_run(tmp_path))
-    found = texts(epoch_figure([glow, ours], "nfe-forward"))
+    found = texts(epoch_figure(Methods.of([glow, ours]), "nfe-forward"))
     assert "bfno-node" in found and "glow" not in found
 
 
 def test_what_only_the_validation_measured_says_so(tmp_path):
     lines = [json.dumps({"epoch": epoch, "validation_accuracy": 0.5}) for epoch in (1, 2)]
     run = read_run(write_files(tmp_path / "run", record(), lines))
-    assert "validation accuracy" in texts(headline_figure([run], ACCURACY))
+    assert "validation accuracy" in texts(headline_figure(Methods.of([run]), ACCURACY))
 
 
 def test_without_epochs_or_rivals_there_is_nothing_to_compare(tmp_path):
     run = read_run(write_files(tmp_path / "run", record(), []))
-    assert headline_figure([run], ACCURACY) is None
-    assert epoch_figure([run], "train-loss") is None
-    assert cost_figure([run]) is None
-    assert headline_figure([], ACCURACY) is None
+    assert headline_figure(Methods.of([run]), ACCURACY) is None
+    assert epoch_figure(Methods.of([run]), "train-loss") is None
+    assert cost_figure(Methods.of([run])) is None
+    assert headline_figure(Methods.of([]), ACCURACY) is None
 
 
 def test_cost_is_told_in_seconds_and_in_evaluations(runs):
-    found = texts(cost_figure(runs))
+    found = texts(cost_figure(Methods.of(runs)))
     assert found.count("seconds a training step") == found.count("NFE a training step") == 2
     assert set(METHODS) <= set(found)
 
@@ -135,7 +137,7 @@ def test_cost_is_told_in_seconds_and_in_evaluations(runs):
 def test_a_method_of_unknown_cost_is_left_out_of_that_panel(tmp_path):
     ours = read_run(write_run(tmp_path, seconds=None))
     other = read_run(write_run(tmp_path, method="node", seconds=None))
-    found = texts(cost_figure([ours, other]))
+    found = texts(cost_figure(Methods.of([ours, other])))
     assert "NFE a training step" in found and "seconds a training step" not in found
 
 
@@ -145,11 +147,13 @@ def test_any_name_of_a_method_or_of_data_is_drawn_as_it_is(tmp_path, name):
         read_run(write_files(tmp_path / str(place), {**record(method=method), "data": name}))
         for place, method in enumerate((name, "node"))
     ]
-    found = texts(headline_figure(runs, ACCURACY))
+    found = texts(headline_figure(Methods.of(runs), ACCURACY))
     assert shown(name) in found and f"{shown(name)} (cpu)" in found
-    assert shown(name) in texts(cost_figure(runs))
+    assert shown(name) in texts(cost_figure(Methods.of(runs)))
 
 
 def test_the_order_of_the_runs_changes_no_byte(runs):
-    assert headline_figure(runs, ACCURACY) == headline_figure(runs[::-1], ACCURACY)
-    assert cost_figure(runs) == cost_figure(runs[::-1])
+    assert headline_figure(Methods.of(runs), ACCURACY) == headline_figure(
+        Methods.of(runs[::-1]), ACCURACY
+    )
+    assert cost_figure(Methods.of(runs)) == cost_figure(Methods.of(runs[::-1]))

@@ -9,9 +9,9 @@ from bfno.errors import ConfigError, DataError
 from bfno.results.figures.densities import image_columns
 from bfno.results.figures.gallery import check_gallery, draw_figures, write_figures
 from bfno.results.figures.series import reconstruction_figure
-from bfno.results.figures.style import LARGEST_PNG
+from bfno.results.figures.style import LARGEST_PNG, PALETTE
 from bfno.results.record import read_runs
-from tests.results.drawings import texts
+from tests.results.drawings import legend, texts
 from tests.results.exhibits import write_exhibit
 from tests.results.figures.test_series import example_series
 from tests.results.runs import record, result, write_files, write_run
@@ -103,6 +103,58 @@ def test_ablations_have_figures_of_their_own(tmp_path):
     found = texts(figures["accuracy"])
     assert {"bfno-node", "node"} <= set(found)
     assert not {"fno-node", "bfno-node-branches1"} & set(found)
+
+
+def test_a_method_looks_the_same_in_every_figure_whatever_the_others_measured(tmp_path):
+    methods = ["bfno-node", *(f"method-{place:02}" for place in range(17))]
+    folders = []
+    for place, method in enumerate(methods):
+        measured = result(0.9, forward_nfe=10.0 + place, backward_nfe=10.0 + place)
+        if place in (2, 5):  # these have no solver, as recurrent networks
+            measured |= {"forward_nfe": 0.0, "backward_nfe": 0.0}
+        if place == 7:
+            del measured["test_nfe"]
+        folders.append(write_run(tmp_path, method=method, result=measured))
+    figures = draw_figures(read_runs(folders), folders)
+    all_looks = legend(figures["accuracy"], methods)
+    assert len(all_looks) == len(set(all_looks.values())) == 18
+    for name, count in {"nfe-forward": 16, "nfe-backward": 16, "nfe-test": 17}.items():
+        found = legend(figures[name], methods)
+        assert len(found) == count and found.items() <= all_looks.items()
+
+
+def test_operators_look_as_among_all_methods(tmp_path):
+    methods = ["bfno-node", "afno-node", "fno-node", "node"]
+    folders = [write_run(tmp_path, method=method) for method in methods]
+    figures = draw_figures(read_runs(folders), folders)
+    compared = legend(figures["accuracy"], methods)
+    operators = legend(figures["operators-digits"], methods)
+    assert set(compared) == {"bfno-node", "node"} and len(operators) == 3
+    assert operators["bfno-node"] == compared["bfno-node"]
+    assert compared["node"] not in operators.values()
+
+
+def test_ours_has_the_first_look_of_each_kind(tmp_path):
+    folders = [_density(tmp_path, method) for method in ("ffjord", "ffjord-bfno-rnode")]
+    folders += [write_run(tmp_path, method=method) for method in ("bfno-node", "node")]
+    figures = draw_figures(read_runs(folders), folders)
+    images = legend(figures["train-loss"], ["bfno-node"])
+    densities = legend(figures["density-bits-per-dim"], ["ffjord-bfno-rnode"])
+    assert images["bfno-node"] == densities["ffjord-bfno-rnode"] == (PALETTE[0], None)
+
+
+def test_two_variants_of_which_one_was_not_judged_keep_their_names_and_looks(tmp_path):
+    folders = []
+    for width, measured in {8: result(), 16: {"train_loss": 0.5}}.items():
+        config = {**record()["config"], "width": width}
+        content = {**record(), "config": config, "result": measured}
+        folders.append(write_files(tmp_path / str(width), content))
+    figures = draw_figures(read_runs(folders), folders)
+    names = ["bfno-node (width=8)", "bfno-node (width=16)"]
+    losses = legend(figures["train-loss"], names)
+    judged = legend(figures["accuracy"], names)
+    assert set(losses) == set(names) and list(judged) == names[:1]
+    assert judged.items() <= losses.items()
 
 
 def test_samples_of_densities_stand_side_by_side(tmp_path):

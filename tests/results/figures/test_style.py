@@ -8,8 +8,6 @@ import pytest
 from PIL import Image
 
 from bfno.results.figures.style import DARK_PALETTE, LARGEST_PNG, PALETTE, drawn, looks
-from bfno.results.record import read_run
-from tests.results.runs import write_run
 
 # Machado, Oliveira and Fernandes (2009): what people without one kind of cone see, in linear light.
 EYES = {
@@ -42,11 +40,19 @@ def test_any_eye_tells_the_nine_colours_apart(palette, eye):
     assert min(np.linalg.norm(a - b) for a, b in itertools.combinations(seen, 2)) > 10
 
 
-def test_forty_methods_look_different_and_only_ours_is_of_the_first_colour(tmp_path):
+def test_forty_methods_look_different_and_only_ours_is_of_the_first_colour():
     methods = ["bfno-node", *(f"method-{number:02}" for number in range(39))]
-    found = looks([read_run(write_run(tmp_path, method=method)) for method in methods])
+    found = looks(methods)
     assert len({(look.colour, look.marker) for look in found.values()}) == 40
+    # Between markers a line has colour and dashes alone.
+    assert len({(look.colour, look.dashes) for look in list(found.values())[:30]}) == 30
     assert [name for name, look in found.items() if look.colour == PALETTE[0]] == ["bfno-node"]
+
+
+def test_ablations_leave_the_first_looks_to_the_methods_that_figures_compare():
+    methods = ["node", "bfno-node", "anode"]
+    ablations = ["bfno-node-branches1", "fno-node", "afno-node (model.width=8)"]
+    assert list(looks([*ablations, *methods]).items())[:3] == list(looks(methods).items())
 
 
 def test_a_picture_of_noise_is_made_small_enough():

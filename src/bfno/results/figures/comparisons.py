@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from bfno.results.figures.curves import (
-    PANEL_HEIGHT,
-    PANEL_WIDTH,
-    add_method_legend,
     curves_figure,
-    panel_grid,
+    method_panels,
     task_title,
-    tasks_of,
 )
-from bfno.results.figures.style import Drawn, Look, drawn, looks
+from bfno.results.figures.methods import Methods
+from bfno.results.figures.style import Drawn, Look, drawn
 from bfno.results.layout import Estimate
 from bfno.results.record import Metric, RunResult
 from bfno.results.tables import Replicates
@@ -35,11 +32,11 @@ EPOCH_FIGURES = {
 """Figures over the epochs: the key of the metric, its title, and what stands at its axis."""
 
 
-def headline_figure(runs: Sequence[RunResult], metric: Metric) -> Drawn | None:
+def headline_figure(methods: Methods, metric: Metric) -> Drawn | None:
     """The metric that runs are judged by against the epochs; none if they did not measure it.
 
     Args:
-        runs: Runs that are judged by it.
+        methods: Methods that are judged by it.
         metric: The metric.
     """
 
@@ -52,27 +49,27 @@ def headline_figure(runs: Sequence[RunResult], metric: Metric) -> Drawn | None:
         return metric.title.replace("test ", f"{key.partition('_')[0]} ", 1)
 
     title = metric.title[0].upper() + metric.title[1:]
-    return curves_figure(runs, title, held_out, unit)
+    return curves_figure(methods, title, held_out, unit)
 
 
-def epoch_figure(runs: Sequence[RunResult], name: str) -> Drawn | None:
+def epoch_figure(methods: Methods, name: str) -> Drawn | None:
     """One of `EPOCH_FIGURES`; none if no run has measured it.
 
     Args:
-        runs: Runs of one kind of task.
+        methods: Methods of one kind of task.
         name: Which.
     """
     key, title, unit = EPOCH_FIGURES[name]
-    return curves_figure(runs, title, lambda _: key, lambda _: unit)
+    return curves_figure(methods, title, lambda _: key, lambda _: unit)
 
 
-def cost_figure(runs: Sequence[RunResult]) -> Drawn | None:
+def cost_figure(methods: Methods) -> Drawn | None:
     """The metric that runs are judged by, against the time and the evaluations of a training step.
 
     Args:
-        runs: Runs of one kind of task; none is drawn of a task with fewer than two methods.
+        methods: Methods of one kind of task; none is drawn of a task with fewer than two methods.
     """
-    tasks = [(task, groups) for task, groups in tasks_of(runs) if len(groups) > 1]
+    tasks = [(task, groups) for task, groups in methods.tasks() if len(groups) > 1]
     panels = [
         (task, groups, name, cost)
         for task, groups in tasks
@@ -81,18 +78,17 @@ def cost_figure(runs: Sequence[RunResult]) -> Drawn | None:
     ]
     if not panels:
         return None
-    styles = looks([run for _, groups in tasks for group in groups for run in group.runs])
+    styles = methods.looks_of(group for _, groups in tasks for group in groups)
     alt = f"Result against cost on {', '.join(task_title(task) for task, _ in tasks)}"
 
     def paint(figure: Figure) -> None:
-        places = panel_grid(figure, len(panels), list(styles), (PANEL_WIDTH, PANEL_HEIGHT))
+        places = method_panels(figure, len(panels), styles, lines=False)
         for axes, (task, groups, name, cost) in zip(places, panels, strict=True):
             for group in groups:
                 _draw_cost(axes, group, cost, styles[group.label])
             metric = groups[0].runs[0].headline
             axes.set_title(task_title(task))
             axes.set(xlabel=name, ylabel=metric and metric.title)
-        add_method_legend(figure, styles, lines=False)
 
     return drawn(alt, paint)
 

@@ -6,12 +6,12 @@ import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
-from bfno.results.figures.style import MARKERS, Drawn, Look, drawn, looks, short_name
+from bfno.results.figures.methods import Methods
+from bfno.results.figures.style import MARKERS, Drawn, Look, drawn, short_name
 from bfno.results.record import RunResult
-from bfno.results.tables import Replicates, replicates
+from bfno.results.tables import Replicates
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -19,25 +19,24 @@ if TYPE_CHECKING:
 
 __all__ = [
     "EpochPoint",
-    "add_method_legend",
     "curves_figure",
     "draw_series",
     "epoch_points",
     "logarithmic",
+    "method_panels",
     "panel_grid",
     "scale_epochs",
     "task_title",
-    "tasks_of",
 ]
 
 PANEL_WIDTH, PANEL_HEIGHT = 4.0, 2.9  # inches
-_LEGEND_ROW = 0.2
-_LETTERS_AN_INCH = 12.5
-_MOST_COLUMNS = 3
-_LONG_LEGEND = 4  # names: a panel that is alone is then larger
+LONE_WIDTH, LONE_HEIGHT = 6.0, 3.8  # of a panel that is alone
+_WIDEST = 9.0  # inches of all panels side by side: more would make letters small on a page
+# Inches of a legend: a row, what is beside a name, what is beside all; and letters an inch.
+_LEGEND_ROW, _LEGEND_LINE, _LEGEND_EDGE, _LETTERS_AN_INCH = 0.2, 0.8, 0.2, 12.5
 # Values that differ by more than this factor do not show on a linear axis.
 _WIDE_RANGE = 50.0
-_MOST_MARKERS = 12
+_MOST_MARKERS = 8
 _ALIKE = 0.01  # of an axis: lines nearer than that are one to the eye
 
 
@@ -84,8 +83,8 @@ def draw_series(axes: Axes, points: Sequence[EpochPoint], look: Look) -> None:
     spacing = math.ceil(len(points) / _MOST_MARKERS)
     # Lines that lie on each other show their markers at epochs of their own.
     start = MARKERS.index(look.marker) % spacing
-    marks = {"marker": look.marker, "markersize": 4.2, "markevery": (start, spacing)}
-    line = {"color": look.colour, "linestyle": look.dashes, "linewidth": 1.6}
+    marks = {"marker": look.marker, "markersize": 4.0, "markevery": (start, spacing)}
+    line = {"color": look.colour, "linestyle": look.dashes, "linewidth": 1.3}
     axes.plot(epochs, [point.mean for point in points], markeredgewidth=0, **line, **marks)
     if low != high:
         axes.fill_between(epochs, low, high, color=look.colour, alpha=0.14, linewidth=0)
@@ -129,7 +128,7 @@ def logarithmic(axes: Axes, between: tuple[float, ...] = (1.0,)) -> None:
 
 
 def curves_figure(
-    runs: Sequence[RunResult],
+    methods: Methods,
     title: str,
     key_of: Callable[[RunResult], str | None],
     unit_of: Callable[[str], str],
@@ -137,24 +136,22 @@ def curves_figure(
     """A metric against the epochs, a panel for each task; none if no run has measured it.
 
     Args:
-        runs: Runs of one kind of task; those that differ in their seed alone share a line.
+        methods: Methods of one kind of task.
         title: What is drawn.
         key_of: Key of the metric for a run.
         unit_of: What to write at the axis for a key.
     """
-    panels = list(_panels(runs, key_of))
+    panels = list(_panels(methods, key_of))
     if not panels:
         return None
-    styles = looks([run for panel in panels for group, _ in panel.series for run in group.runs])
+    styles = methods.looks_of(group for panel in panels for group, _ in panel.series)
     alt = f"{title} against epochs on {', '.join(task_title(panel.task) for panel in panels)}"
 
     def paint(figure: Figure) -> None:
-        places = panel_grid(figure, len(panels), list(styles), (PANEL_WIDTH, PANEL_HEIGHT))
-        for axes, panel in zip(places, panels, strict=True):
+        for axes, panel in zip(method_panels(figure, len(panels), styles), panels, strict=True):
             panel.draw(axes, styles)
             axes.set_title(task_title(panel.task))
             axes.set(xlabel="epoch", ylabel=unit_of(panel.key))
-        add_method_legend(figure, styles)
 
     return drawn(alt, paint)
 
@@ -174,8 +171,9 @@ class _Panel:
             note = {"loc": "right", "fontsize": 8, "fontweight": "normal"}
             axes.set_title("bands: lowest to highest seed", **note)
         for end, count in self._coinciding():
-            place = {"xytext": (0, 4), "textcoords": "offset points", "ha": "right"}
-            axes.annotate(f"{count} methods alike", end, fontsize=7.5, **place)
+            # Behind the ends of the lines, where no line is covered.
+            place = {"xytext": (6, 0), "textcoords": "offset points", "va": "center"}
+            axes.annotate(f"{count} alike", end, fontsize=8, **place)
 
     def _coinciding(self) -> Iterator[tuple[tuple[int, float], int]]:
         """Where lines end that nobody can see apart, and how many they are."""
@@ -191,11 +189,9 @@ class _Panel:
                 yield (epoch, min(means) + height * step), count
 
 
-def _panels(
-    runs: Sequence[RunResult], key_of: Callable[[RunResult], str | None]
-) -> Iterator[_Panel]:
+def _panels(methods: Methods, key_of: Callable[[RunResult], str | None]) -> Iterator[_Panel]:
     """Each task with its lines; methods that measured only zeros have none."""
-    for task, groups in tasks_of(runs):
+    for task, groups in methods.tasks():
         key = next((key for group in groups if (key := key_of(group.runs[0]))), None)
         if key is None:
             continue
@@ -203,12 +199,6 @@ def _panels(
         shown = [(group, points) for group, points in series if any(one.high for one in points)]
         if shown:
             yield _Panel(task, key, shown)
-
-
-def tasks_of(runs: Sequence[RunResult]) -> list[tuple[tuple[str, str, str], list[Replicates]]]:
-    """The methods of each task."""
-    by_task = groupby(replicates(runs), key=lambda group: group.task)
-    return [(task, list(groups)) for task, groups in by_task]
 
 
 def task_title(task: tuple[str, str, str]) -> str:
@@ -223,58 +213,52 @@ def task_title(task: tuple[str, str, str]) -> str:
 
 
 def panel_grid(
-    figure: Figure, count: int, names: Sequence[str], size: tuple[float, float]
+    figure: Figure, count: int, size: tuple[float, float], margins: tuple[float, float] = (0, 0)
 ) -> list[Axes]:
-    """Panels in rows, of which a figure has room below for the legend of the names.
+    """Panels in rows.
 
     Args:
         figure: An empty figure, which gets its size.
         count: How many panels.
-        names: Names in the legend.
         size: Width and height of a panel in inches.
+        margins: Inches for a legend, on the right and below.
     """
-    columns = min(count, _MOST_COLUMNS) if count != 4 else 2
-    rows = math.ceil(count / columns)
     width, height = size
-    if count == 1 and len(names) > _LONG_LEGEND:
-        width, height = 1.4 * width, 1.2 * height
-    legend = _LEGEND_ROW * math.ceil(len(names) / _legend_columns(names, width * columns))
-    figure.set_size_inches(width * columns, height * rows + legend + 0.1)
+    columns = min(count, int(_WIDEST // width)) if count != 4 else 2
+    rows = math.ceil(count / columns)
+    figure.set_size_inches(width * columns + margins[0], height * rows + margins[1])
     places = list(figure.subplots(rows, columns, squeeze=False).flat)
     for spare in places[count:]:
         spare.set_axis_off()
     return places[:count]
 
 
-def add_method_legend(figure: Figure, styles: Mapping[str, Look], *, lines: bool = True) -> None:
-    """The methods below the panels, where they cover no line.
+def method_panels(
+    figure: Figure, count: int, styles: Mapping[str, Look], *, lines: bool = True
+) -> list[Axes]:
+    """Panels that compare methods, with one legend on their right, where it covers no line.
 
     Args:
-        figure: The figure.
+        figure: An empty figure, which gets its size.
+        count: How many panels.
         styles: The look of each method.
-        lines: Whether it has lines, or dots alone.
+        lines: Whether the methods have lines, or dots alone.
     """
+    size = (LONE_WIDTH, LONE_HEIGHT) if count == 1 else (PANEL_WIDTH, PANEL_HEIGHT)
+    names = [short_name(label) for label in styles]
+    columns = 1 if len(names) * _LEGEND_ROW <= size[1] else 2
+    wide = columns * (_LEGEND_LINE + max(map(len, names)) / _LETTERS_AN_INCH) + _LEGEND_EDGE
+    panels = panel_grid(figure, count, size, (wide, 0))
+    high = _LEGEND_ROW * math.ceil(len(names) / columns) + _LEGEND_EDGE
+    figure.set_figheight(max(figure.get_figheight(), high))
+    placed: dict[str, Any] = {"loc": "outside right center", "ncols": columns}
+    handles = [_handle(look, lines) for look in styles.values()]
+    figure.legend(handles, names, handlelength=3.4 if lines else 1.0, **placed)
+    return panels
+
+
+def _handle(look: Look, lines: bool) -> Any:
     from matplotlib.lines import Line2D
 
-    handles = [
-        Line2D(
-            *([], []),
-            color=look.colour,
-            linestyle=look.dashes if lines else "none",
-            marker=look.marker,
-            markersize=5.5,
-            markeredgewidth=0,
-            linewidth=1.8,
-        )
-        for look in styles.values()
-    ]
-    names = [short_name(label) for label in styles]
-    columns = _legend_columns(names, figure.get_figwidth())
-    placed: dict[str, Any] = {"loc": "outside lower center", "handlelength": 3.4 if lines else 1.0}
-    figure.legend(handles, names, ncols=columns, **placed)
-
-
-def _legend_columns(names: Sequence[str], width: float) -> int:
-    """As many as the longest name leaves room for."""
-    longest = max(len(short_name(name)) for name in names)
-    return max(1, min(len(names), int(_LETTERS_AN_INCH * width) // (longest + 7)))
+    line = {"color": look.colour, "linestyle": look.dashes if lines else "none", "linewidth": 1.6}
+    return Line2D([], [], marker=look.marker, markersize=5.5, markeredgewidth=0, **line)

@@ -29,6 +29,7 @@ _LONGEST_CLASS = 12
 # Ten classes tell apart; none is a cross, which marks an error.
 _CLASS_COLOURS = (*PALETTE, "#000000")
 _CLASS_MARKERS = ("o", "s", "^", "D", "v", "P", "p", "<", ">", "h")
+_LEGEND = 0.3  # inches below the panels
 _NEAR = 0.07  # of a panel's side: names nearer to each other would overlap
 _BEFORE, _AFTER = PALETTE[1], PALETTE[0]
 
@@ -53,7 +54,7 @@ def tsne_figure(shown: Shown) -> Drawn | None:
     side = _SIDE if len(panels) > 1 else _LONE_SIDE
 
     def paint(figure: Figure) -> None:
-        places = panel_grid(figure, len(panels), list(legend), (side, side + 0.25))
+        places = panel_grid(figure, len(panels), (side, side + 0.25), (0, _LEGEND))
         for axes, (run, scatter), name in zip(places, panels, names, strict=True):
             _draw_scatter(axes, run, scatter)
             axes.set_title(name)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
@@ -11,7 +11,7 @@ from pathlib import Path
 from bfno.errors import ConfigError
 from bfno.files import write_atomically
 from bfno.results.exhibit import read_exhibit
-from bfno.results.figures.ablations import branches_figure, main_methods, operators_figure
+from bfno.results.figures.ablations import branches_figure, operators_figure
 from bfno.results.figures.comparisons import (
     EPOCH_FIGURES,
     cost_figure,
@@ -20,6 +20,7 @@ from bfno.results.figures.comparisons import (
 )
 from bfno.results.figures.exhibits import spectra_figure, tsne_figure
 from bfno.results.figures.flows import flow_figure
+from bfno.results.figures.methods import Methods
 from bfno.results.figures.run_pictures import kept_reconstruction, samples_figure
 from bfno.results.figures.style import Drawn
 from bfno.results.record import HEADLINES, RunResult, read_runs
@@ -101,20 +102,23 @@ def draw_figures(runs: Sequence[RunResult], folders: Sequence[Path]) -> dict[str
     # In an order of their own, since that of the runs must not matter.
     places.sort(key=lambda place: (task_of(place.run), place.run.method, place.run.seed))
     figures: dict[str, Drawn] = {}
-    for name, drawn in (*_comparisons(places), *_of_tasks(places)):
+    # Figures compare methods of one kind: ours has the first look of each.
+    by_kind = {
+        kind: Methods.of(place.run for place in places if kind_of(place.run) == kind)
+        for kind in _KINDS
+    }
+    for name, drawn in (*_comparisons(by_kind), *_of_tasks(places, by_kind)):
         if drawn is not None:
             figures[_free(name, figures)] = drawn
     return figures
 
 
-def _comparisons(places: Sequence[_Place]) -> Named:
+def _comparisons(by_kind: Mapping[str, Methods]) -> Named:
     """Figures with a panel for each task of a kind."""
     for kind, prefix in _KINDS.items():
-        runs = [place.run for place in places if kind_of(place.run) == kind]
-        by_task = groupby(runs, key=task_of)
-        shown = [run for _, members in by_task for run in main_methods(list(members))]
+        shown = by_kind[kind].main()
         for metric in HEADLINES:
-            judged = [run for run in shown if run.headline == metric]
+            judged = shown.part(lambda run, metric=metric: run.headline == metric)
             name = metric.name.replace("_", "-")
             yield prefix + name, headline_figure(judged, metric)
             yield f"{prefix}{name}-against-cost", cost_figure(judged)
@@ -122,13 +126,13 @@ def _comparisons(places: Sequence[_Place]) -> Named:
             yield prefix + name, epoch_figure(shown, name)
 
 
-def _of_tasks(places: Sequence[_Place]) -> Named:
+def _of_tasks(places: Sequence[_Place], by_kind: Mapping[str, Methods]) -> Named:
     """Figures of one task each, and of one run each."""
     for task, members in groupby(places, key=lambda place: task_of(place.run)):
         here, data = list(members), _file_name(task[0])
-        runs = [place.run for place in here]
-        yield f"branches-{data}", branches_figure(runs)
-        yield f"operators-{data}", operators_figure(runs)
+        methods = by_kind[kind_of(here[0].run)].part(lambda run, task=task: task_of(run) == task)
+        yield f"branches-{data}", branches_figure(methods)
+        yield f"operators-{data}", operators_figure(methods)
         first = _first_seeds(here)
         yield f"samples-{data}", samples_figure([(one.run, one.folder) for one in first])
         yield from _exhibits(first, data)

@@ -30,12 +30,14 @@ __all__ = [
     "INK",
     "LARGEST_PNG",
     "MARKERS",
+    "OURS",
     "PALETTE",
     "Drawn",
     "Look",
     "colours",
     "drawing",
     "drawn",
+    "is_ablation",
     "looks",
     "short_name",
     "svg_element",
@@ -88,6 +90,7 @@ DOTS_PER_INCH = 160
 LARGEST_PNG = 200_000
 """Most bytes of a PNG, so that many fit a repository."""
 _LONGEST_NAME = 24
+_ABLATION = re.compile(r"bfno-node-(branches|small).*|a?fno-node.*")
 
 
 @dataclass(frozen=True)
@@ -105,6 +108,10 @@ class Look:
     dashes: Any
 
 
+OURS = Look(PALETTE[0], MARKERS[0], _DASHES[0])
+"""The first look, which ours has."""
+
+
 @dataclass(frozen=True)
 class Drawn:
     """A figure, ready to be written.
@@ -120,22 +127,37 @@ class Drawn:
     png: bytes | None
 
 
-def looks(runs: Iterable[RunResult]) -> dict[str, Look]:
-    """A look for each method, the same in every figure: ours first, the rest by name."""
-    labels = {group.label for group in replicates(runs)}
-    order = sorted(labels, key=lambda label: ("bfno" not in label, label))
-    return {label: _look(index) for index, label in enumerate(order)}
+def is_ablation(method: str) -> bool:
+    """Whether a method is a variant of ours that ablations alone compare."""
+    return _ABLATION.fullmatch(method) is not None
+
+
+def looks(labels: Iterable[str]) -> dict[str, Look]:
+    """A look for each method: ours first, the rest by name, those of ablations last.
+
+    A method keeps its look in all figures that are given the same looks.
+    """
+
+    def place(label: str) -> tuple[bool, bool, str]:
+        return is_ablation(label), "bfno" not in label, label
+
+    return {label: _look(index) for index, label in enumerate(sorted(set(labels), key=place))}
 
 
 def colours(runs: Iterable[RunResult]) -> dict[str, str]:
     """The colour of each method's look; methods beyond the palette share all but the first."""
-    return {label: look.colour for label, look in looks(runs).items()}
+    found = looks(group.label for group in replicates(runs))
+    return {label: look.colour for label, look in found.items()}
 
 
 def _look(index: int) -> Look:
+    if index == 0:
+        return OURS
     # Nobody shares the first colour. Eight others and ten markers: no pair twice among forty.
-    colour = PALETTE[0] if index == 0 else PALETTE[1 + (index - 1) % (len(PALETTE) - 1)]
-    return Look(colour, MARKERS[index % len(MARKERS)], _DASHES[index % len(_DASHES)])
+    turn, place = divmod(index - 1, len(PALETTE) - 1)
+    # A colour comes again after eight, and so would its dashes, of which there are four.
+    dashes = _DASHES[(index + turn) % len(_DASHES)]
+    return Look(PALETTE[1 + place], MARKERS[index % len(MARKERS)], dashes)
 
 
 def drawn(alt: str, paint: Callable[[Figure], None]) -> Drawn:
