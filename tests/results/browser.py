@@ -97,6 +97,12 @@ class Page:
         button = "none" if kind == "mouseMoved" else "left"
         self.send("Input.dispatchMouseEvent", type=kind, x=x, y=y, button=button, clickCount=1)
 
+    def touch(self, x: float, y: float) -> None:
+        """Put a finger on a place of the window and lift it again."""
+        self.send("Input.dispatchTouchEvent", type="touchStart", touchPoints=[{"x": x, "y": y}])
+        self.send("Input.dispatchTouchEvent", type="touchEnd", touchPoints=[])
+        self.settle()
+
     def press(self, key: str) -> None:
         """Press and release a key."""
         code = {"key": key, "windowsVirtualKeyCode": _KEYS[key]}

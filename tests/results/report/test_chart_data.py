@@ -38,6 +38,22 @@ def test_seeds_have_a_curve_each_and_a_mean_to_look_at(tmp_path):
     ]
 
 
+def test_a_mean_says_of_how_many_seeds_it_is(tmp_path):
+    lines = {
+        seed: [f'{{"epoch": 1, "train_loss": {seed}{more}}}']
+        for seed, more in ((7, ', "test_loss": 1'), (8, ', "test_loss": NaN'), (9, ""))
+    }
+    runs = [
+        write_files(tmp_path / str(seed), record(seed=seed), lines=line)
+        for seed, line in lines.items()
+    ]
+    found = curves(replicates(read_runs(runs)), ["train_loss", "test_loss", "test_accuracy"])
+    assert [(one["name"], one["points"]) for one in found if one["main"]] == [
+        ("mean of 3 seeds", {"train_loss": [(1, 8)]}),
+        ("seed 7", {"test_loss": [(1, 1)]}),
+    ]
+
+
 def test_values_that_are_no_numbers_leave_a_gap(tmp_path):
     lines = [
         '{"epoch": 1, "test_accuracy": 0.5}',

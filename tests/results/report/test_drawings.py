@@ -1,17 +1,23 @@
+import base64
+import io
 import re
 import xml.etree.ElementTree as ElementTree
+from importlib import resources
 
+import numpy as np
 import pytest
+from PIL import Image
 
+from bfno.results.figures.style import DARK_PALETTE, PALETTE, Look, colours
+from bfno.results.figures.style import MARKERS as FIGURE_MARKERS
 from bfno.results.record import read_run
 from bfno.results.report.drawings import (
-    PALETTE,
-    colours,
     confusion_matrix,
     loss_curves,
     metric_curves,
     nfe_curves,
 )
+from bfno.results.report.marks import MARKERS, mark
 from tests.results.runs import record, result, write_files, write_run
 
 CURVES = [loss_curves, metric_curves, nfe_curves]
@@ -62,6 +68,15 @@ def test_our_method_keeps_its_colour_whatever_it_is_compared_with(runs):
     assert len(set(colours(runs).values())) == 2
 
 
+def test_every_marker_of_the_figures_has_its_outline_on_a_page():
+    assert set(MARKERS) == set(FIGURE_MARKERS)
+
+
+def test_a_page_dashes_a_line_as_figures_do():
+    plain, dashed = Look(PALETTE[0], "o", "-"), Look(PALETTE[1], "s", (0, (5, 1.6)))
+    assert [mark(look, "a")["dashes"] for look in (plain, dashed)] == ["none", "10 3.2"]
+
+
 def test_seeds_of_a_method_share_one_line_and_one_name(runs):
     assert _texts(loss_curves(runs)).count("bfno-node") == 1
 
@@ -88,6 +103,59 @@ def test_losses_of_many_magnitudes_have_readable_ticks(tmp_path):
 def test_a_confusion_matrix_shows_counts_and_classes(runs):
     texts = _texts(confusion_matrix(runs[0]))
     assert {"cat", "dog", "8", "2", "1", "9", "true class", "predicted class"} <= set(texts)
+
+
+def _first_taken_for_last(folder, size: int) -> str:
+    """A matrix whose only count is where the first row and the last column meet."""
+    counts = [[0] * size for _ in range(size)]
+    counts[0][-1] = 7
+    names = [f"n{number}" for number in range(size)]
+    svg = confusion_matrix(read_run(write_run(folder, classes=names, confusion=counts)))
+    assert svg is not None
+    return svg
+
+
+def test_the_first_class_of_few_is_on_top(tmp_path):
+    svg = _first_taken_for_last(tmp_path, size=3)
+    side = float(re.findall(r'viewBox="0 0 ([\d.]+) ', svg)[0])
+    (place,) = re.findall(r'x="([\d.]+)" y="([\d.]+)"[^>]*>7</text>', svg)
+    x, y = map(float, place)
+    assert x > 0.6 * side and y < 0.4 * side
+
+
+def test_the_first_class_of_many_is_on_top(tmp_path):
+    svg = _first_taken_for_last(tmp_path, size=21)
+    image, content = re.findall(r'(<image [^>]*href="data:image/png;base64,([^"]+)"[^>]*>)', svg)[0]
+    opacity = np.asarray(Image.open(io.BytesIO(base64.b64decode(content))))[..., 3]
+    # matplotlib writes images upside down and has the reader turn them.
+    seen = opacity[::-1] if "scale(1 -1)" in image else opacity
+    rows, columns = np.nonzero(seen)
+    assert rows.max() < 0.1 * len(seen) and columns.min() > 0.9 * len(seen)
+
+
+def _brightness(colour: tuple[float, ...]) -> float:
+    parts = [one / 12.92 if one <= 0.04045 else ((one + 0.055) / 1.055) ** 2.4 for one in colour]
+    return sum(part * weight for part, weight in zip(parts, (0.2126, 0.7152, 0.0722), strict=True))
+
+
+@pytest.mark.parametrize("dark", [False, True])
+def test_counts_can_be_read_on_the_strongest_cell(tmp_path, dark):
+    from matplotlib.colors import to_rgb
+
+    svg = _first_taken_for_last(tmp_path, size=3)
+    assert "fill: var(--ink" in re.findall(r"<text [^>]*>7</text>", svg)[0]
+    share = max(map(float, re.findall(r"fill-opacity: ([\d.]+)", svg)))
+    sheet = resources.files("bfno.results.report").joinpath("report.css").read_text()
+    ink, paper = (
+        to_rgb(re.findall(rf"--{name}: light-dark\((#\w+), (#\w+)\)", sheet)[0][dark])
+        for name in ("ink", "paper")
+    )
+    cell = to_rgb((DARK_PALETTE if dark else PALETTE)[0])
+    behind = tuple(
+        share * one + (1 - share) * other for one, other in zip(cell, paper, strict=True)
+    )
+    low, high = sorted((_brightness(ink), _brightness(behind)))
+    assert (high + 0.05) / (low + 0.05) >= 4.5
 
 
 def test_a_hundred_classes_fit_into_one_image(tmp_path):

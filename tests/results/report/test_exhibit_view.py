@@ -22,7 +22,7 @@ def _shown(tmp_path, **changes) -> ShownFlow:
         write_exhibit(tmp_path, flow={**content["flow"], **changes})
     exhibit = read_exhibit(tmp_path)
     assert exhibit is not None
-    return ShownFlow("m", {"hue": 0, "form": 0, "anchor": "run-1"}, RUN, exhibit.flow)
+    return ShownFlow("m", {}, RUN, exhibit.flow)
 
 
 def test_steps_are_placed_on_the_way_of_the_slider(tmp_path):
@@ -43,7 +43,19 @@ def test_the_slider_has_the_times_of_the_method_with_the_most(tmp_path):
     view, data = flow_view(shown), flow_data(shown)
     assert view is not None and data is not None
     assert view["times"] == data["times"] == [0, 0.25, 0.5, 0.75, 1]
-    assert [len(method["times"]) for method in data["methods"]] == [2, 5]
+    assert [[moment["at"] for moment in method] for method in data["methods"]] == [
+        [0, 0, 0, 1, 1],  # the nearest frame that there is
+        [0, 0.25, 0.5, 0.75, 1],
+    ]
+
+
+def test_each_place_of_the_slider_knows_its_step(tmp_path):
+    data = flow_data([_shown(tmp_path, steps=[0.0, 0.25, 0.6, 1.0])])
+    assert data is not None
+    assert [moment["step"] for moment in data["methods"][0]] == [
+        *("step 1 of 3", "step 2 of 3", "step 2 of 3", "step 3 of 3"),
+        "step 3 of 3",
+    ]
 
 
 def test_nothing_to_watch_is_no_slider(tmp_path):
@@ -66,7 +78,10 @@ def test_bars_are_the_classes_that_are_likely_at_some_time_and_the_true_one():
         *(("2", False, 0.6), ("3", False, 0.4), ("7", True, 0.0)),
         ("1", False, 0.0),
     ]
-    assert data["methods"][0]["images"] == [[[0.0, 0.3, 0.0, 0.5], [0.6, 0.4, 0.0, 0.0]]]
+    assert [moment["shares"] for moment in data["methods"][0]] == [
+        [[0.0, 0.3, 0.0, 0.5]],
+        [[0.6, 0.4, 0.0, 0.0]],
+    ]
 
 
 def test_what_is_no_number_neither_breaks_the_slider_nor_its_bars(tmp_path):
@@ -75,8 +90,8 @@ def test_what_is_no_number_neither_breaks_the_slider_nor_its_bars(tmp_path):
     shown = [_shown(tmp_path, images=images, steps=[0.0, math.inf, 1.0])]
     data = flow_data(shown)
     assert data is not None
-    assert data["methods"][0]["steps"] == [0.0, 1.0]
-    assert sorted(data["methods"][0]["images"][0][0]) == [0.0, 1.0]
+    assert data["methods"][0][0]["step"] == "step 1 of 1"
+    assert set(data["methods"][0][0]["shares"][0]) == {None, 1.0}
     assert flow_view([_shown(tmp_path, times=[0, 0.25, math.nan, 0.75, 1])]) is None
 
 
@@ -85,6 +100,8 @@ def test_errors_say_what_was_taken_for_what():
     assert found == {"image": "png", "caption": "cat taken for dog, 93\xa0% sure"}
     (unnamed,) = mistakes_view([Mistake("png", 5, 1, 1.0)], RUN)
     assert unnamed["caption"] == "5 taken for dog, 100\xa0% sure"
+    (unsure,) = mistakes_view([Mistake("png", 0, 1, math.nan)], RUN)
+    assert unsure["caption"] == "cat taken for dog, –\xa0% sure"
 
 
 def test_points_fill_the_plane_with_glyphs_of_their_class():

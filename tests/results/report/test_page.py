@@ -1,6 +1,7 @@
 import base64
 import hashlib
 import json
+import math
 import os
 import re
 from collections import Counter
@@ -10,8 +11,10 @@ from pathlib import Path
 import pytest
 
 from bfno.errors import ConfigError, DataError
+from bfno.results.figures.style import PALETTE
 from bfno.results.report.page import write_report
-from tests.results.exhibits import write_exhibit
+from bfno.results.report.run import EXAMINED
+from tests.results.exhibits import exhibit, write_exhibit
 from tests.results.runs import epoch_lines, record, result, write_files, write_run
 
 TAGS = ["script", "img", "svg", "iframe", "body", "math", "object", "a", "style", "input"]
@@ -60,6 +63,7 @@ OURS |= {"table", "thead", "tbody", "tr", "th", "td", "dl", "dt", "dd", "figure"
 OURS |= {"svg", "defs", "g", "path", "text", "use", "clippath", "rect", "image", "line"}
 OURS |= {"noscript", "button", "select", "option", "label", "output", "ul", "li", "b"}
 OURS |= {"circle", "polyline", "figcaption"}
+LINES = epoch_lines({"test_accuracy": 0.9}, epochs=1)
 SCRIPTS = 2  # the data and the one that runs
 
 
@@ -74,7 +78,8 @@ def _assert_harmless(page: str) -> None:
     assert nodes.tags["script"] == SCRIPTS
     assert nodes.tags["img"] == page.count('src="data:image/png;base64,')
     sliders = page.count('<input type="range"')
-    assert nodes.tags["input"] == nodes.tags["select"] + sliders  # a box to tick for each choice
+    boxes = nodes.tags["select"] + 1  # one for each choice, one for light and dark
+    assert nodes.tags["input"] == boxes + sliders
     assert page.count("<style>") == 1
 
 
@@ -178,7 +183,7 @@ def test_each_run_is_told_in_full(tmp_path):
     nodes = _Nodes(_page([write_run(tmp_path)], tmp_path / "report.html"))
     for text in (
         "bfno train digits/bfno-node --scale cpu --seed 7",
-        "2 of 3, by validation_accuracy",
+        "2 of 3, by validation accuracy",
         "dopri5",
         "2.13.0",
         "predicted class",
@@ -186,6 +191,74 @@ def test_each_run_is_told_in_full(tmp_path):
         "a7adaec3f0c5",
     ):
         assert text in nodes.text
+
+
+def test_colours_are_dealt_for_each_task_anew(tmp_path):
+    methods = [f"m{number}" for number in range(len(PALETTE))]
+    folders = [
+        write_files(tmp_path / data / name, {**record(data, name), "confusion": []}, lines=LINES)
+        for data in ("one", "two")
+        for name in (methods if data == "two" else [f"x{name}" for name in methods])
+    ]
+    page = _page(folders, tmp_path / "report.html")
+    for section in page.split('<section id="task-')[1:]:
+        legend = section[section.index('class="legend"') : section.index('class="charts"')]
+        lines = re.findall(r'class="curve ink-(\d+)" stroke-dasharray="([^"]+)"', legend)
+        assert len({hue for hue, _ in lines}) == len(methods)
+        assert ("0", "none") in lines and len({dashes for _, dashes in lines}) > 1
+
+
+def test_variants_of_one_method_are_told_apart_in_their_headings(tmp_path):
+    folders = [
+        write_files(tmp_path / str(width), {**record(), "config": {"model": {"width": width}}})
+        for width in (32, 64)
+    ]
+    text = _Nodes(_page(folders, tmp_path / "report.html")).text
+    for width in (32, 64):
+        assert f"bfno-node (model.width={width}) on digits, seed 7" in text
+
+
+def test_errors_are_of_the_images_that_were_looked_at(tmp_path):
+    from bfno.train.images.exhibit import _IMAGES
+
+    assert EXAMINED == _IMAGES
+    few, many = (
+        write_run(tmp_path),
+        write_run(tmp_path, method="node", confusion=[[900, 300], [1, 9]]),
+    )
+    for folder in (few, many):
+        write_exhibit(folder)
+    text = _Nodes(_page([few, many], tmp_path / "report.html")).text
+    assert "The errors that it is surest of, among 20 test images." in text
+    assert "The errors that it is surest of, among 1,000 test images." in text
+
+
+def test_the_top_says_what_the_scale_and_the_abbreviations_mean(tmp_path):
+    folders = [write_run(tmp_path), write_run(tmp_path, "letters")]
+    text = _Nodes(_page(folders, tmp_path / "report.html")).text
+    assert text.index("classify images") < text.index("Scale cpu: ") < text.index("press a heading")
+    for once in ("Scale cpu: ", "NFE, the number of function evaluations, "):
+        assert text.count(once) == 1
+
+
+def test_what_is_no_number_is_a_dash(tmp_path):
+    folder = write_run(tmp_path)
+    flow = exhibit()["flow"]
+    flow["images"][0]["probabilities"] = [[math.nan, math.nan]] * len(flow["times"])
+    write_exhibit(folder, flow=flow)
+    page = _page([folder], tmp_path / "report.html")
+    assert page.count('style="--share: 0"><span>') == 2 + 1  # and what is sure not to be it
+    assert page.count("<b>–</b>") == 2
+
+
+def test_the_slider_names_its_times_and_the_states_their_seed(tmp_path):
+    folder = write_run(tmp_path)
+    flow = {**exhibit()["flow"], "times": [0, 0.5, 1, 1.5, 2.5]}
+    write_exhibit(folder, flow=flow)
+    page = _page([folder], tmp_path / "report.html")
+    assert 'aria-label="Time from h(0) to h(2.5)"' in page
+    states = page[page.index('<div class="states') :]
+    assert 'bfno-node<span class="soft">seed 7</span></h4>' in states
 
 
 def test_runs_of_different_tasks_share_a_page(tmp_path):

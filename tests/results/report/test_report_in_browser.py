@@ -7,7 +7,7 @@ import pytest
 from bfno.results.report.page import write_report
 from tests.results.browser import CHROMIUM, browser
 from tests.results.exhibits import exhibit, write_exhibit
-from tests.results.runs import epoch_lines, record, result, write_files, write_run
+from tests.results.runs import record, result, write_files, write_run
 
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="chromium is not installed")
 
@@ -15,10 +15,11 @@ CURVES = "document.querySelectorAll('.chart:first-child .curve[data-method=\"{}\
 LEVELS = "[...document.querySelectorAll('.chart:first-child .level')].map(node => node.textContent)"
 HEIGHTS = LEVELS.replace("node.textContent", "node.getBoundingClientRect().y")
 TIP = "document.querySelector('.plot output')"
-CLOCK = "document.querySelector('.time output').textContent"
-FIRST_FRAME = "getComputedStyle(document.querySelector('.frame')).backgroundPositionX"
+CLOCK = "document.querySelector('.clock').textContent"
+FIRST_FRAME = "getComputedStyle(document.querySelector('.frame:last-child')).backgroundPositionX"
 STEPS = "[...document.querySelectorAll('.step')].map(node => node.textContent)"
 BAR = "document.querySelector('.bar.true b').textContent"
+SHOWN_COUNT = "[...document.querySelectorAll('{}')].filter(node => node.checkVisibility()).length"
 SHOWN = (CLOCK, FIRST_FRAME, BAR)
 
 
@@ -141,17 +142,6 @@ def test_another_metric_and_a_logarithmic_axis_can_be_chosen(page):
     ]
 
 
-def test_values_that_differ_by_rounding_alone_are_drawn_as_one_level(opened, tmp_path):
-    lines = [
-        line.replace("0.3", "0.30000000000000004")
-        for line in epoch_lines({"test_accuracy": 0.3}, 1)
-    ]
-    lines.append(lines[0].replace("0.30000000000000004", "0.3").replace('"epoch": 1', '"epoch": 2'))
-    folder = write_files(tmp_path / "run", {**record(), "result": {"test_accuracy": 0.3}}, lines)
-    opened.open(write_report([folder], tmp_path / "report.html"))
-    assert "0.4" in opened.find(LEVELS) and opened.find(CURVES.format(0)) == 1
-
-
 def test_the_pointer_reads_the_nearest_point(page):
     place = page.find(
         "(() => { document.querySelector('.chart').scrollIntoView();"
@@ -164,9 +154,73 @@ def test_the_pointer_reads_the_nearest_point(page):
     assert page.find(f"{TIP}.hidden") is False
     page.mouse("mouseMoved", 2, 2)
     assert page.find(f"{TIP}.hidden") is True
-    touch = {"type": "touchStart", "touchPoints": [{"x": place[0], "y": place[1]}]}
-    page.send("Input.dispatchTouchEvent", **touch)
-    page.wait_for(f"!{TIP}.hidden")
+
+
+def test_what_a_finger_reads_stays_when_it_is_lifted(page):
+    page.resize(390)
+    page.settle()
+    page.touch(*page.middle(".chart:first-child .marker"))
+    assert page.find(f"{TIP}.hidden") is False
+    assert page.find(f"{TIP}.textContent") == "bfno-node, mean of 2 seeds, epoch 1: 0.3200"
+    page.touch(*page.middle("h1"))
+    assert page.find(f"{TIP}.hidden") is True
+
+
+def test_curves_that_lie_on_each_other_are_all_read(page):
+    place = page.middle(".chart:nth-child(2) .marker")
+    page.mouse("mouseMoved", *place)
+    assert page.find("document.querySelectorAll('.plot output')[1].textContent").split("\n") == [
+        "bfno-node, mean of 2 seeds, epoch 1: 6.833",
+        "node, seed 7, epoch 1: 6.833",
+    ]
+
+
+HEADS = "[...document.querySelectorAll('.sortable th')].map(head => head.ariaSort)"
+FIRST_CELLS = (
+    "[...document.querySelectorAll('.sortable tbody tr')].map(row => row.cells[0].innerText.trim())"
+)
+
+
+def test_a_press_on_a_heading_sorts_the_methods(opened, tmp_path):
+    speeds = {"slow": [1129.4], "middle": [17.0, 21.0], "quick": [9.5], "none": [None]}
+    folders = [
+        write_run(tmp_path, method=method, seed=seed, seconds=one)
+        for method, times in speeds.items()
+        for seed, one in enumerate(times)
+    ]
+    opened.resize(1280)
+    opened.open(write_report(folders, tmp_path / "report.html"))
+    keys = opened.find(
+        "[...document.querySelectorAll('.sortable th')].map(head => head.textContent)"
+    )
+    place = keys.index("seconds")
+    opened.click(f".sortable th:nth-child({place + 1}) button")
+    assert opened.find(FIRST_CELLS) == ["quick", "middle", "slow", "none"]
+    assert opened.find(HEADS)[place] == "ascending"
+    opened.press(" ")  # the heading that was pressed has the keyboard
+    assert opened.find(FIRST_CELLS) == ["slow", "middle", "quick", "none"]
+    opened.click(".sortable th button")
+    assert opened.find(FIRST_CELLS) == ["middle", "none", "quick", "slow"]
+    assert [one for one in opened.find(HEADS) if one] == ["ascending"]
+    assert opened.problems == []
+
+
+def test_a_phone_shows_the_result_of_a_method_with_a_long_name(opened, tmp_path):
+    long = "a-method-with-a-name-that-somebody-typed-and-nobody-can-remember"
+    folders = [
+        write_files(tmp_path / name, {**record(), "method": name}) for name in ("node", long)
+    ]
+    opened.resize(390)
+    opened.open(write_report(folders, tmp_path / "report.html"))
+    edges = (
+        "[...document.querySelectorAll('.sortable tr')]"
+        ".map(row => row.cells[1].getBoundingClientRect().right)"
+    )
+    assert max(opened.find(edges)) <= 390
+    opened.find("document.querySelector('.scroll').scrollTo(500, 0)")
+    first = "document.querySelector('.sortable td').getBoundingClientRect().left"
+    assert 0 <= opened.find(first) < 30
+    assert opened.find("document.documentElement.scrollWidth") <= 390
 
 
 @pytest.mark.slow
@@ -182,17 +236,13 @@ def test_the_arrow_keys_read_the_points(page):
 
 @pytest.mark.slow
 def test_the_keyboard_reaches_every_control(page):
-    reached = set()
-    for _ in range(30):
+    controls = "document.querySelectorAll('button, select, input, summary, .plot svg, .scroll, a')"
+    page.find(f"window.left = new Set([...{controls}].filter(node => node.checkVisibility())), 1")
+    assert page.find("left.size") > 20
+    for _ in range(page.find("left.size") + 5):
         page.press("Tab")
-        reached.add(
-            page.find("(document.activeElement.className || document.activeElement.tagName) + ''")
-        )
-    kinds = page.find(
-        "[...document.querySelectorAll('button, select, input, summary, .plot svg')].length"
-    )
-    assert kinds <= 30
-    assert {"live", "method", "BUTTON", "SELECT", "INPUT", "play", "SUMMARY"} <= reached
+        page.find("left.delete(document.activeElement)")
+    assert page.find("[...left].map(node => node.outerHTML.slice(0, 80))") == []
 
 
 @pytest.mark.parametrize("width", [390, 1280])
@@ -258,16 +308,30 @@ def test_paper_is_white_and_keeps_the_curves(page):
     page.settle()
     assert page.find("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
     assert page.find(CURVES.format(0)) == 3
+    assert page.find(SHOWN_COUNT.format(".frame")) == 12  # two methods, two images, three times
+    widths = "getComputedStyle(document.querySelector('.charts')).gridTemplateColumns.split(' ')"
+    assert len(page.find(widths)) == 1
     play = "getComputedStyle(document.querySelector('.play')).visibility"
     assert page.find(play) == "hidden"
 
 
+@pytest.mark.slow
+def test_paper_shows_where_the_states_end_and_the_runs_that_were_unfolded(page):
+    page.click("summary")
+    page.send("Page.printToPDF")
+    assert [page.find(one) for one in SHOWN] == ["t = 1.00", "100%", "100 %"]
+    page.prefer(media="print")
+    page.settle()
+    folded = "[...document.querySelectorAll('.body')].map(node => node.checkVisibility({}))"
+    visible = folded.format("{contentVisibilityAuto: true}")
+    assert page.find(visible) == [False, True, True]
+
+
 def test_without_scripts_figures_and_three_states_show(opened, report):
     opened.open(report, scripts=False)
-    shown = "[...document.querySelectorAll('{}')].filter(node => node.checkVisibility()).length"
-    assert opened.find(shown.format("noscript figure")) == 3
-    assert opened.find(shown.format(".frame")) == 12  # two methods, two images, three times
-    assert opened.find(shown.format("button, select, input")) == 0
+    assert opened.find(SHOWN_COUNT.format("noscript figure")) == 3
+    assert opened.find(SHOWN_COUNT.format(".frame")) == 12  # two methods, two images, three times
+    assert opened.find(SHOWN_COUNT.format("button, select, input:not(#theme)")) == 0
     assert opened.find("document.documentElement.scrollWidth") <= 1280
 
 

@@ -55,8 +55,10 @@ def curves(groups: Sequence[Replicates], keys: Sequence[str]) -> list[dict[str, 
         for run, points in zip(group.runs, seeds, strict=True):
             found.append(_curve(place, f"seed {run.seed}", single, points))
         if not single:
-            mean = {key: mean_points(group, key) for key in keys}
-            found.append(_curve(place, f"mean of {len(seeds)} seeds", True, mean))
+            found += [
+                _curve(place, name, True, {key: mean_points(group, key) for key in alike})
+                for name, alike in _mean_names(group, keys).items()
+            ]
     return found
 
 
@@ -83,6 +85,16 @@ def _learning(runs: Sequence[RunResult]) -> dict[str, str]:
         for name, title in names.items()
         for split, words in _SPLITS.items()
     }
+
+
+def _mean_names(group: Replicates, keys: Sequence[str]) -> dict[str, list[str]]:
+    """Metrics by what their mean is of: not every seed need have recorded every one."""
+    found: dict[str, list[str]] = {}
+    for key in keys:
+        seeds = [run.seed for run in group.runs if _points(run, key)]
+        name = f"seed {seeds[0]}" if len(seeds) == 1 else f"mean of {len(seeds)} seeds"
+        found.setdefault(name, []).extend([key] if seeds else [])
+    return {name: alike for name, alike in found.items() if alike}
 
 
 def _curve(place: int, name: str, main: bool, points: dict[str, list[Point]]) -> dict[str, Any]:

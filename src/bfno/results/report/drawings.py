@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from bfno.results.figures.curves import draw_series, epoch_points, scale_epochs
@@ -12,8 +13,8 @@ from bfno.results.figures.style import (
     INK,
     PALETTE,
     Look,
-    colours,
     drawing,
+    looks,
     short_name,
     svg_element,
 )
@@ -24,26 +25,23 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 __all__ = [
-    "PALETTE",
-    "colours",
     "confusion_matrix",
-    "drawing",
     "loss_curves",
     "metric_curves",
     "nfe_curves",
-    "svg_element",
 ]
 
 _MOST_CLASSES_WITH_NUMBERS = 20
+# Cells with numbers are no darker than this: text can be read on them, on a light and a dark page.
+_STRONGEST_BEHIND_NUMBERS = 0.6
 _CURVE_WIDTH, _CURVE_HEIGHT, _LEGEND_ROW = 4.2, 3.0, 0.19  # inches
 
 
-def loss_curves(runs: Sequence[RunResult], palette: dict[str, str] | None = None) -> str | None:
+def loss_curves(runs: Sequence[RunResult]) -> str | None:
     """Loss against epochs, in training and on samples held out.
 
     Args:
         runs: Runs of one task; those that differ in their seed alone become a mean and a band.
-        palette: The colour of each method, as from `colours`.
 
     Returns:
         SVG text; none if there is nothing to draw.
@@ -53,23 +51,23 @@ def loss_curves(runs: Sequence[RunResult], palette: dict[str, str] | None = None
         # These train on more than the labels; what is held out is judged by the labels alone.
         held_out = {key: name for key, name in keys.items() if key != "train_loss"}
         keys, unit = {"train_cross_entropy": "training"} | held_out, "cross-entropy of the labels"
-    return _curves(runs, palette, "Loss", unit, keys)
+    return _curves(runs, "Loss", unit, keys)
 
 
-def metric_curves(runs: Sequence[RunResult], palette: dict[str, str] | None = None) -> str | None:
+def metric_curves(runs: Sequence[RunResult]) -> str | None:
     """The headline metric against epochs; arguments and result as for `loss_curves`."""
     metric = runs[0].headline if runs else None
     if metric is None or metric.name == "loss":
         return None
     title = metric.title.removeprefix("test ")
     splits = _splits(runs, metric.name)
-    return _curves(runs, palette, title[0].upper() + title[1:], title, splits)
+    return _curves(runs, title[0].upper() + title[1:], title, splits)
 
 
-def nfe_curves(runs: Sequence[RunResult], palette: dict[str, str] | None = None) -> str | None:
+def nfe_curves(runs: Sequence[RunResult]) -> str | None:
     """Function evaluations against epochs; arguments and result as for `loss_curves`."""
     passes = {"forward_nfe": "forward", "backward_nfe": "backward"}
-    return _curves(runs, palette, "NFE", "function evaluations a solve", passes)
+    return _curves(runs, "NFE", "function evaluations a solve", passes)
 
 
 def confusion_matrix(run: RunResult) -> str | None:
@@ -90,7 +88,7 @@ def confusion_matrix(run: RunResult) -> str | None:
             axes.set_xticks(range(size), names, rotation=90 if upright else 0)
             axes.set_yticks(range(size), names)
         axes.set(xlabel="predicted class", ylabel="true class", aspect="equal")
-        axes.invert_yaxis()
+        axes.set_ylim(size - 0.5, -0.5)  # the first class on top
         axes.grid(visible=False)
         axes.spines[:].set_visible(False)
         axes.tick_params(length=0)
@@ -106,13 +104,7 @@ def _splits(runs: Sequence[RunResult], name: str) -> dict[str, str]:
     return {f"{split}_{name}": names[split] for split in found[:2]}
 
 
-def _curves(
-    runs: Sequence[RunResult],
-    palette: dict[str, str] | None,
-    title: str,
-    unit: str,
-    keys: dict[str, str],
-) -> str | None:
+def _curves(runs: Sequence[RunResult], title: str, unit: str, keys: dict[str, str]) -> str | None:
     groups = replicates(runs)
     series = [
         (group, key, points)
@@ -122,21 +114,20 @@ def _curves(
     ]
     if not series:
         return None
-    palette = palette or colours(runs)
-    labels = list(dict.fromkeys(group.label for group in groups))
+    given = looks(group.label for group in groups)
+    methods = {group.label: given[group.label] for group in groups}
     dashes = dict(zip(keys, ("-", (0, (4, 2))), strict=False))
     alt = f"{title} on {groups[0].task[0]}: {unit} against epochs"
     with drawing(f"{alt}, {groups[0].task}") as (figure, written):
-        columns, rows = _legend_shape(labels)
+        columns, rows = _legend_shape(list(methods))
         figure.set_size_inches(_CURVE_WIDTH, _CURVE_HEIGHT + _LEGEND_ROW * rows)
         axes = figure.subplots()
         for group, key, points in series:
-            draw_series(axes, points, Look(palette[group.label], "o", dashes[key]))
+            draw_series(axes, points, replace(methods[group.label], dashes=dashes[key]))
         scale_epochs(axes, [point for _, _, points in series for point in points])
         axes.set_title(title)
         axes.set(xlabel="epoch", ylabel=unit)
         used = [key for key in keys if any(key == other for _, other, _ in series)]
-        methods = {label: palette[label] for label in labels}
         _add_legends(axes, methods, {keys[key]: dashes[key] for key in used}, columns)
     return svg_element(written.getvalue().decode(), alt)
 
@@ -147,14 +138,19 @@ def _legend_shape(labels: list[str]) -> tuple[int, int]:
     return columns, math.ceil(len(labels) / columns)
 
 
-def _add_legends(axes: Axes, methods: dict[str, str], styles: dict[str, Any], columns: int) -> None:
-    """Colours tell the methods, below; dashes what was measured, on the line of the title."""
+def _add_legends(
+    axes: Axes, methods: dict[str, Look], styles: dict[str, Any], columns: int
+) -> None:
+    """Colours and markers tell the methods, below; dashes what was measured, by the title."""
     from matplotlib.lines import Line2D
 
     dashes = [Line2D([], [], color=INK, linestyle=style) for style in styles.values()]
     corner = {"loc": "lower right", "bbox_to_anchor": (1, 1), "borderaxespad": 0.2}
     axes.legend(dashes, list(styles), ncols=len(styles), **corner)
-    lines = [Line2D([], [], color=colour, linewidth=3) for colour in methods.values()]
+    lines = [
+        Line2D([], [], color=look.colour, marker=look.marker, linewidth=2)
+        for look in methods.values()
+    ]
     names = [short_name(label) for label in methods]
     axes.figure.legend(lines, names, loc="outside lower left", ncols=columns)
 
@@ -164,10 +160,13 @@ def _draw_counts(axes: Axes, counts: list[list[int]]) -> None:
     from matplotlib.colors import to_rgb
 
     size = len(counts)
-    shares = [[count / max(sum(row), 1) for count in row] for row in counts]
-    # Opacity, not a colour map: an empty cell then has the colour of the page, light or dark.
-    cells = [[(*to_rgb(PALETTE[0]), share) for share in row] for row in shares]
     small = size <= _MOST_CLASSES_WITH_NUMBERS
+    strongest = _STRONGEST_BEHIND_NUMBERS if small else 1.0
+    # Opacity, not a colour map: an empty cell then has the colour of the page, light or dark.
+    cells = [
+        [(*to_rgb(PALETTE[0]), strongest * count / max(sum(row), 1)) for count in row]
+        for row in counts
+    ]
     if not small:
         axes.imshow(cells, interpolation="nearest")
         return
@@ -175,6 +174,5 @@ def _draw_counts(axes: Axes, counts: list[list[int]]) -> None:
     axes.pcolormesh(edges, edges, cells, edgecolors=FAINT, linewidth=0.5)
     for row, column in ((row, column) for row in range(size) for column in range(size)):
         if counts[row][column]:
-            colour = "white" if shares[row][column] > 0.5 else INK
-            text = {"ha": "center", "va": "center", "color": colour, "fontsize": 8.5}
+            text = {"ha": "center", "va": "center", "fontsize": 8.5}
             axes.text(column, row, str(counts[row][column]), **text)

@@ -19,6 +19,8 @@ _MOST_BARS = 4
 _PLANE, _MARGIN = 400, 12
 _CLASS_COLOURS = 10
 _SHORT_NAME = 2
+# By this much a step that ends at a time may seem to end after it.
+_ROUNDING = 1e-9
 _RAISED = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 _SPECTRUM_WIDTH, _SPECTRUM_HEIGHT = 240, 120
 
@@ -56,19 +58,13 @@ def flow_view(shown: Sequence[ShownFlow]) -> dict[str, Any] | None:
 
 
 def flow_data(shown: Sequence[ShownFlow]) -> dict[str, Any] | None:
-    """What the script needs to move the slider: times, steps and probabilities of each method."""
+    """What the script needs to move the slider: times, and what each method shows at each."""
     watched = _watched(shown)
     if not watched:
         return None
-    methods = [
-        {
-            "times": one.flow.times,
-            "steps": _finite(one.flow.steps),
-            "images": [_bar_heights(image) for image in one.flow.images],
-        }
-        for one in watched
-    ]
-    return {"times": _finest_times(watched), "methods": methods}
+    times = _finest_times(watched)
+    moments = [[_moment(one.flow, time) for time in times] for one in watched]
+    return {"times": times, "methods": moments}
 
 
 def mistakes_view(mistakes: Sequence[Mistake], run: RunResult) -> list[dict[str, str]]:
@@ -162,15 +158,35 @@ def _finest_times(shown: Sequence[ShownFlow]) -> list[float]:
     return max((one.flow.times for one in shown), key=len)
 
 
+def _moment(flow: Flow, time: float) -> dict[str, Any]:
+    """Where in the strip of frames a time is, in which step, and what the head says there."""
+    frame = min(range(len(flow.times)), key=lambda place: abs(flow.times[place] - time))
+    begun = sum(start <= time + _ROUNDING for start in _finite(flow.steps))
+    count = _step_count(flow)
+    return {
+        "at": frame / max(len(flow.times) - 1, 1),
+        "step": f"step {min(max(begun, 1), count)} of {count}",
+        "shares": [
+            [_share(image.probabilities[frame][place]) for place in _bars(image)]
+            for image in flow.images
+        ],
+    }
+
+
+def _step_count(flow: Flow) -> int:
+    return max(len(_finite(flow.steps)) - 1, 1)
+
+
 def _method_view(shown: ShownFlow) -> dict[str, Any]:
     flow, steps = shown.flow, _finite(shown.flow.steps)
     first, last = flow.times[0], flow.times[-1]
     span = (last - first) or 1.0
     return {
         "label": shown.label,
+        "seed": shown.run.seed,
         "mark": shown.mark,
         "ticks": [round(100 * (step - first) / span, 3) for step in steps],
-        "steps": max(len(steps) - 1, 1),
+        "steps": _step_count(flow),
         "frames": len(flow.times),
         "aspect": f"{flow.width} / {flow.height}",
         "images": [_image_view(image, shown.run) for image in flow.images],
@@ -200,13 +216,8 @@ def _bars(image: FlowImage) -> list[int]:
     return sorted(likely[:_MOST_BARS], key=lambda place: -rows[-1][place])
 
 
-def _bar_heights(image: FlowImage) -> list[list[float]]:
-    shown = _bars(image)
-    return [[_share(row[place]) for place in shown] for row in image.probabilities]
-
-
-def _share(value: float) -> float:
-    return round(min(max(value, 0.0), 1.0), 4) if math.isfinite(value) else 0.0
+def _share(value: float) -> float | None:
+    return round(min(max(value, 0.0), 1.0), 4) if math.isfinite(value) else None
 
 
 def _fitted(values: list[float]) -> list[float]:
@@ -237,4 +248,5 @@ def _power(exponent: int) -> str:
 
 
 def _percent(share: float) -> str:
-    return f"{100 * share:.0f}\N{NO-BREAK SPACE}%"
+    number = f"{100 * share:.0f}" if math.isfinite(share) else "–"
+    return f"{number}\N{NO-BREAK SPACE}%"

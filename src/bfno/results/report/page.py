@@ -20,9 +20,11 @@ from bfno.results.record import RunResult, read_runs
 from bfno.results.report import drawings
 from bfno.results.report.chart_data import charts, curves
 from bfno.results.report.exhibit_view import ShownFlow, flow_data, flow_view
+from bfno.results.report.marks import mark
+from bfno.results.report.method_table import method_table
 from bfno.results.report.run import Pictures, portable, read_pictures, run_view, setting_text
-from bfno.results.report.summary import summary
-from bfno.results.tables import Replicates, comparison, replicates
+from bfno.results.report.summary import listed, scale_notes, subtitle, summary
+from bfno.results.tables import Replicates, replicates
 
 __all__ = ["check_page", "render_report", "write_report"]
 
@@ -117,6 +119,9 @@ def _digest(script: str) -> str:
     return base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
 
 
+Task = tuple[str, str, str]
+
+
 @dataclass(frozen=True)
 class _Shown:
     """The runs of a page in its order, and what else there is of each, by its identity.
@@ -127,21 +132,17 @@ class _Shown:
     groups: list[Replicates]
     pictures: dict[int, Pictures]
     exhibits: dict[int, Exhibit | None]
-    palette: dict[str, str]
+    looks: dict[Task, dict[str, style.Look]]
 
     @property
     def ordered(self) -> list[RunResult]:
-        return [run for group in self.groups for run in group.runs]
+        return _runs(self.groups)
 
-    def mark(self, label: str, run: RunResult) -> dict[str, Any]:
-        """The colour and dashes of a method, and where on the page to find a run of it."""
+    def mark(self, group: Replicates, run: RunResult) -> dict[str, Any]:
+        """How a method is drawn among those of its task, and where on the page a run of it is."""
         # By place, not by name: a name may hold anything.
         place = next(place for place, other in enumerate(self.ordered, 1) if other is run)
-        return {
-            "hue": style.PALETTE.index(self.palette[label]),
-            "form": list(self.palette).index(label),
-            "anchor": f"run-{place}",
-        }
+        return mark(self.looks[group.task][group.label], f"run-{place}")
 
 
 def _shown(
@@ -150,31 +151,40 @@ def _shown(
     exhibits: Sequence[Exhibit | None],
 ) -> _Shown:
     runs = [replace(run, experiment=portable(run.experiment)) for run in runs]
+    groups = replicates(runs)
     return _Shown(
-        replicates(runs),
+        groups,
         {id(run): picture for run, picture in zip(runs, pictures, strict=True)},
         {id(run): exhibit for run, exhibit in zip(runs, exhibits, strict=True)},
-        style.colours(runs),
+        {task: style.looks(one.label for one in members) for task, members in _by_task(groups)},
     )
+
+
+def _by_task(groups: list[Replicates]) -> list[tuple[Task, list[Replicates]]]:
+    return [(task, list(one)) for task, one in groupby(groups, key=lambda group: group.task)]
+
+
+def _runs(groups: list[Replicates]) -> list[RunResult]:
+    return [run for group in groups for run in group.runs]
 
 
 def _content(shown: _Shown) -> dict[str, Any]:
     """All that the template shows."""
     ordered = shown.ordered
-    by_task = groupby(shown.groups, key=lambda group: group.task)
-    tasks = [_task(list(members), shown) for _, members in by_task]
+    tasks = [_task(members, shown) for _, members in _by_task(shown.groups)]
     data = list(dict.fromkeys(run.data for run in ordered))
-    methods = _count(len(shown.palette), "method")
     return {
-        "title": f"Results on {_listed(data)}",
-        "subtitle": f"{_count(len(ordered), 'run')} of {methods}",
+        "title": f"Results on {listed(data)}",
+        "subtitle": subtitle(shown.groups),
+        "scales": scale_notes(shown.groups),
         "palette": list(zip(style.PALETTE, style.DARK_PALETTE, strict=True)),
         "tasks": tasks,
         "data": [{"curves": task["curves"], "flow": task["flow_data"]} for task in tasks],
         "runs": [
             run_view(
                 run,
-                shown.mark(group.label, run),
+                group.label,
+                shown.mark(group, run),
                 shown.pictures[id(run)],
                 shown.exhibits[id(run)],
             )
@@ -186,9 +196,9 @@ def _content(shown: _Shown) -> dict[str, Any]:
 
 
 def _task(groups: list[Replicates], shown: _Shown) -> dict[str, Any]:
-    runs = [run for group in groups for run in group.runs]
+    runs = _runs(groups)
     draw = (drawings.loss_curves, drawings.metric_curves, drawings.nfe_curves)
-    drawn = [curve(runs, shown.palette) for curve in draw]
+    drawn = [curve(runs) for curve in draw]
     data, scale, protocol = groups[0].task
     choices = charts(runs)
     watched = _watched(groups, shown)
@@ -196,8 +206,8 @@ def _task(groups: list[Replicates], shown: _Shown) -> dict[str, Any]:
         "title": f"{data}, scale {scale}" + (protocol and f", protocol {protocol}"),
         "protocol": _PROTOCOLS.get(protocol, ""),
         "summary": summary(groups),
-        "table": comparison(runs),
-        "marks": [shown.mark(group.label, group.runs[0]) for group in groups],
+        "table": method_table(groups),
+        "marks": [shown.mark(group, group.runs[0]) for group in groups],
         "methods": [group.label for group in groups],
         "figures": [figure for figure in drawn if figure],
         "charts": choices,
@@ -217,13 +227,5 @@ def _watched(groups: list[Replicates], shown: _Shown) -> list[ShownFlow]:
         exhibits = ((run, shown.exhibits[id(run)]) for run in group.runs)
         run, exhibit = next(((run, one) for run, one in exhibits if one), (None, None))
         if run is not None and exhibit is not None:
-            found.append(ShownFlow(group.label, shown.mark(group.label, run), run, exhibit.flow))
+            found.append(ShownFlow(group.label, shown.mark(group, run), run, exhibit.flow))
     return found
-
-
-def _listed(names: list[str]) -> str:
-    return " and ".join(filter(None, [", ".join(names[:-1]), names[-1]]))
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"

@@ -1,23 +1,11 @@
 "use strict";
 
-// The page reads without this script: it draws the curves to choose from, and moves the slider.
+// The page reads without this script: it draws the curves to choose from, sorts tables and moves
+// the sliders.
 const SVG = "http://www.w3.org/2000/svg";
-// The markers and dashes of the figures, in their order.
-const MARKERS = [
-  "M-3.2 0a3.2 3.2 0 1 0 6.4 0a3.2 3.2 0 1 0 -6.4 0",
-  "M-2.9-2.9h5.8v5.8h-5.8z",
-  "M0-3.9L3.7 2.7H-3.7z",
-  "M0-4.2L4.2 0L0 4.2L-4.2 0z",
-  "M0 3.9L3.7-2.7H-3.7z",
-  "M-1.3-4h2.6v2.7h2.7v2.6h-2.7v2.7h-2.6v-2.7h-2.7v-2.6h2.7z",
-  "M-2-4L0-2L2-4L4-2L2 0L4 2L2 4L0 2L-2 4L-4 2L-2 0L-4-2z",
-  "M-3.9 0L2.7-3.7V3.7z",
-  "M3.9 0L-2.7-3.7V3.7z",
-  "M0-4L3.8-1.2L2.4 3.2H-2.4L-3.8-1.2z",
-];
-const DASHES = 4;
 const MOST_MARKED_EPOCHS = 30;
-const MARGIN = { left: 56, right: 14, top: 12, bottom: 34 };
+const MARGIN = { right: 14, top: 12, bottom: 34 };
+const LETTER = 7; // pixels of a label's digit
 
 function drawn(parent, name, attributes, text) {
   const node = document.createElementNS(SVG, name);
@@ -27,30 +15,35 @@ function drawn(parent, name, attributes, text) {
   return node;
 }
 
-function marker(parent, style, x, y, extra = "") {
-  const attributes = { d: MARKERS[style.form % MARKERS.length], transform: `translate(${x} ${y})` };
-  return drawn(parent, "path", { ...attributes, class: `marker ink-${style.hue} ${extra}` });
+function short(value) {
+  const [number, size] = [Number(value.toPrecision(8)), Math.abs(value)];
+  return size && (size < 1e-3 || size >= 1e6) ? number.toExponential() : String(number);
 }
 
-const plain = (value) => String(Number(value.toPrecision(4)));
-
-// Round numbers: 1, 2 or 5 times a power of ten.
+// Round numbers, 1, 2 or 5 times a power of ten, each with its text.
 function ticks(low, high, most) {
   const rough = (high - low) / most;
   const power = 10 ** Math.floor(Math.log10(rough));
   const step = [1, 2, 5, 10].map((factor) => factor * power).find((size) => size >= rough);
+  const decimals = Math.max(0, -Math.floor(Math.log10(step) + 1e-9));
+  const largest = Math.max(Math.abs(low), Math.abs(high));
+  const text = largest < 1e-3 || largest >= 1e6 ? short : (value) => value.toFixed(decimals);
   const found = [];
   for (let count = Math.ceil(low / step); count * step <= high; count += 1) found.push(count * step);
-  return found;
+  return found.map((value) => ({ value, text: text(value) }));
 }
 
+// At most twelve; where fewer than three are inside, as on any axis.
 function logTicks(low, high) {
+  const [first, last] = [low, high].map((value) => Math.floor(Math.log10(value)));
+  const factors = last - first < 4 ? [1, 2, 5] : [1];
   const found = [];
-  for (let power = Math.floor(Math.log10(low)); 10 ** power <= high; power += 1) {
-    for (const factor of [1, 2, 5]) found.push(factor * 10 ** power);
+  for (let power = first; power <= last; power += Math.ceil((last - first + 1) / 12)) {
+    for (const factor of factors) found.push(factor * 10 ** power);
   }
   const inside = found.filter((value) => value >= low && value <= high);
-  return inside.length > 2 ? inside : ticks(low, high, 5);
+  if (inside.length < 3) return ticks(low, high, 5);
+  return inside.map((value) => ({ value, text: short(value) }));
 }
 
 // A line from values to pixels; values that are the same but for rounding get some room around them.
@@ -64,18 +57,18 @@ function scale(values, start, end, logarithmic) {
 }
 
 class Chart {
-  constructor(figure, curves, styles, hidden) {
-    Object.assign(this, { figure, curves, styles, hidden, points: [], chosen: null });
+  constructor(figure, curves, buttons) {
+    Object.assign(this, { curves, buttons, points: [], chosen: null });
     this.picker = figure.querySelector("select");
     this.log = figure.querySelector("input");
     this.svg = figure.querySelector("svg");
     this.tip = figure.querySelector("output");
-    for (const control of [this.picker, this.log]) {
-      control.addEventListener("change", () => this.draw());
+    for (const control of [this.picker, this.log]) control.addEventListener("change", () => this.draw());
+    for (const kind of ["pointermove", "pointerdown"]) {
+      this.svg.addEventListener(kind, (event) => this.point(event));
     }
-    this.svg.addEventListener("pointermove", (event) => this.point(event));
-    this.svg.addEventListener("pointerdown", (event) => this.point(event));
-    this.svg.addEventListener("pointerleave", () => this.choose(null));
+    // A finger that is lifted leaves too, and its reader has yet to read.
+    this.svg.addEventListener("pointerleave", (event) => event.pointerType === "mouse" && this.choose(null));
     this.svg.addEventListener("blur", () => this.choose(null));
     this.svg.addEventListener("keydown", (event) => this.walk(event));
     new ResizeObserver(() => this.draw()).observe(this.svg.parentElement);
@@ -94,49 +87,48 @@ class Chart {
       return;
     }
     const [right, bottom] = [width - MARGIN.right, height - MARGIN.bottom];
-    const x = scale(this.points.map((point) => point.epoch), MARGIN.left + 8, right - 8, false);
     const y = scale(this.points.map((point) => point.value), bottom - 8, MARGIN.top + 4, this.log.checked);
+    const levels = this.log.checked ? logTicks(y.low, y.high) : ticks(y.low, y.high, 5);
+    const left = 20 + LETTER * Math.max(...levels.map(({ text }) => text.length));
+    const x = scale(this.points.map((point) => point.epoch), left + 8, right - 8, false);
     for (const point of this.points) Object.assign(point, { x: x.at(point.epoch), y: y.at(point.value) });
-    this.axes(x, y, right, bottom);
+    for (const { value, text } of levels) {
+      const at = y.at(value);
+      drawn(this.svg, "line", { x1: left, x2: right, y1: at, y2: at, class: "grid" });
+      drawn(this.svg, "text", { x: left - 8, y: at + 4, "text-anchor": "end", class: "axis level" }, text);
+    }
+    for (const { value } of ticks(x.low, x.high, Math.min(8, Math.max(1, x.high - x.low)))) {
+      const place = { x: x.at(value), y: bottom + 16, "text-anchor": "middle", class: "axis" };
+      if (Number.isInteger(value)) drawn(this.svg, "text", place, String(value));
+    }
+    drawn(this.svg, "text", { x: right, y: bottom + 31, "text-anchor": "end", class: "axis" }, "epoch");
     // The faint ones first, so that what counts lies on top.
     const inOrder = [...new Set(this.points.map((point) => point.curve))].sort((a, b) => a.main - b.main);
-    for (const curve of inOrder) this.line(this.points.filter((point) => point.curve === curve));
+    for (const curve of inOrder) this.line(curve, this.points.filter((point) => point.curve === curve));
     this.cursor = drawn(this.svg, "circle", { r: 7, class: "cursor", visibility: "hidden" });
   }
 
   visible() {
-    const shown = this.curves.filter((curve) => !this.hidden.has(curve.method));
+    const shown = this.curves.filter(({ method }) => this.buttons[method].ariaPressed === "true");
     const points = shown.flatMap((curve) =>
       (curve.points[this.picker.value] ?? []).map(([epoch, value]) => ({ curve, epoch, value })),
     );
     return this.log.checked ? points.filter((point) => point.value > 0) : points;
   }
 
-  axes(x, y, right, bottom) {
-    const levels = this.log.checked ? logTicks(y.low, y.high) : ticks(y.low, y.high, 5);
-    const decimals = Math.max(...levels.map((value) => (plain(value).split(".")[1] ?? "").length));
-    for (const value of levels) {
-      const height = y.at(value);
-      drawn(this.svg, "line", { x1: MARGIN.left, x2: right, y1: height, y2: height, class: "grid" });
-      const place = { x: MARGIN.left - 8, y: height + 4, "text-anchor": "end", class: "axis level" };
-      drawn(this.svg, "text", place, this.log.checked ? plain(value) : value.toFixed(decimals));
-    }
-    const epochs = ticks(x.low, x.high, Math.min(8, Math.max(1, x.high - x.low)));
-    for (const epoch of epochs.filter(Number.isInteger)) {
-      const place = { x: x.at(epoch), y: bottom + 16, "text-anchor": "middle", class: "axis" };
-      drawn(this.svg, "text", place, String(epoch));
-    }
-    drawn(this.svg, "text", { x: right, y: bottom + 31, "text-anchor": "end", class: "axis" }, "epoch");
-  }
-
-  line(points) {
-    const { curve } = points[0];
-    const style = this.styles[curve.method];
-    const path = points.map((point) => `${point.x.toFixed(1)} ${point.y.toFixed(1)}`).join("L");
-    const classes = `curve ink-${style.hue} dash-${style.dash}${curve.main ? "" : " faint"}`;
-    drawn(this.svg, "path", { d: `M${path}`, class: classes, "data-method": curve.method });
-    if (curve.main && points.length <= MOST_MARKED_EPOCHS) {
-      for (const point of points) marker(this.svg, style, point.x, point.y);
+  // As the method's button shows it.
+  line(curve, points) {
+    const [line, marker] = [...this.buttons[curve.method].querySelectorAll("path")];
+    const path = line.cloneNode();
+    path.setAttribute("d", `M${points.map(({ x, y }) => `${x.toFixed(1)} ${y.toFixed(1)}`).join("L")}`);
+    path.classList.toggle("faint", !curve.main);
+    path.dataset.method = curve.method;
+    this.svg.append(path);
+    if (!curve.main || points.length > MOST_MARKED_EPOCHS) return;
+    for (const { x, y } of points) {
+      const mark = marker.cloneNode();
+      mark.setAttribute("transform", `translate(${x} ${y})`);
+      this.svg.append(mark);
     }
   }
 
@@ -150,18 +142,15 @@ class Chart {
 
   // Arrows left and right go along a curve, up and down to the next curve.
   walk(event) {
-    const step = { ArrowLeft: [-1, 0], ArrowRight: [1, 0], ArrowUp: [0, -1], ArrowDown: [0, 1] }[event.key];
+    const step = { ArrowLeft: -1, ArrowRight: 1, ArrowUp: -1, ArrowDown: 1 }[event.key];
     if (event.key === "Escape") this.choose(null);
-    if (!step || !this.points.length) return;
+    if (!step) return;
     event.preventDefault();
     const main = this.points.filter((point) => point.curve.main);
-    if (!this.chosen) return this.choose(main.at(-1));
-    const curves = [...new Set(main.map((point) => point.curve))];
-    const place = Math.max(0, curves.indexOf(this.chosen.curve)) + step[1] + curves.length;
-    const along = main.filter((point) => point.curve === curves[place % curves.length]);
-    const near = (point) => Math.abs(point.epoch - this.chosen.epoch);
-    const here = along.reduce((a, b) => (near(a) <= near(b) ? a : b));
-    this.choose(along[along.indexOf(here) + step[0]] ?? here);
+    const from = main.find((point) => point === this.chosen);
+    const kind = ["ArrowUp", "ArrowDown"].includes(event.key) ? "epoch" : "curve";
+    const line = main.filter((point) => from && point[kind] === from[kind]);
+    this.choose(from ? line.at((line.indexOf(from) + step) % line.length) : main.at(-1));
   }
 
   choose(point) {
@@ -171,9 +160,12 @@ class Chart {
     if (!point) return;
     this.cursor.setAttribute("cx", point.x);
     this.cursor.setAttribute("cy", point.y);
-    const { curve, epoch, value } = point;
-    const label = this.styles[curve.method].label;
-    this.tip.textContent = `${label}, ${curve.name}, epoch ${epoch}: ${value.toPrecision(4)}`;
+    // All that lie under each other there; thin lines only where there is no bold one.
+    const here = this.points.filter(({ epoch, y }) => epoch === point.epoch && y.toFixed() === point.y.toFixed());
+    const main = here.filter(({ curve }) => curve.main);
+    const told = (main.length ? main : here).map(({ curve, epoch, value }) =>
+      `${this.buttons[curve.method].textContent}, ${curve.name}, epoch ${epoch}: ${value.toPrecision(4)}`);
+    this.tip.textContent = told.join("\n");
     const { width, height } = this.svg.viewBox.baseVal;
     this.tip.style.left = `${Math.min(72, Math.max(28, (100 * point.x) / width))}%`;
     this.tip.style.top = `${(100 * point.y) / height}%`;
@@ -182,48 +174,27 @@ class Chart {
 }
 
 function showCurves(section, curves) {
-  const hidden = new Set();
   const buttons = [...section.querySelectorAll(".legend button")];
-  const styles = buttons.map(({ dataset }) => ({
-    label: dataset.label, hue: dataset.hue, form: Number(dataset.form), dash: dataset.form % DASHES,
-  }));
-  const charts = [...section.querySelectorAll(".chart")].map(
-    (figure) => new Chart(figure, curves, styles, hidden),
-  );
-  buttons.forEach((button, method) => {
-    const sample = button.querySelector("svg");
-    const { hue, dash } = styles[method];
-    drawn(sample, "path", { d: "M1 6H27", class: `curve ink-${hue} dash-${dash}` });
-    marker(sample, styles[method], 14, 6);
+  const charts = [...section.querySelectorAll(".chart")].map((figure) => new Chart(figure, curves, buttons));
+  for (const button of buttons) {
     button.addEventListener("click", () => {
-      const shown = !hidden.delete(method) && hidden.add(method) ? "false" : "true";
-      button.setAttribute("aria-pressed", shown);
+      button.ariaPressed = String(button.ariaPressed !== "true");
       charts.forEach((chart) => chart.draw());
     });
-  });
-}
-
-function nearest(times, time) {
-  const far = times.map((other) => Math.abs(other - time));
-  return far.indexOf(Math.min(...far));
-}
-
-function stepOf(steps, time) {
-  const begun = steps.filter((start) => start <= time + 1e-9).length;
-  return Math.min(Math.max(begun, 1), Math.max(steps.length - 1, 1));
+  }
 }
 
 function showFlow(section, flow) {
   const slider = section.querySelector("input");
-  const clock = section.querySelector(".time output");
+  const clock = section.querySelector(".clock");
   const play = section.querySelector(".play");
   const still = matchMedia("(prefers-reduced-motion: reduce)");
   const [first, last] = [flow.times[0], flow.times.at(-1)];
-  const views = flow.methods.map((method, place) => ({
-    method,
-    rail: section.querySelectorAll(".rail")[place],
+  const views = flow.methods.map((moments, place) => ({
+    moments,
+    step: section.querySelectorAll(".step")[place],
     images: [...section.querySelectorAll(".states")[place].querySelectorAll(".state")].map((node) => ({
-      frame: node.querySelector(".frame"),
+      frame: node.querySelector(".frame:last-child"),
       bars: [...node.querySelectorAll(".bar")],
     })),
   }));
@@ -233,14 +204,13 @@ function showFlow(section, flow) {
     const time = flow.times[slider.value];
     clock.textContent = `t = ${time.toFixed(2)}`;
     slider.setAttribute("aria-valuetext", clock.textContent);
-    for (const { method, rail, images } of views) {
-      const frame = nearest(method.times, time);
-      const count = Math.max(method.steps.length - 1, 1);
-      rail.style.setProperty("--now", (time - first) / (last - first || 1));
-      rail.querySelector(".step").textContent = `step ${stepOf(method.steps, time)} of ${count}`;
-      images.forEach((image, place) => {
-        image.frame.style.setProperty("--at", frame / Math.max(method.times.length - 1, 1));
-        image.bars.forEach((bar, index) => fill(bar, method.images[place][frame][index]));
+    section.style.setProperty("--now", (time - first) / (last - first || 1));
+    for (const { moments, step, images } of views) {
+      const moment = moments[slider.value];
+      step.textContent = moment.step;
+      images.forEach(({ frame, bars }, image) => {
+        frame.style.setProperty("--at", moment.at);
+        bars.forEach((bar, place) => fill(bar, moment.shares[image][place]));
       });
     }
   }
@@ -249,6 +219,12 @@ function showFlow(section, flow) {
     clearInterval(timer);
     timer = null;
     play.textContent = "Play";
+  }
+
+  function moveTo(place) {
+    stop();
+    slider.value = place;
+    show();
   }
 
   play.addEventListener("click", () => {
@@ -262,29 +238,37 @@ function showFlow(section, flow) {
     }, still.matches ? 700 : 140);
     show();
   });
-  slider.addEventListener("input", () => {
-    stop();
-    show();
-  });
-  slider.value = 0;
-  show();
+  slider.addEventListener("input", () => moveTo(slider.value));
+  addEventListener("beforeprint", () => moveTo(slider.max)); // paper does not move
+  moveTo(0);
 }
 
 function fill(bar, share) {
-  bar.style.setProperty("--share", share);
-  bar.querySelector("b").textContent = `${Math.round(100 * share)} %`;
+  bar.style.setProperty("--share", share ?? 0);
+  bar.querySelector("b").textContent = share === null ? "–" : `${Math.round(100 * share)} %`;
 }
 
-function offerTheme(button) {
-  const root = document.documentElement;
+// By the first number of a cell, else by its text; cells without a number come last.
+function offerSorting(head) {
+  const body = head.closest("table").tBodies[0];
+  const button = document.createElement("button");
+  button.type = "button";
+  button.append(...head.childNodes);
+  head.append(button);
   button.addEventListener("click", () => {
-    const preferred = matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light";
-    root.dataset.theme = (root.dataset.theme ?? preferred) === "dark" ? "light" : "dark";
+    const way = head.ariaSort === "ascending" ? -1 : 1;
+    for (const other of head.parentElement.cells) other.removeAttribute("aria-sort");
+    head.setAttribute("aria-sort", way > 0 ? "ascending" : "descending");
+    const read = (row) => row.cells[head.cellIndex].textContent.trim();
+    const number = (row) => Number.parseFloat(read(row).replaceAll(",", ""));
+    const missing = (row) => Number.isNaN(number(row));
+    body.append(...[...body.rows].sort((a, b) =>
+      missing(a) - missing(b) || way * (number(a) - number(b) || read(a).localeCompare(read(b)))));
   });
 }
 
 document.documentElement.classList.add("live");
-offerTheme(document.getElementById("theme"));
+document.querySelectorAll(".sortable th").forEach(offerSorting);
 JSON.parse(document.getElementById("data").textContent).forEach(({ curves, flow }, place) => {
   const task = document.getElementById(`task-${place}`);
   showCurves(task, curves);

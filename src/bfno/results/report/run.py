@@ -14,10 +14,11 @@ from bfno.results.layout import Estimate, Table, cell_text
 from bfno.results.record import Metric, RunResult
 from bfno.results.report import drawings
 from bfno.results.report.exhibit_view import mistakes_view, scatter_view, spectra_view
+from bfno.results.report.summary import samples_text
 from bfno.results.tables import flat_config, per_class
 from bfno.results.tasks import is_transductive, task_of
 
-__all__ = ["Pictures", "portable", "read_pictures", "run_view", "setting_text"]
+__all__ = ["EXAMINED", "Pictures", "portable", "read_pictures", "run_view", "setting_text"]
 
 _WORDS = {
     **{name: name.upper() for name in ("auroc", "auprc", "mse", "nfe", "nll")},
@@ -26,6 +27,8 @@ _WORDS = {
     "bits_per_dim": "bits/dim (uniform)",
     "bits_per_dim_center": "bits/dim (center)",
 }
+EXAMINED = 1000
+"""Most test images that a classifier is asked about for its exhibit."""
 _LARGEST_PICTURE = 8 * 2**20
 
 
@@ -89,18 +92,20 @@ def _picture(file: Path, command: str) -> bytes | None:
 
 
 def run_view(
-    run: RunResult, mark: dict[str, Any], pictures: Pictures, exhibit: Exhibit | None
+    run: RunResult, label: str, mark: dict[str, Any], pictures: Pictures, exhibit: Exhibit | None
 ) -> dict[str, Any]:
     """All that the template shows of a run.
 
     Args:
         run: The run.
+        label: Its method, with what tells it from others of the same name.
         mark: Its colour and its place on the page.
         pictures: What its folder has of the pictures that a page shows.
         exhibit: What its classifier shows, if it was asked.
     """
     return {
         "run": run,
+        "label": label,
         "pictures": [
             {"drawn": drawn, "content": base64.b64encode(pictures[drawn.file]).decode()}
             for drawn in _PICTURES
@@ -115,6 +120,7 @@ def run_view(
         "confusion": drawings.confusion_matrix(run),
         "classes": per_class(run) if run.confusion else Table((), ()),
         "mistakes": mistakes_view(exhibit.mistakes, run) if exhibit else [],
+        "examined": min(EXAMINED, sum(map(sum, run.confusion))) or EXAMINED,
         "scatter": exhibit and scatter_view(exhibit.scatter, run),
         "spectra": spectra_view(exhibit.spectra) if exhibit else [],
     }
@@ -131,14 +137,14 @@ def _metric_name(key: str) -> str:
 def _facts(run: RunResult) -> dict[str, str | int | None]:
     chosen = None if run.chosen_epoch is None else f"{run.chosen_epoch} of {len(run.epochs)}"
     if chosen and run.chosen_by:
-        chosen += f", by {run.chosen_by}"
+        chosen += f", by {_metric_name(run.chosen_by)}"
     return {
         "folder": run.name,
         "protocol": task_of(run)[2] or None,
         "transductive": "yes, within a batch" if is_transductive(run) else None,
         "parameters": run.parameters,
         "published parameters": run.published_parameters,
-        "samples": ", ".join(f"{count:,.0f} {name}" for name, count in run.samples.items()) or None,
+        "samples": samples_text(run) or None,
         "training steps": run.steps,
         "kept epoch": chosen,
     }
@@ -146,7 +152,7 @@ def _facts(run: RunResult) -> dict[str, str | int | None]:
 
 def _environment(run: RunResult) -> dict[str, str]:
     known = {
-        "commit": run.commit and run.commit[:12],
+        "commit": run.commit,
         **run.versions,
         **run.hardware,
         "threads × processes": run.threads and f"{run.threads} × {run.processes or 1}",
