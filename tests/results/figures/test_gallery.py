@@ -205,3 +205,19 @@ def test_two_variants_of_a_method_both_have_their_figure(tmp_path):
         write_exhibit(folders[-1])
     names = draw_figures(read_runs(folders), folders)
     assert {"flow-digits-bfno-node", "flow-digits-bfno-node-2"} <= set(names)
+
+
+def test_a_reconstruction_kept_as_pixels_alone_is_a_figure_too(tmp_path):
+    folder = write_run(tmp_path)
+    (folder / "figures").mkdir()
+    png = reconstruction_figure([example_series()], "png")
+    (folder / "figures" / "reconstruction.png").write_bytes(png)
+    figure = draw_figures(read_runs([folder]), [folder])["reconstruction-digits-bfno-node"]
+    assert figure.png == png and "<image" in figure.svg
+
+
+def test_of_several_seeds_one_with_an_exhibit_is_shown(tmp_path):
+    folders = [write_run(tmp_path, seed=seed) for seed in (7, 8, 9)]
+    assert "flow-digits-bfno-node" not in draw_figures(read_runs(folders), folders)
+    write_exhibit(folders[1])
+    assert "flow-digits-bfno-node" in draw_figures(read_runs(folders), folders)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from bfno.errors import ConfigError
 from bfno.files import write_atomically
-from bfno.results.exhibit import read_exhibit
+from bfno.results.exhibit import EXHIBIT, read_exhibit
 from bfno.results.figures.ablations import branches_figure, operators_figure
 from bfno.results.figures.comparisons import (
     EPOCH_FIGURES,
@@ -21,7 +21,7 @@ from bfno.results.figures.comparisons import (
 from bfno.results.figures.exhibits import spectra_figure, tsne_figure
 from bfno.results.figures.flows import flow_figure
 from bfno.results.figures.methods import Methods
-from bfno.results.figures.run_pictures import kept_reconstruction, samples_figure
+from bfno.results.figures.run_pictures import PICTURES, kept_reconstruction, samples_figure
 from bfno.results.figures.style import Drawn
 from bfno.results.record import HEADLINES, RunResult, read_runs
 from bfno.results.tables import replicates
@@ -155,7 +155,13 @@ def _first_seeds(places: Sequence[_Place]) -> list[_Place]:
     folders = {id(place.run): place for place in places}
     groups = replicates([place.run for place in places])
     groups.sort(key=lambda group: ("bfno" not in group.label, group.label))
-    return [folders[id(group.runs[0])] for group in groups]
+    of_methods = [[folders[id(run)] for run in group.runs] for group in groups]
+    # Not every seed may have been asked for pictures.
+    return [next(filter(_has_pictures, seeds), seeds[0]) for seeds in of_methods]
+
+
+def _has_pictures(place: _Place) -> bool:
+    return (place.folder / EXHIBIT).exists() or (place.folder / PICTURES).exists()
 
 
 def _file_name(name: str) -> str:

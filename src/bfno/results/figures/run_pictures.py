@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -19,9 +20,10 @@ from bfno.results.tasks import task_of
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-__all__ = ["kept_reconstruction", "samples_figure"]
+__all__ = ["PICTURES", "kept_reconstruction", "samples_figure"]
 
-_FOLDER = "figures"
+PICTURES = "figures"
+"""The folder of pictures in that of a run."""
 _LARGEST = 8 * 2**20  # bytes
 _WIDTH = 4.0  # inches of a picture of images
 _WIDE = 2.5  # times as wide as high: such a picture has a row for itself
@@ -36,7 +38,7 @@ def samples_figure(places: Sequence[tuple[RunResult, Path]]) -> Drawn | None:
     Raises:
         DataError: If a picture cannot be read.
     """
-    found = [(run, _pixels(folder / _FOLDER / "samples.png")) for run, folder in places]
+    found = [(run, _pixels(folder / PICTURES / "samples.png")) for run, folder in places]
     panels = [(run, pixels) for run, pixels in found if pixels is not None]
     if not panels:
         return None
@@ -68,12 +70,28 @@ def kept_reconstruction(run: RunResult, folder: Path) -> Drawn | None:
     Raises:
         DataError: If the picture cannot be read.
     """
-    svg = _content(folder / _FOLDER / "reconstruction.svg")
-    if svg is None:
+    svg = _content(folder / PICTURES / "reconstruction.svg")
+    png = _content(folder / PICTURES / "reconstruction.png")
+    if svg is None and png is None:
         return None
     alt = f"Reconstructed series of {run.method} on {task_title(task_of(run))}"
-    png = _content(folder / _FOLDER / "reconstruction.png")
+    if svg is None:  # it may be too large to be kept
+        return _painted(alt, _pixels(folder / PICTURES / "reconstruction.png"), png)
     return Drawn(alt, svg.decode("utf-8", errors="replace"), png)
+
+
+def _painted(alt: str, pixels: np.ndarray | None, png: bytes | None) -> Drawn:
+    """A picture as a figure that holds nothing else."""
+    assert pixels is not None
+
+    def paint(figure: Figure) -> None:
+        high, wide = pixels.shape[:2]
+        figure.set_size_inches(2 * _WIDTH, 2 * _WIDTH * high / wide)
+        axes = figure.subplots()
+        axes.imshow(pixels, interpolation="antialiased")
+        axes.set_axis_off()
+
+    return replace(drawn(alt, paint), png=png)
 
 
 def _content(file: Path) -> bytes | None:
