@@ -1,4 +1,4 @@
-# Every target sets up what it needs: a fresh clone with Python 3 and make is enough.
+# Every target sets up what it needs: a fresh clone with Python 3.10 and make is enough.
 # `make help` lists the targets. ARGS is passed on to the program: make bench ARGS="--json".
 
 PYTHON ?= python3
@@ -12,7 +12,7 @@ SOURCES := src tests examples docs/make_api.py
 .DEFAULT_GOAL := help
 .PHONY: demo test test-slow lint format docs bench clean help
 
-demo: $(VENV)/.core  ## BFNO-NODE and NODE on digits, compared in a report (two or three minutes)
+demo: $(VENV)/.core  ## BFNO-NODE and NODE on digits, compared in a report (about three minutes)
 	$(BIN)/bfno demo $(ARGS)
 
 # Two workers of one thread each: threads of two programs on two cores would wait for each other.

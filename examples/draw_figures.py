@@ -124,7 +124,7 @@ def draw_reach(file: Path) -> dict[str, int]:
 
 
 def slow_waves(channels: int, side: int) -> Tensor:
-    """A random image without any frequency above four."""
+    """A random image without any frequency above three."""
     spectrum = torch.zeros(1, channels, side, side // 2 + 1, dtype=torch.complex64)
     spectrum[..., :3, :3] = torch.randn(1, channels, 3, 3, dtype=torch.complex64)
     return torch.fft.irfft2(spectrum, norm="forward")

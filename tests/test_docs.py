@@ -3,10 +3,12 @@
 Every page is worked through in order, in a folder of its own that `tests/world.py` furnishes. The
 commands are the printed ones, made short: training runs take the scale `smoke`, one thread, one
 epoch and few samples, which is a matter of seconds and does not change which words are understood;
-tables are planned, not trained.
+tables are planned, not trained, and runs of this repository are put where they would train some.
 """
 
+import contextlib
 import glob
+import io
 import itertools
 import os
 import re
@@ -93,7 +95,10 @@ def _run(block: Block) -> None:
         given = [*_expanded(words[1:]), *SHORT.get(words[1], [])]
         if words[1] == "train" and words[2].partition("/")[0] not in POINT_DATA:
             given += FEW
-        assert main(given) == 0, f"{block.page}:{block.line}: {shlex.join(words)}"
+        with contextlib.redirect_stdout(io.StringIO()) as printed:
+            assert main(given) == 0, f"{block.page}:{block.line}: {shlex.join(words)}"
+        if words[1] == "table" and "--plan" not in words:
+            world.leave_runs(printed.getvalue())
 
 
 @pytest.mark.parametrize("page", PAGES)
@@ -231,8 +236,19 @@ def _leaves(command, path: tuple[str, ...] = ("bfno",)):
         yield from _leaves(one, (*path, name))
 
 
+@pytest.mark.parametrize("group", [[], ["data"]])
+def test_the_help_of_a_group_ends_in_examples_that_exist(group):
+    examples = re.findall(r"bfno .*", _command(group)[0].epilog)
+    assert examples
+    for example in examples:
+        command, rest = _command(shlex.split(example)[1:])
+        assert not hasattr(command, "commands"), example
+        if rest != ["--help"]:
+            command.make_context(example, rest)
+
+
 @pytest.mark.parametrize("name", [name for name, _ in _leaves(typer.main.get_command(app))])
-def test_the_help_of_every_command_ends_in_an_example_that_exists(name):
+def test_the_help_of_every_command_has_an_example_that_exists(name):
     command, _ = _command(name.split()[1:])
     example = (command.help or "").rpartition("Example: ")[2].strip()
     assert example.startswith(name), f"{name} --help has no example"

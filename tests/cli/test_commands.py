@@ -60,6 +60,31 @@ def test_help_needs_no_torch():
     assert "train" in done.stdout and "predict" in done.stdout
 
 
+@pytest.mark.parametrize("words", [[], ["data"]])
+def test_without_a_command_the_help_is_printed(words, capsys):
+    assert main(words) == 0
+    printed = capsys.readouterr()
+    assert main([*words, "--help"]) == 0
+    assert printed == capsys.readouterr()
+    assert printed.out.startswith("Usage: ") and printed.out.count("\n") > 10 and not printed.err
+
+
+@pytest.mark.parametrize("words", [[], ["data"]])
+def test_the_list_of_commands_cuts_no_summary(words, capsys):
+    main(words)
+    printed = capsys.readouterr().out
+    assert "..." not in printed.partition("Commands:")[2]
+
+
+def test_commands_are_listed_in_the_order_of_use(capsys):
+    main([])
+    commands = capsys.readouterr().out.partition("Commands:")[2]
+    listed = re.findall(r"^  ([a-z-]+) ", commands, re.MULTILINE)
+    assert listed[:5] == ["demo", "train", "resume", "eval", "predict"]
+    assert listed.index("compare") < listed.index("report") < listed.index("table")
+    assert listed[-1] == "bench"
+
+
 @pytest.mark.slow
 def test_help_answers_at_once():
     seconds = []
@@ -209,7 +234,9 @@ def test_data_list_and_check(shared_folder, capsys):
     ("words", "code", "message"),
     [
         (["trian"], 2, "trian"),
-        (["train"], 2, "experiment"),
+        (["trian"], 2, "see `bfno --help`"),
+        (["train"], 2, "'experiment'. Fix: see `bfno train --help`"),
+        (["data", "get"], 2, "'name'. Fix: see `bfno data get --help`"),
         (["train", "mnist/bfno"], 2, "mnist/bfno-node"),
         (["train", "digits/node", "--scale", "huge"], 2, "smoke, cpu, paper"),
         (["train", "digits/node", "--set", "train.lrr=1"], 2, "train.lr"),

@@ -11,7 +11,10 @@ def test_records_are_taken_over_and_shown(tmp_path, capsys, monkeypatch):
         write_run(tmp_path / "runs", "mnist", method)
     assert main(["results", "results", "--from", "runs"]) == 0
     printed = capsys.readouterr().out
-    assert "results/cpu/mnist-node-s7: kept" in printed and "written to RESULTS.md" in printed
+    assert (
+        "results/cpu/mnist-node-s7: kept as it is now" in printed
+        and "written to RESULTS.md" in printed
+    )
     text = (tmp_path / "RESULTS.md").read_text()
     assert "`bfno results results -o RESULTS.md`" in text and str(tmp_path) not in text
     assert (tmp_path / "results" / "figures" / "cpu-1-mnist-accuracy.png").is_file()

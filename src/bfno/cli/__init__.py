@@ -48,8 +48,10 @@ def _explain(error: Exception) -> int:
     if hasattr(error, "fix"):
         code = int(getattr(error, "exit_code", 1))
     elif hasattr(error, "format_message"):  # click's: the words themselves are wrong
-        usage = str(error.format_message()).rstrip(".")  # pyright: ignore[reportAttributeAccessIssue]
-        what, code = f"command line: {usage}. Fix: see `bfno --help`", 2
+        usage = str(error.format_message()).rstrip(".?")  # pyright: ignore[reportAttributeAccessIssue]
+        context = getattr(error, "ctx", None)
+        command = context.command_path if context else "bfno"
+        what, code = f"command line: {usage}. Fix: see `{command} --help`", 2
     elif hasattr(error, "exit_code"):  # Stopped by a signal, and all processes together
         if os.environ.get("RANK", "0") == "0":
             print(f"{what}; `bfno resume` goes on from here", file=sys.stderr)

@@ -13,13 +13,23 @@ import typer
 from bfno.cli import data, density, display, figures, results, series, table
 from bfno.cli.comparison import compare_runs
 from bfno.cli.data import DataDir
+from bfno.cli.groups import Group
 
 __all__ = ["app"]
 
+# The first letter keeps the lines as they are.
+_BEGIN = """\b
+Begin:        bfno demo
+Your images:  bfno train folder/bfno-node --folder photos
+The paper:    bfno table 1 --data mnist
+Every option: bfno train --help
+"""
+
 app = typer.Typer(
     name="bfno",
+    cls=Group,
     help="Neural ODEs whose vector field is a neural operator: train, evaluate, use, compare.",
-    no_args_is_help=True,
+    epilog=_BEGIN,
     add_completion=False,
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
@@ -37,6 +47,8 @@ Sets = Annotated[
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON, one object a line.")]
 Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")]
+Seed = Annotated[int | None, typer.Option(help="Decides everything random; else 7, or the file's.")]
+Scale = Annotated[str | None, typer.Option(help="smoke, cpu (default) or paper.")]
 Log = Annotated[str | None, typer.Option(help="tensorboard: write event files too.")]
 
 
@@ -60,11 +72,16 @@ def _options(
 def train(
     experiment: Annotated[str, typer.Argument(help="data/method, mnist/bfno-node say, or a YAML.")],
     settings: Sets = None,
-    scale: Annotated[str | None, typer.Option(help="smoke, cpu (default) or paper.")] = None,
-    seed: Annotated[int | None, typer.Option(help="Decides everything random.")] = None,
-    out: Annotated[Path | None, typer.Option(help="Folder of the run.")] = None,
+    scale: Scale = None,
+    seed: Seed = None,
+    out: Annotated[
+        Path | None, typer.Option(help="Folder of the run; else runs/DATA-METHOD-sSEED.")
+    ] = None,
     data_dir: DataDir = None,
-    folder: Annotated[Path | None, typer.Option(help="Your images, for folder/METHOD.")] = None,
+    folder: Annotated[
+        Path | None,
+        typer.Option(help="Your images, where data is folder or folder-density."),
+    ] = None,
     log: Log = None,
 ) -> None:
     """Train a model; `bfno models` lists the methods.
@@ -83,10 +100,12 @@ def train(
 def config(
     experiment: Annotated[str, typer.Argument(help="data/method or a YAML file.")],
     settings: Sets = None,
-    scale: Annotated[str | None, typer.Option(help="smoke, cpu (default) or paper.")] = None,
-    seed: Annotated[int | None, typer.Option(help="Decides everything random.")] = None,
+    scale: Scale = None,
+    seed: Seed = None,
 ) -> None:
-    """Print the complete settings of an experiment as YAML, to edit and train.
+    """Print every setting of an experiment as YAML.
+
+    The file may be edited and trained: bfno train mine.yaml
 
     Example: bfno config mnist/bfno-node --scale paper
     """
@@ -95,7 +114,7 @@ def config(
 
 @app.command()
 def resume(run: Run, settings: Sets = None, data_dir: DataDir = None, log: Log = None) -> None:
-    """Go on with a run that was stopped or killed, bit for bit.
+    """Go on with a stopped or killed run, bit for bit.
 
     Example: bfno resume runs/digits-bfno-node-s7
     """
@@ -120,7 +139,9 @@ def evaluate(
     batch: Annotated[int | None, typer.Option(min=1, help="Samples at a time.")] = None,
     as_json: Json = False,
 ) -> None:
-    """Metrics and function evaluations of a run; of a classifier also what it confuses.
+    """Test a run: metrics and function evaluations.
+
+    Of a classifier also the scores of each class and what it confuses.
 
     Example: bfno eval runs/digits-bfno-node-s7 --json
     """
@@ -141,7 +162,9 @@ def predict(
     files: Annotated[list[Path], typer.Argument(help="Images, or tables of series.")],
     layout: Annotated[str, typer.Option("--format", help="table, csv or json.")] = "table",
 ) -> int:
-    """Class and probabilities of images, of series, or of their rows; of densities bits/dim.
+    """Classify files, or tell how likely a density finds them.
+
+    Class and probabilities of images, of series, or of their rows; of densities bits/dim.
 
     Example: bfno predict runs/folder-bfno-node-s7 new/*.jpg --format csv
     """
@@ -161,7 +184,9 @@ def predict(
 
 @app.command()
 def models(as_json: Json = False) -> None:
-    """Every method for every data set: parameters here, parameters in the paper.
+    """List the methods for every data set with their sizes.
+
+    A size is the number of parameters here, then that in the paper where it gives one.
 
     Example: bfno models --json
     """
@@ -173,12 +198,15 @@ def models(as_json: Json = False) -> None:
 
 @app.command(name="import-released")
 def import_released(
-    file: Annotated[Path, typer.Argument(help="The authors' weights, a .pt file.")],
+    file: Annotated[Path, typer.Argument(help="One of the authors' .pt files.")],
     out: Annotated[Path, typer.Option("--out", "-o", help="Folder of the new run.")],
 ) -> None:
-    """Turn the weights that the paper's authors published into a run.
+    """Turn weights that the paper's authors published into a run.
 
-    Example: bfno import-released cifar10_epoch01.pt -o authors
+    Their public repository, WooJin-Cho/BFNO-NODE, has those of CIFAR-10 after each epoch of one
+    run: model/1.pt to model/10.pt.
+
+    Example: bfno import-released model/1.pt -o authors
     """
     from bfno.train import released
 
@@ -193,7 +221,9 @@ def demo(
     ] = None,
     scale: Annotated[str, typer.Option(help="smoke or cpu.")] = "cpu",
 ) -> None:
-    """BFNO-NODE and NODE on handwritten digits, in about two minutes; ends in a report.
+    """Compare BFNO-NODE and NODE on handwritten digits.
+
+    It takes about three minutes, downloads nothing, and ends in a report.
 
     Example: bfno demo --scale smoke
     """
@@ -206,9 +236,12 @@ def demo(
 def compare(
     runs: Annotated[list[Path], typer.Argument(help="Folders of runs.")], as_json: Json = False
 ) -> None:
-    """Results of runs side by side, in words, and with curves of how they got there.
+    """Show results of runs side by side.
 
-    Example: bfno compare runs/digits-*
+    In words, as a table, and with curves of how they got there. Runs of `bfno table` are in
+    runs/SCALE, the others in runs.
+
+    Example: bfno compare runs/cpu/mnist-*
     """
     compare_runs(runs, as_json)
 
@@ -219,9 +252,11 @@ def report(
     out: Annotated[Path, typer.Option("--out", "-o", help="The page.")] = Path("report.html"),
     force: Annotated[bool, typer.Option("--force", help="Replace an existing page.")] = False,
 ) -> None:
-    """One page about runs, to read and send on: curves, errors, and a slider through time.
+    """Write one page about runs, to read and send on.
 
-    Example: bfno report runs/digits-* -o report.html
+    It has curves, what the models confuse, and a slider through time.
+
+    Example: bfno report runs/digits-bfno-node-s7 runs/digits-node-s7 -o report.html
     """
     from bfno.cli.exhibits import prepare
     from bfno.results.report.page import check_page, write_report

@@ -8,10 +8,13 @@ from typing import Annotated
 import typer
 
 from bfno.cli import display
+from bfno.cli.groups import Group
 
 __all__ = ["app"]
 
-app = typer.Typer(help="Data sets: list, download, check.", no_args_is_help=True)
+app = typer.Typer(
+    cls=Group, help="Data sets: list, download, check.", epilog="Example: bfno data get mnist"
+)
 
 Name = Annotated[str, typer.Argument(help="A name that `bfno data list` prints.")]
 DataDir = Annotated[
@@ -21,7 +24,7 @@ DataDir = Annotated[
 
 @app.command(name="list")
 def list_sets() -> None:
-    """Every data set with its size and where it comes from.
+    """List the data sets with their sizes and origins.
 
     Example: bfno data list
     """
@@ -42,7 +45,9 @@ def list_sets() -> None:
 
 @app.command()
 def get(name: Name, data_dir: DataDir = None) -> None:
-    """Download a data set from its official source, or go on with a download that broke off.
+    """Download a data set from its official source.
+
+    A download that broke off goes on where it stopped.
 
     Example: bfno data get mnist
     """
@@ -55,7 +60,9 @@ def get(name: Name, data_dir: DataDir = None) -> None:
 
 @app.command()
 def check(name: Name, data_dir: DataDir = None) -> int:
-    """Compare the files of a data set with their official checksums or known contents.
+    """Compare the files of a data set with what they should be.
+
+    That is their official checksums, or where there are none their known contents.
 
     Example: bfno data check mnist
     """

@@ -74,7 +74,9 @@ class _Words:
 @app.command()
 @takes(_Words)
 def sample(words: _Words) -> None:
-    """Draw from densities: a grid of images, runs side by side, or points and their paths.
+    """Draw new samples of a density.
+
+    A grid of images, runs side by side, or points and their paths.
 
     Example: bfno sample runs/moons-ffjord-rnode-s7 -o moons.png
     """

@@ -20,6 +20,8 @@ def figures(
 ) -> None:
     """Write every figure that runs can give, as PNG and SVG.
 
+    Runs of `bfno train` are in runs, those of `bfno table` in runs/SCALE.
+
     Example: bfno figures runs/mnist-* -o figures
     """
     from bfno.cli.exhibits import prepare

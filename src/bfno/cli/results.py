@@ -25,7 +25,9 @@ def results(
         typer.Option(help="Markdown file whose overview of the tables is brought up to date too."),
     ] = None,
 ) -> None:
-    """Every table, claim and figure of the paper that runs can show, as one Markdown page.
+    """Write all tables, claims and figures as one page.
+
+    A page of Markdown with every table, claim and figure of the paper that runs can show.
 
     With --from, FOLDER gets what a page needs of other runs, without their weights: small enough
     for version control. With --overview, a document of your own shows the tables' first places
@@ -38,6 +40,6 @@ def results(
 
     if keep is not None:
         for place in keep_runs(keep, folder):
-            print(f"{place}: kept")
+            print(f"{place}: kept as it is now")
     for file in write_page(folder, out, overview):
         print(f"written to {file}")

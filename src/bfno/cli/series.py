@@ -58,7 +58,9 @@ class _Words:
 @app.command()
 @takes(_Words)
 def reconstruct(words: _Words) -> None:
-    """Draw series with a latent model's trajectories, between and after the observations.
+    """Draw series between and after their observations.
+
+    The curves are the trajectories of a latent model.
 
     Example: bfno reconstruct runs/series-latent-bfno-node-s7 --hold-out 0.3
     """

@@ -60,9 +60,10 @@ class _Words:
 @app.command()
 @takes(_Words)
 def table(words: _Words) -> int:
-    """Make a table of the paper: train what is missing, print it beside the paper's numbers.
+    """Make a table of the paper beside its numbers.
 
-    Stopped or killed and started again, it does only what is still missing.
+    It trains what is missing. Stopped or killed and started again, it does only what is missing
+    then.
 
     Example: bfno table 1 --data mnist --seeds 3 --jobs 2 -o table1.md
     """
