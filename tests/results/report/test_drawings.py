@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from bfno.results.figures.style import DARK_PALETTE, PALETTE, Look, colours
+from bfno.results.figures.style import DARK_PALETTE, PALETTE, Look
 from bfno.results.figures.style import MARKERS as FIGURE_MARKERS
 from bfno.results.record import read_run
 from bfno.results.report.drawings import (
@@ -61,11 +61,6 @@ def test_a_curve_goes_through_the_values_of_the_epochs(tmp_path):
     assert (x3 - x2, y3 - y2) == pytest.approx((x2 - x1, y2 - y1), abs=1e-5)
     assert x2 > x1
     assert y2 < y1
-
-
-def test_our_method_keeps_its_colour_whatever_it_is_compared_with(runs):
-    assert colours(runs)["bfno-node"] == colours(runs[:1])["bfno-node"] == PALETTE[0]
-    assert len(set(colours(runs).values())) == 2
 
 
 def test_every_marker_of_the_figures_has_its_outline_on_a_page():

@@ -17,8 +17,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from bfno.errors import ConfigError
-from bfno.results.record import RunResult
-from bfno.results.tables import replicates
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -34,7 +32,6 @@ __all__ = [
     "PALETTE",
     "Drawn",
     "Look",
-    "colours",
     "drawing",
     "drawn",
     "is_ablation",
@@ -142,12 +139,6 @@ def looks(labels: Iterable[str]) -> dict[str, Look]:
         return is_ablation(label), "bfno" not in label, label
 
     return {label: _look(index) for index, label in enumerate(sorted(set(labels), key=place))}
-
-
-def colours(runs: Iterable[RunResult]) -> dict[str, str]:
-    """The colour of each method's look; methods beyond the palette share all but the first."""
-    found = looks(group.label for group in replicates(runs))
-    return {label: look.colour for label, look in found.items()}
 
 
 def _look(index: int) -> Look:

@@ -121,7 +121,7 @@ def _note(scale: str) -> str:
     return (
         f"Scale {scale}.{full} A claim is borne out if the method leads and chance alone would "
         f"give such a lead with a probability p of less than {LIMIT:g}, by Welch's test over the "
-        "seeds, times the number of rivals. Only two or three seeds prove large differences alone."
+        "seeds, times the number of rivals. Two or three seeds can prove only large differences."
     )
 
 
