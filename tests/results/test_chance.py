@@ -14,7 +14,7 @@ from bfno.results.chance import LIMIT, chance_of_lead
     [([0.95, 0.96, 0.95], [0.92, 0.93, 0.92]), ([1.0, 5.0], [2.0, 2.1, 2.2, 1.9])],
 )
 def test_it_is_the_value_of_welchs_test(ours, others):
-    expected = ttest_ind(ours, others, equal_var=False).pvalue
+    _, expected = ttest_ind(ours, others, equal_var=False)
     assert chance_of_lead(ours, others) == pytest.approx(expected, rel=1e-12)
     assert chance_of_lead(others, ours) == pytest.approx(expected, rel=1e-12)
 
@@ -24,7 +24,8 @@ def test_equal_methods_seldom_seem_different_even_from_the_luckiest_of_eight():
     for _ in range(2000):
         methods = [[chance.gauss(0, 1) for _ in range(3)] for _ in range(9)]
         best = max(methods[1:], key=sum)
-        told += chance_of_lead(methods[0], best, rivals=8) < LIMIT
+        found = chance_of_lead(methods[0], best, rivals=8)
+        told += found is not None and found < LIMIT
     assert told / 2000 < LIMIT
 
 
