@@ -165,7 +165,7 @@ def place_name(place: object) -> str:
     """The last name of a file or folder: where it lies is nobody else's business.
 
     Example:
-        >>> place_name("/home/ann/birds")
+        >>> place_name("photos/2026/birds")
         'birds'
     """
     return PurePath(str(place)).name or str(place)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from bfno.results.chance import LIMIT, chance_of_lead
 from bfno.results.layout import Column, Estimate, Table
 from bfno.results.paper.numbers import paper_table
-from bfno.results.paper.selection import counted_runs
+from bfno.results.paper.selection import select_runs
 from bfno.results.record import RunResult
 from bfno.results.tables import flat_config
 
@@ -110,7 +110,7 @@ def judge_claims(
         claims: What is claimed.
     """
     methods: Methods = defaultdict(list)
-    for run in counted_runs(run for run in runs if run.scale == scale):
+    for run in select_runs(run for run in runs if run.scale == scale).counted:
         methods[run.data, run.method].append(run)
     rows = [row for claim in claims if (row := _judged(claim, methods)) is not None]
     return Table(_COLUMNS, tuple(rows), notes=(_note(scale),))

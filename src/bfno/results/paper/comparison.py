@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from bfno.results.layout import Cell, Column, Estimate, Table
 from bfno.results.paper.notes import commit_words, hardware_words, notes, tally
 from bfno.results.paper.numbers import PaperCell, PaperRow, PaperTable, paper_table
-from bfno.results.paper.selection import counted_runs, outliers
+from bfno.results.paper.selection import select_runs
 from bfno.results.record import Metric, RunResult, find_metric
 from bfno.results.tasks import is_transductive
 
@@ -59,7 +59,7 @@ def paper_comparison(
 ) -> Table:
     """Show runs beside a table of the paper.
 
-    Only runs of one scale and of the experiments as they are defined count: see `counted_runs`.
+    Only runs of one scale and of the experiments as they are defined count: see `select_runs`.
 
     Args:
         table_name: 1, 2, 3, 4, ablation-branches or ablation-operator.
@@ -83,8 +83,8 @@ def paper_comparison(
     rows, failures = paper.selected(methods), failures or {}
     wanted = {row.experiment(name) for row in rows for name in paper.titles}
     offered = [run for run in runs if run.scale == scale and run.experiment in wanted]
-    known = {(run.experiment, run.seed): run for run in counted_runs(offered)}
-    others = outliers(offered)
+    counted, others = select_runs(offered)
+    known = {(run.experiment, run.seed): run for run in counted}
     if seeds is None:
         seeds = sorted({run.seed for run in (*known.values(), *others)})
     if data is None:

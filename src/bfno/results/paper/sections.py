@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bfno.results.paper.numbers import paper_table, table_names
-from bfno.results.paper.selection import counted_runs
+from bfno.results.paper.selection import select_runs
 from bfno.results.record import RunResult
 
 __all__ = ["Section", "sections_of"]
@@ -53,7 +53,7 @@ class Section:
 
 def sections_of(runs: Sequence[tuple[Path, RunResult]]) -> Iterator[Section]:
     """Tables that runs exist for: by table, then by scale and data set."""
-    counted = {id(run) for run in counted_runs(run for _, run in runs)}
+    counted = {id(run) for run in select_runs(run for _, run in runs).counted}
     scales = sorted({run.scale for _, run in runs})
     for table in table_names():
         paper = paper_table(table)

@@ -4,36 +4,34 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable
+from typing import NamedTuple
 
 from bfno.results.record import RunResult
 from bfno.results.tables import replicates
 
-__all__ = ["counted_runs", "outliers"]
+__all__ = ["Selection", "select_runs"]
 
 
-def counted_runs(runs: Iterable[RunResult]) -> list[RunResult]:
+class Selection(NamedTuple):
+    """The runs that count, and those that do not because most of their experiment differ."""
+
+    counted: list[RunResult]
+    outliers: list[RunResult]
+
+
+def select_runs(runs: Iterable[RunResult]) -> Selection:
     """One run for each experiment, scale and seed, all of an experiment with the same settings.
 
     Runs with changed settings do not count. Of two with the same seed the one does whose name comes
     first; of runs with different settings, those do that more seeds share.
     """
-    return [run for most, _ in _by_experiment(runs) for run in most]
-
-
-def outliers(runs: Iterable[RunResult]) -> list[RunResult]:
-    """Runs that do not count because most of their experiment have other settings."""
-    return [run for _, others in _by_experiment(runs) for run in others]
-
-
-def _by_experiment(runs: Iterable[RunResult]) -> list[tuple[list[RunResult], list[RunResult]]]:
-    """The runs of each experiment and scale that count, and the others."""
     known: dict[tuple[str, str], dict[int, RunResult]] = defaultdict(dict)
     for run in sorted(runs, key=lambda run: run.name):
         if not run.changes:
             known[run.experiment, run.scale].setdefault(run.seed, run)
-    found = []
+    found = Selection([], [])
     for members in known.values():
-        groups = sorted(replicates(members.values()), key=lambda group: -len(group.runs))
-        most, *others = ([*group.runs] for group in groups)
-        found.append((most, [run for group in others for run in group]))
+        most, *others = sorted(replicates(members.values()), key=lambda group: -len(group.runs))
+        found.counted.extend(most.runs)
+        found.outliers.extend(run for group in others for run in group.runs)
     return found
