@@ -48,12 +48,14 @@ from bfno.models.flows import (
 from bfno.ode import (
     METHODS,
     NeuralODE,
+    GradientError,
     Solution,
     SolverError,
     Stats,
     Status,
     odeint,
     odeint_adjoint,
+    odeint_dense,
     odeint_event,
     solve,
 )
@@ -109,6 +111,7 @@ __all__ = [
     "make_ode_rnn",
     "odeint",
     "odeint_adjoint",
+    "odeint_dense",
     "odeint_event",
     "solve",
 ]

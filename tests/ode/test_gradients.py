@@ -9,7 +9,6 @@ from torch.autograd import gradcheck
 
 import bfno
 from bfno import METHODS, solve
-from bfno.ode import reverse
 from tests.ode.problems import Network
 
 ADAPTIVE = [name for name in sorted(METHODS) if METHODS[name].adaptive]

@@ -2,13 +2,14 @@
 
 from bfno.ode.advance import advance
 from bfno.ode.block import NeuralODE
-from bfno.ode.odeint import odeint, odeint_adjoint, odeint_event
-from bfno.ode.solution import Solution, SolverError, Stats, Status
+from bfno.ode.odeint import odeint, odeint_adjoint, odeint_dense, odeint_event
+from bfno.ode.solution import GradientError, Solution, SolverError, Stats, Status
 from bfno.ode.solve import GRADIENTS, Options, solve
 from bfno.ode.tableaus import METHODS, Tableau
 
 __all__ = [
     "GRADIENTS",
+    "GradientError",
     "METHODS",
     "NeuralODE",
     "Options",
@@ -20,6 +21,7 @@ __all__ = [
     "advance",
     "odeint",
     "odeint_adjoint",
+    "odeint_dense",
     "odeint_event",
     "solve",
 ]

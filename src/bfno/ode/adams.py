@@ -11,12 +11,14 @@ import warnings
 from collections import deque
 from dataclasses import dataclass
 from fractions import Fraction
+from typing import Any
 
 import torch
 from torch import Tensor
 
+from bfno.ode.evaluate import Evaluator
 from bfno.ode.solution import Stats
-from bfno.ode.step import Field, GraphStepper, Moment
+from bfno.ode.step import Clock, Moment, Stepper, Sums
 from bfno.ode.tableaus import METHODS
 
 __all__ = ["AdamsMethod", "AdamsStepper"]
@@ -71,40 +73,44 @@ def _integrated_basis(points: list[Fraction], index: int) -> Fraction:
     return sum((c / (power + 1) for power, c in enumerate(polynomial)), Fraction(0)) / scale
 
 
-class AdamsStepper(GraphStepper):
+class AdamsStepper(Stepper):
     """Takes Adams steps; autograd records them where it is on."""
 
-    def __init__(self, field: Field, method: AdamsMethod, ts: Tensor, stats: Stats) -> None:
-        super().__init__(field, METHODS["rk4"], ts, stats)
+    needs_start = True
+
+    def __init__(
+        self, evaluate: Evaluator, method: AdamsMethod, clock: Clock, stats: Stats
+    ) -> None:
+        super().__init__(evaluate, METHODS["rk4"], clock, Sums(METHODS["rk4"]), stats)
         self._method = method
         self._history: deque[Tensor] = deque(maxlen=max(method.max_order - 1, 1))
-        self._ends: tuple[Tensor, Tensor] = (ts, ts)
+        self._y1: Any = None
 
-    def start(self, moment: Moment, y: Tensor) -> Tensor:
-        slope = super().start(moment, y)
-        self._history.appendleft(self._first)
+    def start(self, moment: Moment, y: Tensor, slope: Tensor | None = None) -> Tensor:
+        slope = super().start(moment, y, slope)
+        self._history.appendleft(slope)
         return slope
 
     def attempt(self, start: Moment, end: Moment, y: Tensor, *, end_inside: bool = False) -> Tensor:
         if len(self._history) < _SHORTEST:
             y1 = super().attempt(start, end, y, end_inside=end_inside)
         else:
-            size = self._size(start, end)
+            size = self.clock.size(start, end)
             weights = coefficients(len(self._history), implicit=False)
             change = self._weighted(weights, y) * size
             if self._method.implicit:
                 change = self._corrected(end, y, change, size)
             y1 = y + change
-        self._ends = (y, y1)
+        self._y1 = y1
         return y1
 
     def interpolate(self, start: Moment, end: Moment, y: Tensor, requested: Moment) -> Tensor:
-        size = self._size(start, end)
-        share = self._size(start, requested) / size
-        change = self._ends[1] - y
+        size = self.clock.size(start, end)
+        share = self.clock.size(start, requested) / size
+        change = self._y1 - y
         if not self._method.cubic:
             return y + share * change
-        slopes = self._first * size, self.evaluate(end, self._ends[1]) * size
+        slopes = self._first * size, self.evaluate(end, self._y1) * size
         bend = (1 - share) * (slopes[0] - change) + share * (change - slopes[1])
         return y + share * change + share * (1 - share) * bend
 

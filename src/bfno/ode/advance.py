@@ -6,13 +6,11 @@ way between every two of its updates, where whatever surrounds the steps costs m
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import torch
 from torch import Tensor
 
-from bfno.ode.state import scale_rows
-from bfno.ode.step import Field
+from bfno.ode.evaluate import Field
+from bfno.ode.step import RowSums, take_stages
 from bfno.ode.tableaus import Tableau, find_method
 
 __all__ = ["advance", "take_step"]
@@ -24,7 +22,7 @@ def advance(
     start: Tensor,
     gap: Tensor,
     *,
-    method: str = "midpoint",
+    method: str | Tableau = "midpoint",
     steps: int | Tensor = 1,
 ) -> Tensor:
     """Move every sample over its own interval by steps of equal size.
@@ -32,12 +30,12 @@ def advance(
     A sample whose steps are used up stands still, so its result does not depend on the others.
 
     Args:
-        field: The derivative, called with one time a sample.
+        field: The derivative, called with one time per sample.
         y: States, `(batch, ...)`.
         start: Where each interval begins, `(batch,)`.
         gap: Length of each interval, `(batch,)`; negative goes back in time.
-        method: Name of a Runge–Kutta method, see `METHODS`.
-        steps: Number of steps, the same for all or one a sample, `(batch,)`.
+        method: A Runge–Kutta method: its name, see `METHODS`, or its tableau.
+        steps: Number of steps, the same for all or one per sample, `(batch,)`.
 
     Raises:
         ValueError: If shapes do not fit or a way has no steps.
@@ -75,24 +73,16 @@ def take_step(
             its own.
     """
     time, length = clock
-    factor, slopes = scale_rows(size, y), []
-    for row, node in zip(tableau.stages, tableau.nodes, strict=True):
-        moment = torch.add(time, length, alpha=node) if node else time
-        slopes.append(field(moment, _moved(y, slopes, row, factor)))
-    return _moved(y, slopes, tableau.weights, factor)
-
-
-def _moved(y: Tensor, slopes: Sequence[Tensor], weights: Sequence[float], factor: Tensor) -> Tensor:
-    for slope, weight in zip(slopes, weights, strict=True):
-        if weight:
-            y = torch.addcmul(y, slope, factor, value=weight)
-    return y
+    sums = RowSums(tableau)
+    sums.begin(y, size)
+    times = [torch.add(time, length, alpha=node) if node else time for node in tableau.nodes]
+    return take_stages(field, times, sums)
 
 
 def _check(y: Tensor, start: Tensor, gap: Tensor, counts: Tensor) -> None:
     if y.dim() == 0 or start.shape != y.shape[:1] or gap.shape != y.shape[:1]:
         raise ValueError(
-            f"start and gap must hold one value a sample, got shapes {tuple(start.shape)} and "
+            f"start and gap must hold one value per sample, got shapes {tuple(start.shape)} and "
             f"{tuple(gap.shape)} for a state of shape {tuple(y.shape)}"
         )
     if bool(((counts < 1) & (gap != 0)).any()):

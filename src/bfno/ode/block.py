@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from bfno.ode.solution import Solution, Stats
 from bfno.ode.solve import GRADIENTS, read_options, solve
-from bfno.ode.tableaus import find_method
+from bfno.ode.tableaus import Tableau, find_method
 
 __all__ = ["Dynamics", "NeuralODE", "solver_settings"]
 
@@ -32,11 +32,11 @@ class Dynamics(Protocol):
         ...
 
 
-def solver_settings(method: str, gradient: str, **options: Any) -> dict[str, Any]:
+def solver_settings(method: str | Tableau, gradient: str, **options: Any) -> dict[str, Any]:
     """Arguments of `solve` for a module to keep, checked when the module is made.
 
     Args:
-        method: Name of a Runge–Kutta method.
+        method: A Runge–Kutta method: its name or its tableau.
         gradient: One of `GRADIENTS`.
         **options: Tolerances, and options of `solve`.
 
@@ -56,7 +56,7 @@ class NeuralODE(nn.Module):
 
     Args:
         dynamics: A dynamics module, such as `FirstOrder(field)`.
-        method: Name of a Runge–Kutta method.
+        method: A Runge–Kutta method: its name or its tableau.
         rtol: Relative tolerance.
         atol: Absolute tolerance.
         gradient: `"checkpoint"`, `"direct"` or `"adjoint"`.
@@ -77,7 +77,7 @@ class NeuralODE(nn.Module):
         self,
         dynamics: Dynamics,
         *,
-        method: str = "dopri5",
+        method: str | Tableau = "dopri5",
         rtol: float = 1e-3,
         atol: float = 1e-3,
         gradient: str = "checkpoint",
@@ -90,7 +90,9 @@ class NeuralODE(nn.Module):
         self.stats = Stats()
 
     def forward(self, x: Tensor) -> Tensor:
-        solution = self.trajectory(x, torch.tensor(self.dynamics.interval, dtype=torch.float64))
+        ts = torch.tensor(self.dynamics.interval, dtype=torch.float64)
+        solution = solve(self.dynamics, self.dynamics.initial(x), ts, **self.settings)
+        self.stats = solution.stats
         return self.dynamics.read_out(solution.ys[-1])
 
     def trajectory(self, x: Tensor, ts: Tensor) -> Solution[Tensor]:

@@ -45,10 +45,18 @@ class Control:
 
     def error_ratio(self, error: Tensor, y0: Tensor, y1: Tensor) -> float:
         """Norm of a step's error in units of the tolerance; `error` is overwritten."""
-        scale = torch.maximum(y0.abs(), y1.abs())
+        return self._measure(error.div_(self._scale(torch.maximum(y0.abs(), y1.abs()))))
+
+    def _scale(self, sizes: Tensor) -> Tensor:
+        """The tolerance of each number, given its size."""
         if isinstance(self.rtol, Tensor) or isinstance(self.atol, Tensor):
-            return self._measure(error.div_(scale.mul_(self.rtol).add_(self.atol)))
-        return self._measure(error.div_(torch.add(self.atol, scale, alpha=self.rtol)))
+            scale = sizes.mul_(self.rtol).add_(self.atol)
+        else:
+            scale = torch.add(self.atol, sizes, alpha=self.rtol)
+        if isinstance(self.atol, Tensor) or self.atol == 0:
+            # Where a number is zero so is its tolerance; no error there is still no error.
+            scale = scale.clamp_(min=torch.finfo(scale.dtype).tiny)
+        return scale
 
     def next_size(self, size: float, ratio: float, order: int) -> float:
         """Size of the step after one of `size` whose error ratio was `ratio`."""
@@ -60,6 +68,12 @@ class Control:
             least = 1.0 if ratio < 1 else self.shrink
             factor = min(self.growth, max(self.safety / ratio ** (1 / order), least))
         return self.clamp(size * factor)
+
+    def smallest(self) -> float:
+        """The smallest absolute tolerance that is not zero, or a small number."""
+        values = torch.as_tensor(self.atol, dtype=torch.float64).reshape(-1)
+        positive = values[values > 0]
+        return float(positive.min()) if len(positive) else 1e-9
 
     def clamp(self, size: float) -> float:
         """Keep a step size, whose sign is the direction of time, between its bounds."""
@@ -76,7 +90,7 @@ class Control:
             slope: Value of the field there.
             order: Order of the method.
         """
-        scale = y0.abs().mul_(self.rtol).add_(self.atol)
+        scale = self._scale(y0.abs())
         size_y, size_f = self._measure(y0 / scale), self._measure(slope / scale)
         trial = 1e-6 if size_y < 1e-5 or size_f < 1e-5 else 0.01 * size_y / size_f
         if not trial > 0:  # a slope beyond all numbers; the first step finds that out

@@ -7,15 +7,15 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils._pytree import tree_leaves
 
-__all__ = ["check_inputs", "check_slope", "check_state", "check_times", "check_tolerance"]
+__all__ = ["check_inputs", "check_state", "check_times", "check_tolerances"]
 
 
 def check_inputs(y0: Any, ts: Any, rtol: Any, atol: Any) -> None:
     """Refuse states, times and tolerances that cannot be solved for."""
     check_state(y0)
-    check_tolerance("rtol", rtol)
-    check_tolerance("atol", atol)
+    check_tolerances(rtol, atol)
     _check_real("ts", ts)
     if ts.dim() not in (1, 2) or ts.shape[-1] < 2:
         raise ValueError(
@@ -39,42 +39,32 @@ def check_times(t: Any) -> None:
 
 
 def check_state(y0: Any) -> None:
-    """Refuse states that are not real tensors."""
-    parts = (y0,) if isinstance(y0, Tensor) else y0
-    if not isinstance(parts, tuple) or not parts or not all(isinstance(p, Tensor) for p in parts):
-        raise ValueError(f"y0 must be a tensor or a tuple of tensors, got {type(y0).__name__}")
+    """Refuse states that are not made of tensors of real or complex numbers."""
+    parts = tree_leaves(y0)
+    if not parts or not all(isinstance(part, Tensor) for part in parts):
+        raise ValueError(
+            f"y0 must be a tensor, or a tuple, list, dict or nest of tensors, "
+            f"got {type(y0).__name__}"
+        )
     for part in parts:
-        if not part.is_floating_point():
+        if not (part.is_floating_point() or part.is_complex()):
             raise ValueError(
-                f"y0 must hold real floating-point numbers, got {part.dtype}; convert it, or "
-                "split complex numbers with torch.view_as_real"
+                f"y0 must hold real floating-point or complex numbers, got {part.dtype}; convert "
+                "it, for example with y0.float()"
             )
 
 
-def check_tolerance(name: str, value: Any) -> None:
-    """Refuse tolerances that are not finite and non-negative."""
-    if isinstance(value, Tensor):
-        valid = bool((torch.isfinite(value) & (value >= 0)).all())
-    else:
-        valid = isinstance(value, (int, float)) and math.isfinite(value) and value >= 0
-    if not valid:
-        raise ValueError(f"{name} must be a finite number, zero or more, got {value!r}")
-
-
-def check_slope(slope: Any, y: Tensor) -> Tensor:
-    """Refuse a derivative that does not look like the state."""
-    if not isinstance(slope, Tensor):
-        raise ValueError(f"the field must return a tensor, got {type(slope).__name__}")
-    if slope.shape != y.shape:
-        raise ValueError(
-            f"the field must return the state's shape {tuple(y.shape)}, got {tuple(slope.shape)}"
-        )
-    if slope.dtype != y.dtype:
-        raise ValueError(
-            f"the field must return the state's dtype {y.dtype}, got {slope.dtype}; convert the "
-            "field's weights or y0"
-        )
-    return slope
+def check_tolerances(rtol: Any, atol: Any) -> None:
+    """Refuse tolerances that are not finite and non-negative, or all zero."""
+    for name, value in (("rtol", rtol), ("atol", atol)):
+        if isinstance(value, Tensor):
+            valid = bool((torch.isfinite(value) & (value >= 0)).all())
+        else:
+            valid = isinstance(value, (int, float)) and math.isfinite(value) and value >= 0
+        if not valid:
+            raise ValueError(f"{name} must be a finite number, zero or more, got {value!r}")
+    if not bool((torch.as_tensor(rtol) + torch.as_tensor(atol) > 0).all()):
+        raise ValueError("rtol and atol must not both be zero: no step could be exact enough")
 
 
 def _check_real(name: str, value: Any) -> None:
@@ -95,10 +85,10 @@ def _check_monotonic(name: str, ts: Tensor) -> None:
 
 
 def _check_rows(y0: Any, ts: Tensor) -> None:
-    parts = (y0,) if isinstance(y0, Tensor) else y0
+    parts = tree_leaves(y0)
     if any(part.dim() == 0 or len(part) != len(ts) for part in parts):
         raise ValueError(
-            f"ts with one row a sample needs {len(ts)} samples along the state's first axis, got "
+            f"ts with one row per sample needs {len(ts)} samples along the state's first axis, got "
             f"shapes {[tuple(part.shape) for part in parts]}"
         )
     steps = ts.detach().diff(dim=1)

@@ -1,4 +1,4 @@
-"""`odeint`, `odeint_adjoint` and `odeint_event` with the call of torchdiffeq.
+"""`odeint`, `odeint_adjoint`, `odeint_event` and `odeint_dense` with the calls of torchdiffeq.
 
 Someone who replaces only the import line gets the same answers: steps follow the same rule and run
 past the last requested time like there. An option that is not known is an error.
@@ -7,22 +7,28 @@ past the last requested time like there. An option that is not known is an error
 from __future__ import annotations
 
 import functools
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from bfno.ode.events import EventOutputs, at_event, first_crossing
-from bfno.ode.gradients import AdjointSettings, Problem, solve_adjoint, solve_direct
+from bfno.ode.adjoint import AdjointSettings, solve_adjoint
+from bfno.ode.dense import DenseOutput, DenseRecorder
+from bfno.ode.dependencies import refuse_batch_norm
+from bfno.ode.events import EventFinder, at_event, first_crossing
 from bfno.ode.inputs import check_state, check_times
-from bfno.ode.parameters import trainable_tensors
+from bfno.ode.integrate import SharedOutputs, Watcher
+from bfno.ode.problem import Problem
 from bfno.ode.scheme import Scheme
 from bfno.ode.scipy_bridge import ScipyProblem
 from bfno.ode.solution import SolverError, Status
-from bfno.ode.state import Packing
+from bfno.ode.state import Packing, real_dtype
+from bfno.ode.step import Clock, Moment
+from bfno.ode.tableaus import Tableau
 
-__all__ = ["odeint", "odeint_adjoint", "odeint_event"]
+__all__ = ["odeint", "odeint_adjoint", "odeint_dense", "odeint_event"]
 
 Func = Callable[[Any, Any], Any]
 
@@ -41,11 +47,12 @@ def odeint(
     """Solve `dy/dt = func(t, y)` from `y(t[0]) = y0`; autograd runs through every step.
 
     Args:
-        func: The derivative.
+        func: The derivative. Its methods `callback_step`, `callback_accept_step` and
+            `callback_reject_step`, if it has them, are told of every step as `(t0, y0, dt)`.
         y0: A tensor, or a tuple of tensors.
         t: Requested times, strictly increasing or decreasing.
-        rtol: Relative tolerance, or one a component of a tuple.
-        atol: Absolute tolerance, or one a component of a tuple.
+        rtol: Relative tolerance, or one per component of a tuple.
+        atol: Absolute tolerance, or one per component of a tuple.
         method: Name of a method; dopri5 if None.
         options: Settings of the method by torchdiffeq's names.
         event_fn: Solve until this function of time and state changes its sign; of `t`, the first
@@ -58,8 +65,7 @@ def odeint(
         >>> odeint(lambda t, y: -y, torch.ones(1), torch.tensor([0.0, 1.0])).shape
         torch.Size([2, 1])
     """
-    parameters = trainable_tensors(func) if method == "scipy_solver" else ()
-    call = _Call(func, y0, t, Scheme(method, options, rtol, atol), parameters)
+    call = _Call(func, y0, t, Scheme(method, options, rtol, atol))
     return call.answer(call.direct, event_fn)
 
 
@@ -79,7 +85,8 @@ def odeint_adjoint(
     """`odeint` whose gradients solve the continuous adjoint equation.
 
     Args:
-        func: The derivative.
+        func: The derivative, with callbacks as in `odeint`; `callback_step_adjoint` and its like are
+            told of the backward pass.
         y0: A tensor, or a tuple of tensors.
         t: Requested times, strictly increasing or decreasing.
         rtol: Relative tolerance.
@@ -87,14 +94,14 @@ def odeint_adjoint(
         method: Name of a method; dopri5 if None.
         options: Settings of the method by torchdiffeq's names.
         event_fn: As in `odeint`.
-        adjoint_params: Tensors that get gradients; None finds all that `func` can reach.
+        adjoint_params: The only tensors that get gradients; None finds all that `func` uses.
         **adjoint: `adjoint_rtol`, `adjoint_atol`, `adjoint_method` and `adjoint_options` of the
             backward solve, where they differ; `adjoint_options={"norm": "seminorm"}` leaves the
             parameters out of its error.
     """
+    refuse_batch_norm(func)
     scheme = Scheme(method, options, rtol, atol)
-    parameters = trainable_tensors(func) if adjoint_params is None else tuple(adjoint_params)
-    call = _Call(func, y0, t, scheme, tuple(p for p in parameters if p.requires_grad))
+    call = _Call(func, y0, t, scheme, adjoint_params)
     backward = scheme.for_adjoint(adjoint)
     return call.answer(lambda times: call.adjoint(times, backward), event_fn)
 
@@ -125,6 +132,40 @@ def odeint_event(
     return odeint_interface(func, y0, t, event_fn=event_fn, **settings)
 
 
+def odeint_dense(
+    func: Func,
+    y0: Any,
+    t0: Tensor,
+    t1: Tensor,
+    *,
+    rtol: Any = 1e-7,
+    atol: Any = 1e-9,
+    method: str | None = None,
+    options: Mapping[str, Any] | None = None,
+) -> Callable[[Tensor | float], Any]:
+    """Solve from `t0` to `t1` and return the solution as a function of time.
+
+    Args:
+        func: The derivative.
+        y0: State at `t0`.
+        t0: The start.
+        t1: The end.
+        rtol: Relative tolerance.
+        atol: Absolute tolerance.
+        method: Name of an adaptive method; dopri5 if None.
+        options: Settings of the method by torchdiffeq's names.
+
+    Example:
+        >>> zero, one = torch.tensor(0.0), torch.tensor(1.0)
+        >>> solution = odeint_dense(lambda t, y: -y, torch.ones(1), zero, one)
+        >>> solution(0.5)
+        tensor([0.6065])
+    """
+    t = torch.stack((torch.as_tensor(t0), torch.as_tensor(t1).to(t0)))
+    call = _Call(func, y0, t, Scheme(method, options, rtol, atol))
+    return call.dense()
+
+
 class _Call:
     """One call, its state packed into one tensor."""
 
@@ -134,11 +175,11 @@ class _Call:
         y0: Any,
         t: Tensor,
         scheme: Scheme,
-        parameters: tuple[Tensor, ...] = (),
+        parameters: Sequence[Tensor] | None = None,
     ) -> None:
         check_state(y0)
         check_times(t)
-        self._packing = Packing(y0)
+        self._func, self._packing = func, Packing(y0)
         self._y0 = self._packing.pack(y0)
         self._t, self._scheme, self._parameters = t, scheme, parameters
         self._scheme.expand_tolerances(self._packing, self._y0)
@@ -156,19 +197,40 @@ class _Call:
         if self._scheme.name == "scipy_solver":
             return self.adjoint(times, self._scheme.for_adjoint({"adjoint_options": {}}))
         problem = self._problem()
-        return self._finished(problem, solve_direct(problem, self._y0, times))
+        ys = problem.states(self._y0, times)
+        problem.refuse_failure("odeint")
+        return ys
 
     def adjoint(self, times: Tensor, backward: Scheme) -> Tensor:
         """Solve with adjoint gradients."""
-        problem = self._problem()
-        norm = backward.adjoint_norm(self._packing, self._norm)
+        problem, func, kind = self._problem(), self._func, backward.callbacks()
         settings = AdjointSettings(
             backward.method,
             lambda requested, packed: backward.plan(requested, packed, self._field, self._y0),
-            norm,
+            backward.adjoint_norm(self._packing, self._norm),
+            parameters=self._parameters,
+            further=tuple(func.parameters()) if isinstance(func, nn.Module) else (),
+            zero_unused=True,
+            watcher=lambda packing: _callbacks(func, packing, kind, times, "_adjoint"),
         )
-        ys = solve_adjoint(problem, self._y0, times, self._parameters, settings)
-        return self._finished(problem, ys)
+        ys = solve_adjoint(problem, self._y0, times, settings)
+        problem.refuse_failure("odeint_adjoint")
+        return ys
+
+    def dense(self) -> Callable[[Tensor | float], Any]:
+        """Solve, and return the solution as a function of time."""
+        problem, method = self._problem(), self._scheme.method
+        if not (isinstance(method, Tableau) and method.adaptive):
+            raise ValueError(
+                f"odeint_dense needs an adaptive method, got {self._scheme.name!r}; use dopri5"
+            )
+        dense = DenseOutput(method, Clock(self._t, self._y0), self._packing)
+        outputs = DenseRecorder(SharedOutputs(self._t.tolist(), self._y0), dense)
+        integration = problem.integration(self._y0, self._t, outputs)
+        integration.run(self._y0)
+        problem.note(integration)
+        problem.refuse_failure("odeint_dense")
+        return dense.evaluate
 
     def _problem(self) -> Problem:
         scheme, kind = self._scheme, Problem
@@ -178,14 +240,8 @@ class _Call:
             self._field,
             scheme.method,
             lambda requested: scheme.plan(requested, self._norm, self._field, self._y0),
+            watcher=_callbacks(self._func, self._packing, scheme.callbacks(), self._t),
         )
-
-    def _finished(self, problem: Problem, ys: Tensor) -> Tensor:
-        path = problem.path
-        if path is not None and path.status is not Status.SUCCESS:
-            where = f"odeint stopped at t = {path.moment.value:.6g}"
-            raise SolverError(path.status, where, problem.stats)
-        return ys
 
     def _answer_event(self, run: Callable[[Tensor], Tensor], event_fn: Any) -> Any:
         if len(self._t) != 2:
@@ -203,19 +259,56 @@ class _Call:
 
     def _find_event(self, event: Callable[[Tensor, Tensor], Tensor]) -> float:
         scheme, times = self._scheme, self._t.detach()
-        outputs = EventOutputs(event, scheme.event_tolerance())
+        finder = EventFinder(event, scheme.event_tolerance())
         with torch.no_grad():
             y0 = self._y0.detach()
-            if float(event(times[0].to(y0.dtype), y0)) == 0:
+            if float(event(times[0].to(real_dtype(y0.dtype)), y0)) == 0:
                 return float(times[0])
             problem = self._problem()
+            problem.watcher = None  # the solve up to the event tells of its steps
             problem.plan = lambda requested: scheme.endless_plan(
                 requested, self._norm, self._field, y0
             )
-            problem.march(y0, times, outputs, keep=False)
-        if outputs.moment is None and problem.path is not None:
-            status = problem.path.status
-            status = Status.STEP_LIMIT if status is Status.SUCCESS else status
-            where = f"no event until t = {problem.path.moment.value:.6g}"
+            integration = problem.integration(y0, times, finder)
+            integration.run(y0)
+        if finder.moment is None:
+            problem.note(integration)
+            failed = problem.status is not Status.SUCCESS
+            status = problem.status if failed else Status.STEP_LIMIT
+            where = f"no event until t = {problem.reached:.6g}"
             raise SolverError(status, where, problem.stats)
-        return outputs.moment.value if outputs.moment is not None else float(times[0])
+        return finder.moment.value
+
+
+class _Callbacks:
+    """Tells the callbacks of a function of every step, by torchdiffeq's names."""
+
+    def __init__(self, found: dict[str, Any], packing: Packing, times: Tensor) -> None:
+        self._found, self._packing, self._times = found, packing, times
+
+    def tried(self, start: Moment, size: float, y: Tensor) -> None:
+        self._tell("callback_step", start, size, y)
+
+    def judged(self, start: Moment, size: float, y: Tensor, *, accepted: bool) -> None:
+        name = "callback_accept_step" if accepted else "callback_reject_step"
+        self._tell(name, start, size, y)
+
+    def moved(self, end: Moment, y1: Tensor) -> None:
+        pass
+
+    def _tell(self, name: str, start: Moment, size: float, y: Tensor) -> None:
+        if name in self._found:
+            time, length = (self._times.detach().new_tensor(v) for v in (start.value, abs(size)))
+            self._found[name](time, self._packing.unpack(y), length)
+
+
+def _callbacks(
+    func: Any, packing: Packing, supported: tuple[str, ...], times: Tensor, suffix: str = ""
+) -> Watcher | None:
+    """What tells a function's callbacks of steps, if it has any."""
+    names = ("callback_step", "callback_accept_step", "callback_reject_step")
+    found = {name: getattr(func, name + suffix) for name in names if hasattr(func, name + suffix)}
+    if found.keys() - supported:
+        unsupported = ", ".join(sorted(found.keys() - supported))
+        warnings.warn(f"this method does not support the callbacks {unsupported}", stacklevel=4)
+    return _Callbacks(found, packing, times) if found else None

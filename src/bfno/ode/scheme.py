@@ -12,12 +12,13 @@ from torch import Tensor
 
 from bfno.ode.adams import AdamsMethod
 from bfno.ode.control import Control, Norm, component_norm, root_mean_square
-from bfno.ode.gradients import adjoint_norm
-from bfno.ode.inputs import check_tolerance
-from bfno.ode.march import Plan, Stop
+from bfno.ode.adjoint import adjoint_norm
+from bfno.ode.evaluate import Field
+from bfno.ode.inputs import check_tolerances
+from bfno.ode.integrate import Plan, Stop
 from bfno.ode.solve import Options, make_plan, refuse_unknown
 from bfno.ode.state import Packing
-from bfno.ode.step import Field, Moment
+from bfno.ode.step import Moment
 from bfno.ode.tableaus import Tableau, find_method
 
 __all__ = ["Scheme"]
@@ -34,6 +35,7 @@ _ADAPTIVE_OPTIONS = (
     "ifactor",
     "dfactor",
     "max_num_steps",
+    "dtype",
 )
 _FIXED_OPTIONS = ("norm", "step_size", "grid_constructor", "interp", "perturb")
 _ADAMS_OPTIONS = (*_FIXED_OPTIONS, "max_order", "max_iters")
@@ -48,8 +50,8 @@ class Scheme:
     Args:
         name: Name of a method; dopri5 if None.
         options: Settings by name.
-        rtol: Relative tolerance, or one a component.
-        atol: Absolute tolerance, or one a component.
+        rtol: Relative tolerance, or one per component.
+        atol: Absolute tolerance, or one per component.
     """
 
     def __init__(
@@ -104,23 +106,23 @@ class Scheme:
         )
 
     def expand_tolerances(self, packing: Packing, like: Tensor) -> None:
-        """Turn tolerances for the components of a tuple into one value an element."""
+        """Turn tolerances for the components of a tuple into one value per element."""
         for name in ("rtol", "atol"):
             value = getattr(self, name)
             if isinstance(value, (tuple, list)):
-                parts = packing.unpack(torch.ones_like(like))
-                if not packing.is_tuple or len(parts) != len(value):
-                    raise ValueError(f"{name} must hold one value a component of the state")
+                parts = packing.unpack(torch.ones_like(like).abs())
+                if not packing.is_nest or len(parts) != len(value):
+                    raise ValueError(f"{name} must hold one value per component of the state")
                 scaled = [part * one for part, one in zip(parts, value, strict=True)]
                 setattr(self, name, packing.pack(scaled))
-            check_tolerance(name, getattr(self, name))
+        check_tolerances(self.rtol, self.atol)
 
     def state_norm(self, packing: Packing) -> Norm:
         """Norm of a packed state."""
         user = self.options.get("norm")
         if user is None:
-            return component_norm(packing.slices) if packing.is_tuple else root_mean_square
-        return (lambda scaled: user(packing.unpack(scaled))) if packing.is_tuple else user
+            return component_norm(packing.slices) if packing.is_nest else root_mean_square
+        return (lambda scaled: user(packing.unpack(scaled))) if packing.is_nest else user
 
     def adjoint_norm(
         self, packing: Packing, state_norm: Norm
@@ -129,7 +131,7 @@ class Scheme:
         user = self.options.get("norm")
         if user is None or user == "seminorm":
             return adjoint_norm(state_norm, seminorm=user == "seminorm")
-        if not packing.is_tuple:
+        if not packing.is_nest:
             return user
 
         def spread(state: tuple[Tensor, ...]) -> Any:
@@ -159,6 +161,14 @@ class Scheme:
     def event_tolerance(self) -> float:
         """How exactly the time of an event is found."""
         return float(self.atol) if not isinstance(self.atol, Tensor) else float(self.atol.min())
+
+    def callbacks(self) -> tuple[str, ...]:
+        """Callbacks that the method can make."""
+        if self.name == "scipy_solver":
+            return ()
+        if isinstance(self.method, Tableau) and self.method.adaptive:
+            return ("callback_step", "callback_accept_step", "callback_reject_step")
+        return ("callback_step",)
 
     def scipy_settings(self) -> dict[str, Any]:
         """Keywords for SciPy's solver."""

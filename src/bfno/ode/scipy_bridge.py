@@ -8,7 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from bfno.ode.gradients import Problem
+from bfno.ode.problem import Problem
+from bfno.ode.state import real_dtype
 
 __all__ = ["ScipyProblem"]
 
@@ -23,8 +24,8 @@ class ScipyProblem(Problem):
 
     settings: dict[str, Any] = field(default_factory=dict)
 
-    def integrate(self, y0: Tensor, times: Tensor, *, keep: bool) -> Tensor:
-        """Solve without a graph; nothing can be kept of the steps."""
+    def states(self, y0: Tensor, times: Tensor, slope: Tensor | None = None) -> Tensor:
+        """Solve without a graph."""
         try:
             from scipy.integrate import solve_ivp
         except ImportError as error:
@@ -48,4 +49,4 @@ class ScipyProblem(Problem):
         self.stats.forward_evaluations += 1
         state = torch.as_tensor(y, dtype=like.dtype, device=like.device).view(like.shape)
         with torch.no_grad():
-            return self.field(like.new_tensor(t), state).cpu().numpy().reshape(-1)
+            return self.field(torch.tensor(t, dtype=real_dtype(like.dtype), device=like.device), state).cpu().numpy().reshape(-1)

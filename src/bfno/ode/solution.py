@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import enum
 from dataclasses import dataclass, field
-from typing import Generic, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 from torch import Tensor
 
-__all__ = ["Solution", "SolverError", "Stats", "Status"]
+__all__ = ["GradientError", "Solution", "SolverError", "Stats", "Status"]
 
 
 class Status(enum.Enum):
@@ -50,7 +50,15 @@ class Stats:
     step_ends: list[float] = field(default_factory=list, repr=False)
 
 
-State = TypeVar("State", Tensor, tuple[Tensor, ...])
+State = TypeVar("State")
+
+
+class Evaluable(Protocol):
+    """A function of time."""
+
+    def evaluate(self, t: Tensor | float) -> Any:
+        """The state at a time."""
+        ...
 
 
 @dataclass
@@ -60,16 +68,45 @@ class Solution(Generic[State]):
     Attributes:
         ts: The requested times.
         ys: The states at these times: the axes of `ts` come first, then the state's own. With one
-            row of times a sample, the state's batch axis is that of `ts`. Rows that a failed solve
-            did not reach hold not-a-number.
+            row of times per sample, the state's batch axis is that of `ts`. Rows that a failed
+            solve did not reach hold not-a-number.
         stats: What it cost.
         status: How it ended.
+        event_times: When the event of the solve happened, for the whole state or for each sample;
+            infinite where it did not. None if there was none to wait for.
+        dense: The solution between the requested times, if it was asked for.
     """
 
     ts: Tensor
     ys: State
     stats: Stats = field(default_factory=Stats)
     status: Status = Status.SUCCESS
+    event_times: Tensor | None = None
+    dense: Evaluable | None = field(default=None, repr=False)
+
+    def evaluate(self, t: Tensor | float) -> State:
+        """The state at any time of the solved interval, or the states at many, time first.
+
+        Gradients flow through it, to `t` as well.
+
+        Raises:
+            ValueError: If the solve was not made with `dense=True`, or a time lies outside.
+
+        Example:
+            >>> import torch
+            >>> from bfno.ode import solve
+            >>> ts = torch.tensor([0.0, 1.0])
+            >>> solution = solve(lambda t, y: -y, torch.ones(1), ts, rtol=1e-6, dense=True)
+            >>> torch.allclose(solution.evaluate(0.5), torch.tensor(-0.5).exp(), atol=1e-5)
+            True
+        """
+        if self.dense is None:
+            raise ValueError("evaluate needs a solve with dense=True")
+        return self.dense.evaluate(t)
+
+
+class GradientError(RuntimeError):
+    """A gradient that would not be exact; the message says why and what to do instead."""
 
 
 class SolverError(RuntimeError):

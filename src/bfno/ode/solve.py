@@ -9,29 +9,25 @@ from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
+from bfno.ode.adjoint import AdjointSettings, adjoint_norm, solve_adjoint
 from bfno.ode.control import Control, Norm, component_norm, root_mean_square
-from bfno.ode.gradients import (
-    AdjointSettings,
-    Problem,
-    adjoint_norm,
-    solve_adjoint,
-    solve_checkpoint,
-    solve_direct,
-)
+from bfno.ode.dense import DenseOutput, DenseRecorder
+from bfno.ode.dependencies import refuse_batch_norm
+from bfno.ode.evaluate import Field
+from bfno.ode.events import EventOutputs
 from bfno.ode.inputs import check_inputs
-from bfno.ode.march import Plan, Stop
-from bfno.ode.parameters import refuse_batch_norm, trainable_tensors
-from bfno.ode.solution import Solution, SolverError, Stats, Status
-from bfno.ode.state import Packing, scale_rows
-from bfno.ode.step import Field, Moment, clock_dtype
+from bfno.ode.integrate import Plan, SharedOutputs, Stop
+from bfno.ode.problem import Problem
+from bfno.ode.solution import Solution, Stats
+from bfno.ode.state import Packing, clock_dtype, real_dtype, scale_rows
+from bfno.ode.step import Clock, Moment
 from bfno.ode.tableaus import Tableau, find_method
 
 __all__ = [
     "GRADIENTS",
     "Options",
-    "make_control",
     "make_plan",
     "read_options",
     "refuse_unknown",
@@ -46,6 +42,7 @@ class Options:
     """Rarely needed settings of a solve.
 
     Attributes:
+        args: Further arguments of the field, after time and state.
         step: Size of fixed steps; None lets an adaptive method choose, and makes any other method
             take one step between two requested times.
         first_step: Size of the first adaptive step; None estimates it.
@@ -53,20 +50,25 @@ class Options:
         max_step: Adaptive steps are never larger.
         max_steps: Most adaptive steps that are tried before the solve gives up.
         norm: Norm of a state that measures errors; None is the root mean square, of the largest
-            component where the state is a tuple.
-        ignore: Components of a tuple state that do not count as errors.
+            component where the state is a nest of tensors.
+        ignore: Components of a nested state that do not count as errors, by their place.
         jumps: Times at which the field may jump: steps end there and start afresh.
         stops: Other times at which steps have to end.
         land: Whether the last step ends on the last requested time. If not, steps run past it and
             the state there is dense output, as in torchdiffeq.
+        event: Function of time and state that ends the solve where it changes its sign: one value,
+            or one per sample to end each on its own. From its event on a state stands still.
+        dense: Whether `Solution.evaluate` can be asked for states between the requested times.
+        on_step: Called after every accepted step with the time, the state and the statistics.
         throw: Whether a failed solve raises; if not, the solution says so in its status.
         compile: Whether to compile whole steps, which pays off for small fields that are solved
             many times. The state has to be one tensor, and the times shared.
         adjoint: Settings of gradient="adjoint" that differ from the forward solve's: method, rtol,
             atol, step, and seminorm to leave the parameters' adjoints out of the error.
-        parameters: Tensors that get gradients; None finds all that the field can reach.
+        parameters: The tensors that get gradients with gradient="adjoint"; None finds all.
     """
 
+    args: tuple[Any, ...] = ()
     step: float | None = None
     first_step: float | None = None
     min_step: float = 0.0
@@ -77,6 +79,9 @@ class Options:
     jumps: tuple[float, ...] = ()
     stops: tuple[float, ...] = ()
     land: bool = True
+    event: Callable[[Any, Any], Tensor] | None = None
+    dense: bool = False
+    on_step: Callable[[float, Any, Stats], Any] | None = None
     throw: bool = True
     compile: bool = False
     adjoint: Mapping[str, Any] | None = None
@@ -94,11 +99,11 @@ class Options:
 
 
 def solve(
-    field: Callable[[Any, Any], Any],
-    y0: Tensor | tuple[Tensor, ...],
+    field: Callable[..., Any],
+    y0: Any,
     ts: Tensor,
     *,
-    method: str = "dopri5",
+    method: str | Tableau = "dopri5",
     rtol: float = 1e-4,
     atol: float = 1e-6,
     gradient: str = "checkpoint",
@@ -107,21 +112,22 @@ def solve(
     """Solve `dy/dt = field(t, y)` from `y(ts[0]) = y0` and return the states at `ts`.
 
     Args:
-        field: The derivative. `t` is a tensor without axes, or one value a sample where `ts` has a
-            row a sample. A module, or any callable.
-        y0: A real tensor of any shape, or a tuple of them.
-        ts: Requested times, increasing or decreasing: `(time,)`, or `(batch, time)` with one row a
-            sample, whose times may repeat (as padding does).
-        method: Name of a Runge–Kutta method, see `METHODS`.
+        field: The derivative. `t` is a tensor without axes, or one value per sample where `ts` has
+            one row per sample. A module, or any callable.
+        y0: A real or complex tensor of any shape, or a tuple, list, dict or nest of them.
+        ts: Requested times, increasing or decreasing: `(time,)`, or `(batch, time)` with one row
+            per sample, whose times may repeat (as padding does).
+        method: A Runge–Kutta method: its name, see `METHODS`, or its tableau.
         rtol: Relative tolerance of adaptive steps.
         atol: Absolute tolerance of adaptive steps.
         gradient: `"checkpoint"`: exact gradient of the discrete solution in little memory.
-            `"direct"`: autograd through all steps, for higher derivatives. `"adjoint"`: the
+            `"direct"`: the same gradient, and all memory that autograd wants. `"adjoint"`: the
             continuous adjoint.
         **options: See `Options`.
 
     Raises:
         SolverError: If the solve fails and `throw` is not False.
+        GradientError: In a backward pass, if the field no longer gives what it gave in the solve.
 
     Example:
         >>> ts = torch.linspace(0, 1, 3)
@@ -129,90 +135,136 @@ def solve(
         >>> torch.allclose(solution.ys[-1], torch.exp(-ts[-1]).expand(2), atol=1e-5)
         True
     """
-    task = Task(field, find_method(method), gradient, read_options(options))
     check_inputs(y0, ts, rtol, atol)
     refuse_batch_norm(field)
-    packing = Packing(y0, by_sample=ts.dim() == 2)
-    task.control = make_control(packing, task.options, rtol, atol)
-    packed, wrapped = packing.pack(y0), packing.wrap(field)
-    if ts.dim() == 1:
-        ys = task.run(wrapped, packed, ts)
-    elif task.adaptive:
-        ys = _solve_on_clocks(task, wrapped, packed, ts)
+    call = _Call(field, y0, ts, method, (rtol, atol), gradient, read_options(options))
+    if ts.dim() == 2:
+        ys = call.by_rows(ts)
+    elif gradient == "adjoint":
+        ys = call.adjoint(ts)
+    elif call.options.event is not None or call.options.dense:
+        ys = call.with_extras(ts)
     else:
-        ys = _solve_by_intervals(task, wrapped, packed, ts)
-    if task.options.throw and task.status is not Status.SUCCESS:
-        raise SolverError(task.status, f"solve stopped at t = {task.reached:.6g}", task.stats)
-    return Solution(ts, packing.unpack(ys), task.stats, task.status)
+        ys = call.problem.states(call.y0, ts)
+    if call.options.throw:
+        call.problem.refuse_failure("solve")
+    problem, ys = call.problem, call.packing.unpack(ys)
+    return Solution(ts, ys, problem.stats, problem.status, call.event_times, call.dense)
 
 
-class Task:
-    """One call of `solve`: its settings, and how it went."""
+class _Call:
+    """One call of `solve`, its state packed into one tensor."""
 
     def __init__(
-        self, field: Callable[..., Any], tableau: Tableau, gradient: str, options: Options
+        self,
+        field: Callable[..., Any],
+        y0: Any,
+        ts: Tensor,
+        method: str | Tableau,
+        tolerances: tuple[float, float],
+        gradient: str,
+        options: Options,
     ) -> None:
         if gradient not in GRADIENTS:
             raise ValueError(f"gradient must be one of {', '.join(GRADIENTS)}, got {gradient!r}")
-        self.tableau, self.gradient, self.options = tableau, gradient, options
-        self.adaptive = tableau.adaptive and options.step is None
-        self.control: Control | None = None
-        self.stats = Stats()
-        self.status, self.reached = Status.SUCCESS, math.nan
-        self._field = field
+        self.options, self.gradient, self._given = options, gradient, field
+        self._tableau = find_method(method)
+        if options.dense and self._tableau.dense_order < min(3, self._tableau.order):
+            self._tableau = self._tableau.with_end_stage()
+        self._refuse_combinations(ts)
+        samples = ts.dim() == 2 or (options.event is not None and _has_samples(y0))
+        self.packing = Packing(y0, by_sample=samples)
+        self._control = _make_control(self.packing, options, *tolerances)
+        self.y0 = self.packing.pack(y0)
+        self.problem = Problem(
+            self.packing.wrap(field if not options.args else _with(field, options.args)),
+            self._tableau,
+            self._plan,
+            replay=gradient == "checkpoint",
+            compile=options.compile,
+        )
+        if options.on_step is not None:
+            self.problem.watcher = _Reporter(options.on_step, self.packing, self.problem.stats)
+        self.event_times: Tensor | None = None
+        self.dense: DenseOutput | None = None
 
-    def parameters(self) -> tuple[Tensor, ...]:
-        """The tensors that get gradients."""
-        if self.gradient == "direct" or not torch.is_grad_enabled():
-            return ()
-        if self.options.parameters is not None:
-            return tuple(self.options.parameters)
-        return trainable_tensors(self._field)
+    def adjoint(self, ts: Tensor) -> Tensor:
+        """Integrate with gradients by the continuous adjoint."""
+        return solve_adjoint(self.problem, self.y0, ts, self._adjoint_settings())
 
-    def run(
-        self,
-        field: Field,
-        y0: Tensor,
-        times: Tensor,
-        *,
-        by_sample: bool = False,
-        extra: tuple[Tensor, ...] = (),
-    ) -> Tensor:
-        """Integrate a field on one tensor.
-
-        Args:
-            field: The field.
-            y0: State at the start.
-            times: Requested times, or a clock for every sample.
-            by_sample: Which of the two.
-            extra: Tensors besides the field's own that get gradients.
-        """
-        compiled = self.options.compile
-        if compiled and (field is not self._field or self.gradient == "direct"):
-            raise ValueError(
-                "compile=True needs a state that is one tensor, times that all samples share, and "
-                "gradient='checkpoint' or 'adjoint'"
+    def with_extras(self, ts: Tensor) -> Tensor:
+        """Integrate with an event or dense output."""
+        outputs, event, unpack = None, self.options.event, self.packing.unpack
+        times = ts.tolist()
+        if event is not None:
+            outputs = EventOutputs(
+                lambda t, y: event(t, unpack(y)), times, self.y0, 0.1 * self._control.smallest()
             )
-        problem = Problem(field, self.tableau, self._plan, by_sample, self.stats, compiled)
-        if self.gradient == "direct":
-            ys = solve_direct(problem, y0, times)
-        elif self.gradient == "checkpoint":
-            ys = solve_checkpoint(problem, y0, times, (*self.parameters(), *extra))
-        else:
-            ys = solve_adjoint(problem, y0, times, self.parameters(), self._adjoint_settings())
-        if problem.path is not None and problem.path.status is not Status.SUCCESS:
-            self.status, self.reached = problem.path.status, problem.path.moment.value
-        return ys
+        watching = outputs = outputs or SharedOutputs(times, self.y0)
+        if self.options.dense:
+            clock = Clock(ts, self.y0)
+            self.dense = DenseOutput(self._tableau, clock, self.packing)
+            watching = DenseRecorder(outputs, self.dense)
+        integration = self.problem.integration(self.y0, ts, watching)
+        integration.run(self.y0)
+        self.problem.note(integration)
+        if isinstance(outputs, EventOutputs):
+            self.event_times = outputs.event_times
+        return outputs.stacked()
+
+    def by_rows(self, ts: Tensor) -> Tensor:
+        """Integrate with one row of times per sample."""
+        wide = ts.to(clock_dtype(ts.device))
+        if self._tableau.adaptive and self.options.step is None:
+            return self._on_clocks(wide)
+        return self._by_intervals(wide)
+
+    def _on_clocks(self, ts: Tensor) -> Tensor:
+        """Integrate every sample over its own interval, all on a clock from zero to one."""
+        if self.gradient == "adjoint":
+            raise ValueError(
+                "gradient='adjoint' needs times that all samples share, got one row per sample; "
+                "use gradient='checkpoint'"
+            )
+        first, span = ts[:, 0], ts[:, -1] - ts[:, 0]
+        one = torch.ones_like(span)
+        clock = (ts - first[:, None]) / torch.where(span == 0, one, span)[:, None]
+        self.problem.field = _rescaled(self.problem.field, first, span)
+        self.problem.by_sample = True
+        return self.problem.states(self.y0, clock)
+
+    def _by_intervals(self, ts: Tensor) -> Tensor:
+        """Take fixed steps from each row's time to its next, all samples together."""
+        options, field, y = self.options, self.problem.field, self.y0
+        states, clock = [y], ts.new_tensor([0.0, 1.0]).detach()
+        for index in range(1, ts.shape[1]):
+            first, span = ts[:, index - 1], ts[:, index] - ts[:, index - 1]
+            length = float(span.detach().abs().max()) if len(span) else 0.0
+            count = 1 if options.step is None else max(1, math.ceil(length / options.step - 1e-9))
+            self.options = replace(options, step=1 / count)
+            self.problem.field = _rescaled(field, first, span)
+            if self.gradient == "adjoint":
+                settings = replace(self._adjoint_settings(), further=(*self._further(), first, span))
+                y = solve_adjoint(self.problem, y, clock, settings)[-1]
+            else:
+                y = self.problem.states(y, clock)[-1]
+            states.append(y)
+        self.options = options
+        return torch.stack(states, dim=1)
 
     def _plan(self, times: list[float]) -> Plan:
-        return make_plan(self.tableau, self.options, self.control, times)
+        return make_plan(self._tableau, self.options, self._control, times)
+
+    def _further(self) -> tuple[Tensor, ...]:
+        """Tensors that the field may use some time, though perhaps not at the start."""
+        return tuple(self._given.parameters()) if isinstance(self._given, nn.Module) else ()
 
     def _adjoint_settings(self) -> AdjointSettings:
         wanted = {"seminorm": False, **(self.options.adjoint or {})}
         refuse_unknown("adjoint option", wanted, ("method", "rtol", "atol", "step", "seminorm"))
-        tableau = find_method(wanted["method"]) if "method" in wanted else self.tableau
+        tableau = find_method(wanted["method"]) if "method" in wanted else self._tableau
         options = replace(self.options, step=wanted.get("step", self.options.step), first_step=None)
-        control = self.control or Control(1e-4, 1e-6)
+        control = self._control
         tolerances = {name: wanted.get(name, getattr(control, name)) for name in ("rtol", "atol")}
         norm = adjoint_norm(control.norm or root_mean_square, seminorm=wanted["seminorm"])
 
@@ -220,17 +272,59 @@ class Task:
             steered = Control(**tolerances, norm=packed_norm, max_step=options.max_step)
             return make_plan(tableau, options, steered, times)
 
-        return AdjointSettings(tableau, plan, norm)
+        return AdjointSettings(
+            tableau, plan, norm, parameters=self.options.parameters, further=self._further()
+        )
+
+    def _refuse_combinations(self, ts: Tensor) -> None:
+        """Refuse options that exclude each other."""
+        options = self.options
+        extras = [name for name in ("event", "dense") if getattr(options, name)]
+        if extras and (ts.dim() == 2 or self.gradient == "adjoint" or options.compile):
+            raise ValueError(
+                f"{extras[0]} needs times that all samples share, gradient='checkpoint' or "
+                "'direct', and no compile=True"
+            )
+        if options.compile and (ts.dim() == 2 or ts.requires_grad):
+            raise ValueError(
+                "compile=True needs times that all samples share and that need no gradient"
+            )
 
 
-def make_control(
-    packing: Packing, options: Options, rtol: Tensor | float, atol: Tensor | float
-) -> Control:
+def _has_samples(y0: Any) -> bool:
+    """Whether all components of a state have the same first axis."""
+    parts = [part.shape[:1] for part in torch.utils._pytree.tree_leaves(y0)]
+    return len(set(parts)) == 1 and len(parts[0]) == 1
+
+
+def _with(field: Callable[..., Any], args: tuple[Any, ...]) -> Callable[..., Any]:
+    return lambda t, y: field(t, y, *args)
+
+
+class _Reporter:
+    """Tells a user's function of every accepted step."""
+
+    def __init__(
+        self, on_step: Callable[[float, Any, Stats], Any], packing: Packing, stats: Stats
+    ) -> None:
+        self._on_step, self._packing, self._stats = on_step, packing, stats
+
+    def tried(self, start: Moment, size: float, y: Tensor) -> None:
+        pass
+
+    def judged(self, start: Moment, size: float, y: Tensor, *, accepted: bool) -> None:
+        pass
+
+    def moved(self, end: Moment, y1: Tensor) -> None:
+        self._on_step(end.value, self._packing.unpack(y1.detach()), self._stats)
+
+
+def _make_control(packing: Packing, options: Options, rtol: float, atol: float) -> Control:
     """The step-size rule of a state and options."""
     norm: Norm | None = options.norm
-    if packing.is_tuple and norm is None:
+    if packing.is_nest and norm is None:
         norm = component_norm(packing.slices, options.ignore)
-    elif packing.is_tuple:
+    elif packing.is_nest:
         user = options.norm or root_mean_square
         norm = lambda scaled: user(packing.unpack(scaled))  # noqa: E731
     return Control(
@@ -285,47 +379,14 @@ def _fixed_stops(times: Sequence[float], step: float | None, direction: float) -
         yield Stop(Moment(end, index))
 
 
-def _solve_on_clocks(task: Task, field: Field, y0: Tensor, ts: Tensor) -> Tensor:
-    """Integrate every sample over its own interval, all on a clock from zero to one."""
-    if task.gradient == "adjoint":
-        raise ValueError(
-            "gradient='adjoint' needs times that all samples share, got one row a sample; "
-            "use gradient='checkpoint'"
-        )
-    wide = ts.to(clock_dtype(ts.device))
-    first, span = wide[:, 0], wide[:, -1] - wide[:, 0]
-    clock = (wide - first[:, None]) / torch.where(span == 0, torch.ones_like(span), span)[:, None]
-    on_clock = _rescaled(field, first, span)
-    return task.run(on_clock, y0, clock, by_sample=True, extra=_differentiable(first, span))
-
-
-def _solve_by_intervals(task: Task, field: Field, y0: Tensor, ts: Tensor) -> Tensor:
-    """Take fixed steps from each row's time to its next, all samples together."""
-    wide, states, y = ts.to(clock_dtype(ts.device)), [y0], y0
-    for index in range(1, ts.shape[1]):
-        first, span = wide[:, index - 1], wide[:, index] - wide[:, index - 1]
-        step, clock = task.options.step, wide.new_tensor([0.0, 1.0])
-        count = 1 if step is None else max(1, math.ceil(float(span.abs().max()) / step - 1e-9))
-        task.options = replace(task.options, step=1 / count)
-        on_clock = _rescaled(field, first, span)
-        y = task.run(on_clock, y, clock, extra=_differentiable(first, span))[-1]
-        task.options = replace(task.options, step=step)
-        states.append(y)
-    return torch.stack(states, dim=1)
-
-
 def _rescaled(field: Field, first: Tensor, span: Tensor) -> Field:
     """The field on a clock that runs from zero to one while time runs over a sample's span."""
 
     def on_clock(clock: Tensor, y: Tensor) -> Tensor:
-        times = (first + clock * span).to(y.dtype)
+        times = (first + clock * span).to(real_dtype(y.dtype))
         return scale_rows(span.to(y.dtype), y) * field(times, y)
 
     return on_clock
-
-
-def _differentiable(*tensors: Tensor) -> tuple[Tensor, ...]:
-    return tuple(tensor for tensor in tensors if tensor.requires_grad)
 
 
 def read_options(options: Mapping[str, Any]) -> Options:

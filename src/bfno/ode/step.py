@@ -1,7 +1,8 @@
-"""One Runge–Kutta step, with and without an autograd graph.
+"""One Runge–Kutta step.
 
-`BufferedStepper` runs without autograd on buffers that it reuses; `GraphStepper` has the same
-interface and builds a graph.
+`take_stages` is the step; how it forms weighted sums of slopes depends on who needs them: recorded
+by autograd (`Sums`), without a graph in one table (`TableSums`), or with a step size of its own for
+every sample (`RowSums`).
 """
 
 from __future__ import annotations
@@ -13,22 +14,23 @@ import torch
 from torch import Tensor
 
 from bfno.ode.control import Control
-from bfno.ode.inputs import check_slope
+from bfno.ode.evaluate import Evaluator, Replayer, is_transformed
 from bfno.ode.solution import Stats
+from bfno.ode.state import real_dtype, scale_rows
 from bfno.ode.tableaus import Tableau
 
 __all__ = [
-    "BufferedStepper",
-    "Field",
-    "GraphStepper",
+    "Clock",
     "Moment",
+    "ReplayedStepper",
+    "RowSums",
     "Stepper",
-    "clock_dtype",
+    "Sums",
+    "TableSums",
     "combine",
     "dense_matrix",
+    "take_stages",
 ]
-
-Field = Callable[[Any, Tensor], Tensor]
 
 
 class Moment(NamedTuple):
@@ -42,36 +44,108 @@ class Moment(NamedTuple):
     anchor: int = 0
 
 
-def clock_dtype(device: torch.device) -> torch.dtype:
-    """The dtype of time: double precision where the device has it."""
-    return torch.float32 if device.type == "mps" else torch.float64
+class Clock:
+    """Tells the time as tensors like the state; gradients flow through them to requested times.
+
+    Args:
+        ts: Requested times.
+        like: A state.
+    """
+
+    def __init__(self, ts: Tensor, like: Tensor) -> None:
+        self._kind: dict[str, Any] = {"dtype": real_dtype(like.dtype), "device": like.device}
+        moving = ts.requires_grad and torch.is_grad_enabled()
+        self._ts = ts if moving or is_transformed() else None
+        self._requested = ts.tolist() if self._ts is not None else []
+
+    def time(self, moment: Moment) -> Tensor:
+        """A moment."""
+        return torch.as_tensor(self.exact(moment), **self._kind)
+
+    def size(self, start: Moment, end: Moment) -> Any:
+        """Signed length of a step: a number, or a tensor without axes."""
+        if start.anchor == end.anchor or self._ts is None:  # both move together
+            return end.value - start.value
+        return self.exact(end) - self.exact(start)
+
+    def times(self, nodes: Sequence[float], start: Moment, end: Moment) -> Sequence[Tensor]:
+        """The stages' times, exact in double precision before they are rounded."""
+        first, size = self.exact(start), self.size(start, end)
+        if self._ts is None:
+            return torch.tensor([first + node * size for node in nodes], **self._kind).unbind(0)
+        return [torch.as_tensor(first + node * size, **self._kind) for node in nodes]
+
+    def just_before(self, end: Moment, start: Moment) -> Tensor:
+        """The last moment before the end of a step that the state's dtype can tell from it."""
+        value = torch.tensor(end.value, **self._kind)
+        return torch.nextafter(value, torch.tensor(start.value, **self._kind))
+
+    def exact(self, moment: Moment) -> Any:
+        """A moment before it is rounded: a number, or a tensor without axes."""
+        if self._ts is None:
+            return moment.value
+        return self._ts[moment.anchor] + (moment.value - self._requested[moment.anchor])
 
 
-def stage_times(
-    nodes: Sequence[float], start: float, size: float, like: Tensor
-) -> Sequence[Tensor]:
-    """The stages' times, exact in double precision, as tensors without axes like the state."""
-    return like.new_tensor([start + node * size for node in nodes]).unbind(0)
+class Sums:
+    """Weighted sums of the slopes of one step, in operations that autograd records.
+
+    Args:
+        tableau: The method.
+    """
+
+    def __init__(self, tableau: Tableau) -> None:
+        self.tableau = tableau
+        self.slopes: list[Tensor] = []
+        self._y: Any = None
+        self._size: Any = None
+        self._point: Any = None
+
+    def begin(self, y: Tensor, size: Any) -> None:
+        """Start a step of a size from a state."""
+        self._y, self._size, self._point, self.slopes = y, size, y, []
+
+    def add(self, slope: Tensor) -> None:
+        """Take the slope of the next stage."""
+        self.slopes.append(slope)
+
+    def point(self) -> Tensor:
+        """Where the next stage is evaluated."""
+        row = self.tableau.stages[len(self.slopes)]
+        self._point = combine(self._y, self.slopes, row, self._size)
+        return self._point
+
+    def end(self) -> Tensor:
+        """The state at the end of the step."""
+        if self.tableau.reuses_last_stage:
+            return self._point
+        return combine(self._y, self.slopes, self.tableau.weights, self._size)
+
+    def error(self) -> Tensor:
+        """The error estimate of the step."""
+        zero = torch.zeros_like(self._y)
+        return combine(zero, self.slopes, self.tableau.error or (), self._size)
 
 
-class BufferedStepper:
-    """Takes steps without recording a graph.
+class TableSums(Sums):
+    """The same without a graph.
 
     One table holds the inputs of all stages, the change over the step and its error estimate. A
     stage adds its slope, weighted, to all of them in one operation.
+
+    Args:
+        tableau: The method.
+        like: A state.
     """
 
-    def __init__(self, field: Field, tableau: Tableau, y0: Tensor, stats: Stats) -> None:
-        self.field, self.tableau, self.stats = field, tableau, stats
-        self.inputs: Sequence[Tensor] = ()
-        self.times: Sequence[Tensor] = ()
-        self._start = self._end = Moment(0.0)
-        self._first, self._raw, self._slopes, self._error = y0, y0, [y0], y0
+    def __init__(self, tableau: Tableau, like: Tensor) -> None:
+        super().__init__(tableau)
         # A stage at the end of the step has no part in it, only in the error.
         self._inner = len(tableau.stages) - tableau.reuses_last_stage
         self._last_share = (tableau.error or (0.0,))[-1]
-        self._begins = y0.new_tensor([1.0] * (self._inner - 1) + [0.0, 0.0])
-        self._shares = [y0.new_tensor(self._column(stage)) for stage in range(self._inner)]
+        self._begins = like.new_tensor([1.0] * (self._inner - 1) + [0.0, 0.0])
+        self._shares = [like.new_tensor(self._column(stage)) for stage in range(self._inner)]
+        self._table, self._error, self._points = like, like, [like]
 
     def _column(self, stage: int) -> list[float]:
         """Weights of one slope in later stages, in the change and in the error."""
@@ -80,23 +154,106 @@ class BufferedStepper:
         error = self.tableau.error
         return [*inputs, self.tableau.weights[stage], 0.0 if error is None else error[stage]]
 
+    def begin(self, y: Tensor, size: float) -> None:
+        super().begin(y, size)
+        self._table = torch.outer(self._begins, y.reshape(-1))
+        *points, change, self._error = self._table.view(len(self._table), *y.shape).unbind(0)
+        self._points = [y, *points, change]
+
+    def add(self, slope: Tensor) -> None:
+        stage = len(self.slopes)
+        self.slopes.append(slope)
+        if stage < self._inner:
+            self._table.addr_(self._shares[stage], slope.reshape(-1), alpha=self._size)
+        else:
+            self._error.add_(slope, alpha=self._size * self._last_share)
+
+    def point(self) -> Tensor:
+        stage = len(self.slopes)
+        return self._points[stage] if stage < self._inner else self.end()
+
+    def end(self) -> Tensor:
+        if self._points[-1] is not self._point:
+            # Summed up before it is added, the change is rounded once.
+            self._point = self._points[-1] = self._y + self._points[-1]
+        return self._point
+
+    def error(self) -> Tensor:
+        return self._error
+
+
+class RowSums(Sums):
+    """The same with a step size for every sample."""
+
+    def begin(self, y: Tensor, size: Tensor) -> None:
+        super().begin(y, scale_rows(size, y))
+
+    def point(self) -> Tensor:
+        return self._moved(self.tableau.stages[len(self.slopes)])
+
+    def end(self) -> Tensor:
+        return self._moved(self.tableau.weights)
+
+    def _moved(self, weights: Sequence[float]) -> Tensor:
+        y = self._y
+        for slope, weight in zip(self.slopes, weights, strict=True):
+            if weight:
+                y = torch.addcmul(y, slope, self._size, value=weight)
+        return y
+
+
+def take_stages(
+    evaluate: Callable[[Tensor, Tensor], Tensor], times: Sequence[Tensor], sums: Sums
+) -> Tensor:
+    """Evaluate the stages that `sums` has no slope of yet; return the state after the step."""
+    for time in times[len(sums.slopes) :]:
+        sums.add(evaluate(time, sums.point()))
+    return sums.end()
+
+
+class Stepper:
+    """Takes steps of one method.
+
+    Args:
+        evaluate: Calls the field.
+        tableau: The method.
+        clock: Tells the time.
+        sums: Forms the sums of a step.
+        stats: Where evaluations are counted.
+
+    Attributes:
+        needs_start: Whether every step needs the slope at its start beforehand.
+    """
+
+    needs_start = False
+
+    def __init__(
+        self, evaluate: Evaluator, tableau: Tableau, clock: Clock, sums: Sums, stats: Stats
+    ) -> None:
+        self.tableau, self.clock, self.stats = tableau, clock, stats
+        self._evaluate, self._field, self._sums = evaluate, evaluate.field, sums
+        self._first: Tensor | None = None
+
+    @property
+    def slopes(self) -> Sequence[Tensor]:
+        """Slopes of the stages of the last attempt."""
+        return self._sums.slopes
+
     def prepare(self, control: Control | None) -> None:
         """Learn how errors will be measured before the first step."""
 
     def evaluate(self, moment: Moment, y: Tensor) -> Tensor:
         """The field at one moment."""
         self.stats.forward_evaluations += 1
-        return self.field(y.new_tensor(moment.value), y)
+        return self._evaluate(self.clock.time(moment), y)
 
-    def start(self, moment: Moment, y: Tensor) -> Tensor:
-        """Evaluate the first stage of the next step and return it."""
-        self._start = moment
-        self._raw = check_slope(self.evaluate(moment, y), y)
-        self._first = self._raw.clone()
+    def start(self, moment: Moment, y: Tensor, slope: Tensor | None = None) -> Tensor:
+        """Evaluate the first stage of the next step, unless its slope is known, and return it."""
+        self._first = self.evaluate(moment, y) if slope is None else slope
         return self._first
 
     def attempt(self, start: Moment, end: Moment, y: Tensor, *, end_inside: bool = False) -> Tensor:
-        """Try a step whose first stage is known, and return the state at its end.
+        """Try a step and return the state at its end.
 
         Args:
             start: Where the step begins.
@@ -104,154 +261,111 @@ class BufferedStepper:
             y: State at the start.
             end_inside: Evaluate stages at the end just before it, where the field may jump.
         """
-        size, field = end.value - start.value, self.field
-        times = stage_times(self.tableau.nodes, start.value, size, y)
+        self._sums.begin(y, self.clock.size(start, end))
+        if self._first is not None:
+            self._sums.add(self._first)
+        times = self._stage_times(start, end, end_inside)
+        return take_stages(self._evaluate, times, self._sums)
+
+    def _stage_times(self, start: Moment, end: Moment, end_inside: bool) -> Sequence[Tensor]:
+        times, nodes = self.clock.times(self.tableau.nodes, start, end), self.tableau.nodes
+        self.stats.forward_evaluations += len(times) - (self._first is not None)
         if end_inside:
-            times = _keep_inside(times, self.tableau, start, end)
-        if self._start.value != start.value:  # the first stage lies just after a jump
-            times = [y.new_tensor(self._start.value), *times[1:]]
-        table = torch.outer(self._begins, y.reshape(-1))
-        *points, change, error = table.view(len(table), *y.shape).unbind(0)
-        slope = self._first
-        slopes = [slope]
-        table.addr_(self._shares[0], slope.reshape(-1), alpha=size)
-        for stage, point in enumerate(points, start=1):
-            slope = self._own(field(times[stage], point))
-            slopes.append(slope)
-            table.addr_(self._shares[stage], slope.reshape(-1), alpha=size)
-        y1 = y + change  # summed up before it is added, the change is rounded once
-        if self.tableau.reuses_last_stage:
-            points.append(y1)
-            slopes.append(self._own(field(times[-1], y1)))
-            error.add_(slopes[-1], alpha=size * self._last_share)
-        self.stats.forward_evaluations += len(points)
-        self.inputs, self.times, self._end = [y, *points], times, end
-        self._slopes, self._error = slopes, error
-        return y1
+            before = self.clock.just_before(end, start)
+            times = [before if n == 1 else t for t, n in zip(times, nodes, strict=True)]
+        return times
 
-    def _own(self, slope: Tensor) -> Tensor:
-        """A slope that nobody else will write to: a field may return its input or one buffer."""
-        if slope is self._raw or slope._is_view():
-            self._raw = slope
-            return slope.clone()
-        self._raw = slope
-        return slope
-
-    def error_ratio(self, control: Control, size: float, y: Tensor, y1: Tensor) -> float:
+    def error_ratio(self, control: Control, y: Tensor, y1: Tensor) -> float:
         """Error of the last attempt, from `y` to `y1`, in units of the tolerance."""
-        return control.error_ratio(self._error, y, y1)
+        with torch.no_grad():
+            return control.error_ratio(self._sums.error(), y, y1)
 
     def accept(self) -> None:
-        """Make the last stage of the last attempt the first one of the next."""
-        self._first, self._start = self._slopes[-1], self._end
+        """Make the last stage of the last attempt, if it can be, the first one of the next."""
+        self._first = self._sums.slopes[-1] if self.tableau.reuses_last_stage else None
 
     def interpolate(self, start: Moment, end: Moment, y: Tensor, requested: Moment) -> Tensor:
         """Dense output of the last attempt at a moment between its ends."""
-        size = end.value - start.value
-        weights = self.tableau.dense_weights((requested.value - start.value) / size)
-        return combine(y, self._slopes, weights, size)
+        size = self.clock.size(start, end)
+        theta = self.clock.size(start, requested) / size
+        return combine(y, self.slopes, self.tableau.dense_weights(theta), size)
+
+    def freeze(self, moving: Tensor) -> None:
+        """Let only some samples move in later steps.
+
+        Args:
+            moving: Which samples, `(batch,)`.
+        """
+        field = self._field
+
+        def frozen(t: Tensor, y: Tensor) -> Tensor:
+            return field(t, y).masked_fill(scale_rows(~moving, y), 0)
+
+        last = self._sums.slopes[-1]
+        self._sums.slopes[-1] = last.masked_fill(scale_rows(~moving, last), 0)
+        self._evaluate.field = frozen
 
     def interpolate_rows(self, size: float, y: Tensor, thetas: Tensor, samples: Tensor) -> Tensor:
         """Dense output of single samples, each at its own share θ of the last attempt."""
-        return _interpolated_rows(self.tableau, size, y, thetas, (self._slopes, samples))
+        chosen = torch.stack([slope[samples].reshape(len(samples), -1) for slope in self.slopes])
+        weights = dense_matrix(self.tableau, thetas).to(y.dtype)
+        change = torch.einsum("os,sof->of", weights, chosen).view(-1, *y.shape[1:])
+        return torch.add(y[samples], change, alpha=size)
 
 
-class GraphStepper:
-    """Takes steps that autograd records, with the interface of `BufferedStepper`.
+class ReplayedStepper(Stepper):
+    """Takes steps that a backward pass repeats as a whole.
+
+    For small states, recording and repeating single evaluations takes longer than they do; the
+    graphs of all evaluations of one step exist at once then.
 
     Args:
-        field: The field.
+        evaluate: Calls the field.
         tableau: The method.
-        ts: Requested times; gradients reach them if they require any.
+        clock: Tells the time.
+        replayer: Records and repeats.
         stats: Where evaluations are counted.
     """
 
-    def __init__(self, field: Field, tableau: Tableau, ts: Tensor, stats: Stats) -> None:
-        self.field, self.tableau, self.stats = field, tableau, stats
-        self.inputs: Sequence[Tensor] = ()
-        self.times: Sequence[Tensor] = ()
-        self._ts = ts
-        self._requested = ts.tolist() if ts.requires_grad else None
-        self._first = ts
-        self._slopes: list[Tensor] = []
+    def __init__(
+        self, evaluate: Evaluator, tableau: Tableau, clock: Clock, replayer: Replayer, stats: Stats
+    ) -> None:
+        super().__init__(evaluate, tableau, clock, Sums(tableau), stats)
+        self._replayer = replayer
 
     def evaluate(self, moment: Moment, y: Tensor) -> Tensor:
+        if not torch.is_grad_enabled():
+            return super().evaluate(moment, y)
         self.stats.forward_evaluations += 1
-        return self.field(torch.as_tensor(self._time(moment), dtype=y.dtype, device=y.device), y)
-
-    def start(self, moment: Moment, y: Tensor) -> Tensor:
-        self._first = check_slope(self.evaluate(moment, y), y)
-        return self._first.detach()
+        time = self.clock.time(moment)
+        with self._replayer.recording(self._evaluate, (time, y)) as call:
+            slope = call.result = self._evaluate(time, y)
+        return slope
 
     def attempt(self, start: Moment, end: Moment, y: Tensor, *, end_inside: bool = False) -> Tensor:
-        time, size = self._time(start), self._size(start, end)
-        times = [torch.as_tensor(time + node * size, dtype=y.dtype, device=y.device)
-                 for node in self.tableau.nodes]  # fmt: skip
-        if end_inside:
-            times = _keep_inside(times, self.tableau, start, end)
-        slopes, point = [self._first], y
-        for stage in range(1, len(times)):
-            point = combine(y, slopes, self.tableau.stages[stage], size)
-            slopes.append(self.field(times[stage], point))
-        self.stats.forward_evaluations += len(times) - 1
-        self._slopes = slopes
-        if self.tableau.reuses_last_stage:
-            return point
-        return combine(y, slopes, self.tableau.weights, size)
+        size, evaluate, tableau = self.clock.size(start, end), self._evaluate, self.tableau
+        times = self._stage_times(start, end, end_inside)
+        first = () if self._first is None else (self._first,)
 
-    def prepare(self, control: Control | None) -> None:
-        pass
+        def step(y: Tensor, *first: Tensor) -> tuple[Tensor, Sums]:
+            sums = Sums(tableau)
+            sums.begin(y, size)
+            for slope in first:
+                sums.add(slope)
+            return take_stages(evaluate, times, sums), sums
 
-    def error_ratio(self, control: Control, size: float, y: Tensor, y1: Tensor) -> float:
-        with torch.no_grad():
-            error = combine(torch.zeros_like(y1), self._slopes, self.tableau.error or (), size)
-            return control.error_ratio(error, y, y1)
-
-    def accept(self) -> None:
-        self._first = self._slopes[-1]
-
-    def interpolate(self, start: Moment, end: Moment, y: Tensor, requested: Moment) -> Tensor:
-        size = self._size(start, end)
-        theta = self._size(start, requested) / size
-        return combine(y, self._slopes, self.tableau.dense_weights(theta), size)
-
-    def interpolate_rows(self, size: float, y: Tensor, thetas: Tensor, samples: Tensor) -> Tensor:
-        return _interpolated_rows(self.tableau, size, y, thetas, (self._slopes, samples))
-
-    def _time(self, moment: Moment) -> Any:
-        if self._requested is None:
-            return moment.value
-        return self._ts[moment.anchor] + (moment.value - self._requested[moment.anchor])
-
-    def _size(self, start: Moment, end: Moment) -> Any:
-        if start.anchor == end.anchor:  # both move together
-            return end.value - start.value
-        return self._time(end) - self._time(start)
+        with self._replayer.recording(step, (y, *first), len(times) - len(first)) as call:
+            y1, self._sums = call.result = step(y, *first)
+        return y1
 
 
-Stepper = BufferedStepper | GraphStepper
-
-
-def dense_matrix(tableau: Tableau, thetas: Tensor, *, slope: bool = False) -> Tensor:
-    """`p_i(θ)`, or the derivatives, for many θ: one row a θ, one column a stage."""
+def dense_matrix(tableau: Tableau, thetas: Tensor, *, derivative: bool = False) -> Tensor:
+    """`p_i(θ)`, or its derivative, for many θ: one row per θ, one column per stage."""
     coefficients = thetas.new_tensor(tableau.dense)
     degrees = torch.arange(1, coefficients.shape[1] + 1, device=thetas.device)
-    powers = thetas[:, None] ** (degrees - 1 if slope else degrees)
-    return (powers * degrees if slope else powers) @ coefficients.T
-
-
-def _interpolated_rows(
-    tableau: Tableau,
-    size: float,
-    y: Tensor,
-    thetas: Tensor,
-    rows: tuple[Sequence[Tensor], Tensor],
-) -> Tensor:
-    slopes, samples = rows
-    chosen = torch.stack([slope[samples].reshape(len(samples), -1) for slope in slopes])
-    weights = dense_matrix(tableau, thetas).to(y.dtype)
-    change = torch.einsum("os,sof->of", weights, chosen).view(-1, *y.shape[1:])
-    return torch.add(y[samples], change, alpha=size)
+    if derivative:
+        return thetas[:, None] ** (degrees - 1) * degrees @ coefficients.T
+    return thetas[:, None] ** degrees @ coefficients.T
 
 
 def combine(y: Tensor, slopes: Sequence[Tensor], weights: Sequence[Any], size: Any) -> Tensor:
@@ -268,11 +382,3 @@ def combine(y: Tensor, slopes: Sequence[Tensor], weights: Sequence[Any], size: A
     if isinstance(size, Tensor):
         return y + size.to(y.dtype) * change
     return torch.add(y, change, alpha=size)
-
-
-def _keep_inside(
-    times: Sequence[Tensor], tableau: Tableau, start: Moment, end: Moment
-) -> Sequence[Tensor]:
-    """Move the times of stages at the end of a step to the last moment before it."""
-    before = torch.nextafter(times[0].new_tensor(end.value), times[0].new_tensor(start.value))
-    return [before if node == 1 else time for time, node in zip(times, tableau.nodes, strict=True)]

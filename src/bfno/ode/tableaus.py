@@ -32,7 +32,7 @@ class Tableau:
         stages: Rows of `a`, the first one empty.
         weights: `b`.
         error: `e`, or None where the method cannot estimate its error.
-        dense: Coefficients of `p_i`, one row a stage, lowest power (θ) first.
+        dense: Coefficients of `p_i`, one row per stage, lowest power (θ) first.
         dense_order: Order of the dense output.
     """
 
@@ -67,11 +67,6 @@ class Tableau:
         powers = [theta ** (k + 1) for k in range(len(self.dense[0]))]
         return tuple(sum(c * p for c, p in zip(row, powers, strict=True)) for row in self.dense)
 
-    def dense_slopes(self, theta: float) -> Row:
-        """`dp_i/dθ` for all stages."""
-        powers = [(k + 1) * theta**k for k in range(len(self.dense[0]))]
-        return tuple(sum(c * p for c, p in zip(row, powers, strict=True)) for row in self.dense)
-
     def with_end_stage(self) -> Tableau:
         """The same method with a stage at the end of the step, and cubic Hermite output."""
         stages = (*self.stages, self.weights)
@@ -87,8 +82,10 @@ class Tableau:
         )
 
 
-def find_method(name: str) -> Tableau:
-    """Look a method up by name."""
+def find_method(name: str | Tableau) -> Tableau:
+    """A method by its name; a tableau is one already."""
+    if isinstance(name, Tableau):
+        return name
     if name not in METHODS:
         near = difflib.get_close_matches(name, METHODS, n=2)
         hint = f"; did you mean {' or '.join(near)}?" if near else ""

@@ -1,0 +1,270 @@
+"""Gradients by the continuous adjoint equation, solved backward in time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd import forward_ad
+
+from bfno.ode.adams import AdamsMethod
+from bfno.ode.control import Norm, largest, root_mean_square
+from bfno.ode.dependencies import Dependencies, mark
+from bfno.ode.evaluate import Evaluator, Replayer, borrows_parameters, is_transformed
+from bfno.ode.integrate import Plan, Watcher
+from bfno.ode.problem import Problem
+from bfno.ode.solution import GradientError
+from bfno.ode.state import Packing, real_dtype
+from bfno.ode.tableaus import Tableau
+
+__all__ = ["AdjointSettings", "adjoint_norm", "solve_adjoint"]
+
+
+@dataclass(frozen=True)
+class AdjointSettings:
+    """How the adjoint equation is solved.
+
+    Attributes:
+        method: The method.
+        plan: Makes a plan for an interval, given the norm of the adjoint's state.
+        norm: Norm of a tuple: time's adjoint, state, its adjoint, the parameters' adjoints.
+        parameters: The only tensors that get gradients, or None to find all that the field uses.
+        further: Tensors that the field may use, though perhaps not at the start.
+        zero_unused: Whether tensors that the field did not use get gradients of zero, not None.
+        watcher: Makes what is told of every backward step, given how the adjoint's state is packed.
+    """
+
+    method: Tableau | AdamsMethod
+    plan: Callable[[list[float], Callable[[Tensor], Any]], Plan]
+    norm: Callable[[tuple[Tensor, ...]], Any]
+    parameters: Sequence[Tensor] | None = None
+    further: Sequence[Tensor] = ()
+    zero_unused: bool = False
+    watcher: Callable[[Packing], Watcher | None] = lambda packing: None
+
+
+def adjoint_norm(state_norm: Norm, *, seminorm: bool) -> Callable[[tuple[Tensor, ...]], Tensor]:
+    """Norm of the adjoint equation's state: the largest of its components'.
+
+    Args:
+        state_norm: Norm of the state and of its adjoint.
+        seminorm: Leave the parameters' adjoints out, which do not feed back.
+    """
+
+    def norm(state: tuple[Tensor, ...]) -> Tensor:
+        time, y, adjoint, *parameters = state
+        sizes = [time.abs(), *(torch.as_tensor(state_norm(part)) for part in (y, adjoint))]
+        if not seminorm:
+            sizes += [root_mean_square(parameter) for parameter in parameters]
+        return largest([size.to(real_dtype(y.dtype)) for size in sizes], y)
+
+    return norm
+
+
+def solve_adjoint(
+    problem: Problem, y0: Tensor, times: Tensor, settings: AdjointSettings
+) -> Tensor:
+    """Solve; the backward pass solves the continuous adjoint equation."""
+    _refuse_unseen()
+    if not torch.is_grad_enabled():
+        return problem.states(y0, times)
+    found = _Witness(problem, y0, times, settings)
+    return _Adjoint.apply(problem, settings, found, y0, times, *found.tensors)
+
+
+def _refuse_unseen() -> None:
+    """Refuse to evaluate later a field whose parameters are there for now only."""
+    if is_transformed() or forward_ad._current_level >= 0:
+        raise GradientError(
+            "gradient='adjoint' does not work under torch.func, forward-mode differentiation or "
+            "torch.compile; use gradient='checkpoint' or 'direct'"
+        )
+    if torch.is_grad_enabled() and borrows_parameters():
+        raise GradientError(
+            "gradient='adjoint' evaluates the field after functional_call or parametrize.cached "
+            "has put its own parameters back; use gradient='checkpoint' or 'direct'"
+        )
+
+
+class _Witness:
+    """Evaluates the field at the start, finds what it depends on, and can tell if it changed."""
+
+    def __init__(
+        self, problem: Problem, y0: Tensor, times: Tensor, settings: AdjointSettings
+    ) -> None:
+        self._problem = problem
+        self._replayer = Replayer(y0, problem.stats)
+        self._t, self._y = times.detach()[0].to(real_dtype(y0.dtype)), y0.detach()
+        before = self.surroundings.random_state()
+        self.dependencies: Dependencies | None = None
+        self.slope: Tensor | None = None
+        if settings.parameters is not None:
+            self.tensors = tuple(one for one in settings.parameters if one.requires_grad)
+            return
+        self.dependencies = Dependencies(problem.field, self._t, self._y, settings.further)
+        if self.surroundings.random_state() is not before:
+            raise GradientError(
+                "gradient='adjoint' needs a field without random numbers, and this one draws some "
+                "(is dropout in training mode?); use gradient='checkpoint', or call .eval()"
+            )
+        self.slope = Evaluator(problem.field).check(self.dependencies.slope, self._y)
+        problem.stats.forward_evaluations += 1
+        self.tensors = self.dependencies.tensors
+        self._checksum = self._replayer.checksum(self.slope)
+        self._random = before
+
+    @property
+    def surroundings(self) -> Any:
+        return self._replayer.surroundings
+
+    def refuse_change(self) -> None:
+        """Refuse a field that no longer gives what it gave at the start."""
+        if self.slope is None:
+            return
+        with torch.no_grad():
+            slope = self._problem.field(self._t, self._y)
+        self._problem.stats.backward_evaluations += 1
+        if not self._replayer.is_same(self._checksum, slope):
+            raise GradientError(
+                "the field changed between the solve and the backward pass, which evaluates it "
+                "again with gradient='adjoint': a tensor that it uses was replaced or changed; "
+                "call backward() before anything changes, or use gradient='direct'"
+            )
+
+
+class _Adjoint(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any,
+        problem: Problem,
+        settings: AdjointSettings,
+        witness: _Witness,
+        y0: Tensor,
+        times: Tensor,
+        *tensors: Tensor,
+    ) -> Tensor:
+        with torch.no_grad():
+            ys = problem.states(y0.detach(), times.detach(), witness.slope)
+        ctx.problem, ctx.settings, ctx.witness = problem, settings, witness
+        # Callers of torchdiffeq look the norm up here, and may replace it.
+        ctx.adjoint_options = {"norm": settings.norm}
+        ctx.wants_times = times.requires_grad
+        ctx.save_for_backward(y0, times, ys, *tensors)
+        return ys
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        if torch.is_grad_enabled():
+            # Autograd is on in a backward pass only if its result is to be differentiated again.
+            raise GradientError(
+                "a solve with gradient='adjoint' can be differentiated once, not twice; use "
+                "gradient='direct' (odeint instead of odeint_adjoint) for higher derivatives"
+            )
+        _, times, ys, *tensors = ctx.saved_tensors
+        system = _AdjointSystem(ctx.problem, ctx.witness, ys[0], tensors, ctx.wants_times)
+        with ctx.witness.surroundings.restored(ctx.witness.surroundings.random_state()):
+            ctx.witness.refuse_change()
+            y0, moved, found = system.solve(ys, times, gradients[0], ctx)
+        used = [
+            part if index in system.used or ctx.settings.zero_unused else None
+            for index, part in enumerate(found)
+        ]
+        return None, None, None, y0, moved if ctx.wants_times else None, *used
+
+
+class _AdjointSystem:
+    """State, adjoint and the integrals that give the gradients of time and parameters."""
+
+    def __init__(
+        self,
+        problem: Problem,
+        witness: _Witness,
+        y0: Tensor,
+        tensors: list[Tensor],
+        wants_times: bool,
+    ) -> None:
+        self._problem, self._dependencies = problem, witness.dependencies
+        self._tensors, self._wants_times = tuple(tensors), wants_times
+        self._zero = torch.zeros((), dtype=real_dtype(y0.dtype), device=y0.device)
+        self._packing = Packing((self._zero, y0, y0, *tensors))
+        self._since = mark()
+        self.used: set[int] = set()
+
+    def solve(
+        self, ys: Tensor, times: Tensor, gradient: Tensor, ctx: Any
+    ) -> tuple[Tensor, Tensor, tuple[Tensor, ...]]:
+        """Gradients of the first state, of the times and of the tensors."""
+        moved = torch.zeros_like(times)
+        zeros = [torch.zeros_like(tensor) for tensor in self._tensors]
+        state = (self._zero, ys[-1], gradient[-1], *zeros)
+        for index in reversed(range(1, len(times))):
+            if self._wants_times:
+                moved[index] = self._end_time_gradient(times[index], ys[index], gradient[index])
+                state = (state[0] - moved[index].to(self._zero.dtype), *state[1:])
+            interval = times[[index, index - 1]]
+            state = self._integrate(state, interval, ctx.settings, ctx.adjoint_options["norm"])
+            # The forward pass knows the state better than the backward solve does.
+            state = (state[0], ys[index - 1], state[2] + gradient[index - 1], *state[3:])
+        moved[0] = state[0]
+        return state[2], moved, state[3:]
+
+    def _end_time_gradient(self, time: Tensor, y: Tensor, gradient: Tensor) -> Tensor:
+        """How the loss changes when one requested time moves and the path does not."""
+        self._problem.stats.backward_evaluations += 1
+        with torch.no_grad():
+            slope = self._problem.field(time.to(self._zero.dtype), y)
+        return (slope * gradient.conj()).sum().real.to(time.dtype)
+
+    def _integrate(
+        self,
+        state: tuple[Tensor, ...],
+        interval: Tensor,
+        settings: AdjointSettings,
+        norm: Callable[[tuple[Tensor, ...]], Any],
+    ) -> tuple[Tensor, ...]:
+        """Solve backward over one interval between requested times."""
+        packing = self._packing
+        backward = Problem(
+            packing.wrap(self._slopes),
+            settings.method,
+            lambda times: settings.plan(times, lambda scaled: norm(packing.unpack(scaled))),
+            watcher=settings.watcher(packing),
+        )
+        with torch.no_grad():
+            ys = backward.states(packing.pack(state), interval)
+        self._problem.stats.backward_evaluations += backward.stats.forward_evaluations
+        backward.stats = self._problem.stats
+        backward.refuse_failure("the adjoint equation")
+        return packing.unpack(ys[-1])
+
+    def _slopes(self, time: Tensor, state: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        _, y, adjoint, *_ = state
+        with torch.enable_grad():
+            y, time = y.detach().requires_grad_(), time.detach()
+            time.requires_grad_(self._wants_times)
+            slope = self._problem.field(time, y)
+        inputs = (y, time) if self._wants_times else (y,)
+        pulled = self._pull_back(slope, inputs, -adjoint)
+        by_time = pulled.pop(1) if self._wants_times else None
+        self.used.update(i for i, part in enumerate(pulled[1:]) if part is not None)
+        shapes = (self._zero, y, *self._tensors)
+        filled = [
+            torch.zeros_like(shape) if part is None else part
+            for part, shape in zip((by_time, *pulled), shapes, strict=True)
+        ]
+        return (filled[0], slope.detach(), *filled[1:])
+
+    def _pull_back(
+        self, slope: Tensor, inputs: tuple[Tensor, ...], cotangent: Tensor
+    ) -> list[Tensor | None]:
+        cotangent = cotangent.to(slope.dtype)  # which autocast may have narrowed
+        if self._dependencies is not None:
+            self._dependencies.refuse_others(slope, self._since, inputs)
+            return self._dependencies.pull_back(slope, inputs, cotangent)
+        wanted = (*inputs, *self._tensors)
+        if not slope.requires_grad:
+            return [None] * len(wanted)
+        return list(torch.autograd.grad(slope, wanted, cotangent, allow_unused=True))

@@ -1,0 +1,232 @@
+"""What an evaluation of a field depends on, read off the graph that autograd recorded of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.autograd.graph import Node, get_gradient_edge
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from bfno.ode.solution import GradientError
+
+__all__ = ["Dependencies", "mark", "refuse_batch_norm", "refuse_recorded_batch_norm"]
+
+Edge = tuple[Node, int]
+
+
+def refuse_batch_norm(field: Any) -> None:
+    """Refuse a module whose statistics would move at every evaluation."""
+    if not isinstance(field, nn.Module):
+        return
+    for name, module in field.named_modules():
+        moves = isinstance(module, nn.modules.batchnorm._BatchNorm) and module.track_running_stats
+        if moves and module.training:
+            raise ValueError(_BATCH_NORM.format(name or "the field"))
+
+
+def refuse_recorded_batch_norm(slope: Any, since: int) -> None:
+    """Refuse an evaluation that moved such statistics, wherever the field has the module from.
+
+    Args:
+        slope: What it returned.
+        since: A mark from before it.
+    """
+    if not isinstance(slope, Tensor) or slope.grad_fn is None:
+        return
+    for node in _inner_nodes(slope.grad_fn, since)[0]:
+        moves = "BatchNorm" in node.name() and getattr(node, "_saved_training", False)
+        if moves and getattr(node, "_saved_running_mean", None) is not None:
+            raise ValueError(_BATCH_NORM.format("one that it calls"))
+
+
+_BATCH_NORM = (
+    "the field must not hold a BatchNorm in training mode, got {}: its running statistics would be "
+    "updated once per evaluation; use GroupNorm, or call .eval() on it"
+)
+
+
+def mark() -> int:
+    """A number that separates the nodes of graphs recorded so far from those to come."""
+    with torch.enable_grad():
+        node = torch.zeros((), requires_grad=True).clone().grad_fn
+    return node._sequence_nr()  # pyright: ignore
+
+
+def _inner_nodes(
+    root: Node, since: int, known: Collection[Edge] = ()
+) -> tuple[set[Node], set[Edge]]:
+    """Nodes of a graph that are younger than a mark, and the edges that lead out of them.
+
+    Threads count their nodes apart, so that known edges are known whatever their number.
+    """
+    inner, outward, waiting = {root}, set(), [root]
+    while waiting:
+        for edge in waiting.pop().next_functions:
+            node = edge[0]
+            if node is None or node in inner:
+                continue
+            # Nodes that add up a leaf's gradient have the largest number there is.
+            if edge in known or hasattr(node, "variable") or node._sequence_nr() <= since:  # pyright: ignore
+                outward.add(edge)
+            else:
+                inner.add(node)
+                waiting.append(node)
+    return inner, outward
+
+
+class Dependencies:
+    """The tensors that a field takes from elsewhere, found by evaluating it once.
+
+    Args:
+        field: The field.
+        t: A time.
+        y: A state.
+        further: Tensors that other evaluations may use.
+
+    Attributes:
+        tensors: Parameters and other leaves, and results of earlier computations.
+        slope: What the evaluation returned.
+    """
+
+    def __init__(
+        self, field: Callable[..., Any], t: Tensor, y: Tensor, further: Iterable[Tensor] = ()
+    ) -> None:
+        since, t, y = mark(), t.detach(), y.detach().requires_grad_()
+        slope: Any = field(t, y)
+        refuse_recorded_batch_norm(slope, since)
+        known = {_edge(tensor): tensor for tensor in further if tensor.requires_grad}
+        for node, number in _outward(slope, since):
+            if hasattr(node, "variable") and node.variable is not y:
+                known.setdefault((node, number), node.variable)
+        missing = _outward(slope, since) - known.keys() - {_edge(y)}
+        if missing:
+            known |= _find_results(field, t, y, missing)
+        # Results before what they were computed from.
+        self._edges = sorted(known, key=lambda edge: -_age(edge))
+        self.tensors = tuple(known[edge] for edge in self._edges)
+        self._are_tangled = self._check_tangled()
+        self.slope: Any = slope.detach() if isinstance(slope, Tensor) else slope
+
+    def refuse_others(self, slope: Tensor, since: int, inputs: Sequence[Tensor]) -> None:
+        """Refuse an evaluation that used other tensors.
+
+        Args:
+            slope: What it returned.
+            since: A mark from before it.
+            inputs: Its arguments.
+        """
+        allowed = {_edge(one) for one in inputs if one.requires_grad}.union(self._edges)
+        for node, _ in _outward(slope, since, allowed) - allowed:
+            shape = tuple(node.variable.shape) if hasattr(node, "variable") else None
+            what = f"a tensor of shape {shape}" if shape is not None else f"a result of {node.name()}"
+            raise GradientError(
+                f"the backward pass of gradient='adjoint' met {what} that the field did not use "
+                "at the start of the solve, and cannot give it a gradient; name all such tensors "
+                "with parameters=…, or use gradient='checkpoint'"
+            )
+
+    def pull_back(
+        self, slope: Tensor, inputs: tuple[Tensor, ...], cotangent: Tensor
+    ) -> list[Tensor | None]:
+        """Gradients with respect to `inputs` and the tensors."""
+        wanted = (*inputs, *self.tensors)
+        if not slope.requires_grad:
+            return [None] * len(wanted)
+        # Results of earlier computations will need their graphs when this pass is over.
+        found = torch.autograd.grad(
+            slope, wanted, cotangent, allow_unused=True, retain_graph=self._are_tangled
+        )
+        if not self._are_tangled:
+            return list(found)
+        return [*found[: len(inputs)], *self._untangle(found[len(inputs) :])]
+
+    def _check_tangled(self) -> bool:
+        """Whether one of the tensors was computed from another."""
+        results = [(index, tensor) for index, tensor in enumerate(self.tensors) if tensor.grad_fn]
+        for index, tensor in results:
+            nodes = {edge for node in _ancestors(tensor) for edge in node.next_functions}
+            if any(edge in nodes for place, edge in enumerate(self._edges) if place != index):
+                return True
+        return False
+
+    def _untangle(self, found: Sequence[Tensor | None]) -> list[Tensor | None]:
+        """Take what came by way of another of the tensors out of gradients.
+
+        Whoever differentiates the solve pulls the gradients of results back to what they were
+        computed from, and would count that part twice.
+        """
+        parts: list[Tensor | None] = []
+        for index, (tensor, total) in enumerate(zip(self.tensors, found, strict=True)):
+            pairs = [
+                (later, part)
+                for later, part in zip(self.tensors[:index], parts, strict=True)
+                if part is not None and later.grad_fn is not None
+            ]
+            if total is not None and pairs:
+                outputs, gradients = zip(*pairs, strict=True)
+                (by_way,) = torch.autograd.grad(
+                    outputs, tensor, gradients, allow_unused=True, retain_graph=True
+                )
+                total = total if by_way is None else total - by_way
+            parts.append(total)
+        return parts
+
+
+def _edge(tensor: Tensor) -> Edge:
+    edge = get_gradient_edge(tensor)
+    return edge.node, edge.output_nr
+
+
+def _age(edge: Edge) -> int:
+    """The younger, the larger; leaves come before all results."""
+    node, _ = edge
+    return -1 if hasattr(node, "variable") else node._sequence_nr()  # pyright: ignore
+
+
+def _outward(slope: Any, since: int, known: Collection[Edge] = ()) -> set[Edge]:
+    """Edges that lead out of an evaluation."""
+    if not isinstance(slope, Tensor) or not slope.requires_grad:
+        return set()
+    node, number = _edge(slope)
+    if (node, number) in known or hasattr(node, "variable") or node._sequence_nr() <= since:  # pyright: ignore
+        return {(node, number)}
+    return _inner_nodes(node, since, known)[1]
+
+
+def _ancestors(tensor: Tensor) -> set[Node]:
+    return _inner_nodes(tensor.grad_fn, -1)[0] if tensor.grad_fn is not None else set()
+
+
+def _find_results(
+    field: Callable[..., Any], t: Tensor, y: Tensor, missing: set[Edge]
+) -> dict[Edge, Tensor]:
+    """The tensors at some edges, found by looking at every operation of one more evaluation."""
+    with _Looking(missing) as looking:
+        field(t, y)
+    if looking.found.keys() != missing:
+        raise GradientError(
+            "gradient='adjoint' cannot see where the field takes one of its tensors from; name "
+            "such tensors with parameters=…, or use gradient='checkpoint'"
+        )
+    return looking.found
+
+
+class _Looking(TorchDispatchMode):
+    """Looks for tensors among the arguments of operations."""
+
+    def __init__(self, wanted: set[Edge]) -> None:
+        super().__init__()
+        self._wanted, self.found = wanted, {}
+
+    def __torch_dispatch__(self, function: Any, _: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        for value in tree_leaves((args, kwargs)):
+            if isinstance(value, Tensor) and value.grad_fn is not None:
+                edge = value.grad_fn, value.output_nr
+                if edge in self._wanted:
+                    self.found[edge] = value
+        return function(*args, **kwargs)

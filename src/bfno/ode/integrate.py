@@ -1,0 +1,320 @@
+"""The integration loop: steps from one requested time to the next."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
+
+import torch
+from torch import Tensor
+
+from bfno.ode.control import Control
+from bfno.ode.evaluate import is_transformed
+from bfno.ode.solution import Stats, Status
+from bfno.ode.step import Moment, Stepper
+
+__all__ = [
+    "AdaptiveIntegration",
+    "FixedIntegration",
+    "Integration",
+    "Outputs",
+    "Plan",
+    "RowOutputs",
+    "SharedOutputs",
+    "Stop",
+    "Watcher",
+]
+
+
+class Stop(NamedTuple):
+    """A moment on which a step has to end; where the field jumps, the next one starts afresh."""
+
+    moment: Moment
+    jump: bool = False
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Where steps may and must end.
+
+    Attributes:
+        start: The first moment.
+        stops: Moments on which steps end, in order. Fixed steps end on nothing else; adaptive steps
+            may go past the last one.
+        control: Rule for the step size, or None to step from stop to stop.
+        direction: 1.0 forward in time, -1.0 backward.
+        order: Order of the method.
+        max_steps: Most steps that are tried.
+        renew_limit: Whether the count begins anew at every requested time.
+        jump_at_start: Whether the field may jump at the first moment.
+    """
+
+    start: Moment
+    stops: Iterable[Stop]
+    control: Control | None
+    direction: float
+    order: int
+    max_steps: int
+    renew_limit: bool = False
+    jump_at_start: bool = False
+
+
+class Outputs(Protocol):
+    """Collects the states at the requested times while the loop goes past them."""
+
+    def collect(
+        self, stepper: Stepper, start: Moment, end: Moment, ends: tuple[Tensor, Tensor]
+    ) -> bool:
+        """Look at an accepted step and its end states; tell whether it served a request."""
+        ...
+
+    def complete(self) -> bool:
+        """Whether nothing more is wanted."""
+        ...
+
+
+class SharedOutputs:
+    """Requested times that are the same for the whole state."""
+
+    def __init__(self, times: Sequence[float], y0: Tensor) -> None:
+        self.times = times
+        self.states = [y0]
+        self._forward = 1.0 if len(times) < 2 or times[-1] >= times[0] else -1.0
+
+    def complete(self) -> bool:
+        return len(self.states) == len(self.times)
+
+    def collect(
+        self, stepper: Stepper, start: Moment, end: Moment, ends: tuple[Tensor, Tensor]
+    ) -> bool:
+        before = len(self.states)
+        for index in range(before, len(self.times)):
+            ahead = (self.times[index] - end.value) * self._forward
+            if ahead > 0:
+                break
+            requested = Moment(self.times[index], index)
+            inside = ahead < 0
+            self.states.append(
+                stepper.interpolate(start, end, ends[0], requested) if inside else ends[1]
+            )
+        return len(self.states) > before
+
+    def stacked(self) -> Tensor:
+        """All states, those that were not reached as not-a-number."""
+        missing = len(self.times) - len(self.states)
+        return torch.stack(self.states + [torch.full_like(self.states[0], math.nan)] * missing)
+
+
+class RowOutputs:
+    """One row of requested times per sample, on a clock that runs from zero to one for each."""
+
+    def __init__(self, clock: Tensor, y0: Tensor) -> None:
+        self._clock = clock
+        self._values = clock.detach()
+        self._pieces: list[tuple[tuple[Tensor, Tensor], Tensor]] = []
+        first = torch.nonzero(self._values <= 0, as_tuple=True)
+        self._pieces.append(((first[0], first[1]), y0[first[0]]))
+        self._reached, self._y0 = 0.0, y0
+
+    def complete(self) -> bool:
+        return self._reached >= 1
+
+    def collect(
+        self, stepper: Stepper, start: Moment, end: Moment, ends: tuple[Tensor, Tensor]
+    ) -> bool:
+        self._reached = end.value
+        inside = (self._values > start.value) & (self._values <= end.value)
+        samples, columns = torch.nonzero(inside, as_tuple=True)
+        if len(samples):
+            size = end.value - start.value
+            thetas = (self._clock[samples, columns] - start.value) / size
+            values = stepper.interpolate_rows(size, ends[0], thetas, samples)
+            self._pieces.append(((samples, columns), values))
+        return len(samples) > 0
+
+    def stacked(self) -> Tensor:
+        """All states, `(batch, time, …)`, those that were not reached as not-a-number."""
+        shape = (*self._clock.shape, *self._y0.shape[1:])
+        result = self._y0.new_full(shape, math.nan)
+        samples = torch.cat([index[0] for index, _ in self._pieces])
+        columns = torch.cat([index[1] for index, _ in self._pieces])
+        return result.index_put((samples, columns), torch.cat([v for _, v in self._pieces]))
+
+
+class Watcher(Protocol):
+    """Is told of every step."""
+
+    def tried(self, start: Moment, size: float, y: Tensor) -> None:
+        """A step of a size is about to be tried from a state."""
+        ...
+
+    def judged(self, start: Moment, size: float, y: Tensor, *, accepted: bool) -> None:
+        """An adaptive step was accepted or rejected."""
+        ...
+
+    def moved(self, end: Moment, y1: Tensor) -> None:
+        """The solution has reached a moment."""
+        ...
+
+
+class Integration:
+    """One integration, from the start of a plan until every requested time is served.
+
+    Args:
+        stepper: Takes the steps.
+        plan: Where steps end.
+        outputs: Collects the requested states.
+        stats: Where steps are counted.
+        watcher: Is told of every step.
+
+    Attributes:
+        status: How it ended.
+        moment: Where it ended.
+    """
+
+    def __init__(
+        self,
+        stepper: Stepper,
+        plan: Plan,
+        outputs: Outputs,
+        stats: Stats,
+        watcher: Watcher | None = None,
+    ) -> None:
+        self._stepper, self._plan, self._outputs = stepper, plan, outputs
+        self._stats, self._watcher = stats, watcher
+        self.status, self.moment = Status.SUCCESS, plan.start
+
+    def run(self, y: Tensor, slope: Tensor | None = None) -> None:
+        """Integrate.
+
+        Args:
+            y: State at the start.
+            slope: Value of the field there, if it is known.
+        """
+        raise NotImplementedError
+
+    def _advance(self, end: Moment, y: Tensor, y1: Tensor) -> bool:
+        """Count an accepted step and collect what it serves; tell whether it served anything."""
+        self._stats.accepted += 1
+        self._stats.step_ends.append(end.value)
+        served = self._outputs.collect(self._stepper, self.moment, end, (y, y1))
+        self.moment = end
+        if self._watcher is not None:
+            self._watcher.moved(end, y1)
+        return served
+
+    def _just_after(self, moment: Moment, like: Tensor) -> Moment:
+        """The next moment that the state's dtype can tell from this one."""
+        value = torch.tensor(moment.value, dtype=like.real.dtype)
+        after = torch.nextafter(value, value + self._plan.direction)
+        return Moment(float(after), moment.anchor)
+
+
+class FixedIntegration(Integration):
+    """Steps from stop to stop."""
+
+    def run(self, y: Tensor, slope: Tensor | None = None) -> None:
+        stepper, jumped, fresh = self._stepper, self._plan.jump_at_start, True
+        reuse = stepper.tableau.reuses_last_stage
+        for moment, jump in self._plan.stops:
+            if self._outputs.complete():
+                break
+            start = self.moment
+            if self._watcher is not None:
+                self._watcher.tried(start, moment.value - start.value, y)
+            if stepper.needs_start or jumped or slope is not None or (fresh and reuse):
+                stepper.start(self._just_after(start, y) if jumped else start, y, slope)
+                slope = None
+            y1 = stepper.attempt(start, moment, y, end_inside=jump)
+            self._advance(moment, y, y1)
+            stepper.accept()
+            y, fresh, jumped = y1, jump, jump
+        # Under a transform there may be no numbers to look at.
+        if not is_transformed() and not bool(torch.isfinite(y).all()):
+            self.status = Status.NON_FINITE
+
+
+class AdaptiveIntegration(Integration):
+    """Steps whose size a rule chooses."""
+
+    def run(self, y: Tensor, slope: Tensor | None = None) -> None:
+        stepper, plan, control = self._stepper, self._plan, self._plan.control
+        if self._outputs.complete() or control is None:
+            return
+        stepper.prepare(control)
+        slope = stepper.start(plan.start, y, slope).detach()
+        if not bool(torch.isfinite(slope).all()):
+            self.status = Status.NON_FINITE
+            return
+        size = plan.direction * self._first_size(control, y, slope)
+        stops, finite, limit = _StopList(plan.stops), True, plan.max_steps
+        while not self._outputs.complete():
+            start = self.moment
+            size = control.clamp(size)
+            stop, end = stops.end_of_step(start, size)
+            if end.value == start.value:
+                self.status = Status.STEP_UNDERFLOW if finite else Status.NON_FINITE
+                return
+            if limit == 0:
+                self.status = Status.STEP_LIMIT
+                return
+            limit -= 1
+            taken = end.value - start.value
+            if self._watcher is not None:
+                self._watcher.tried(start, size, y)
+            y1 = stepper.attempt(start, end, y, end_inside=stop is not None and stop.jump)
+            ratio = stepper.error_ratio(control, y, y1)
+            finite = math.isfinite(ratio)
+            accepted = ratio <= 1 or (finite and abs(taken) <= control.min_step)
+            if self._watcher is not None:
+                self._watcher.judged(start, taken, y, accepted=accepted)
+            # Near the resolution of time a step is rounded up; its nominal size still shrinks.
+            tried = size if stop is None else taken
+            wanted, size = size, control.next_size(tried, ratio, plan.order)
+            if not accepted:
+                self._stats.rejected += 1
+                continue
+            if self._advance(end, y, y1) and plan.renew_limit:
+                limit = plan.max_steps
+            y = y1
+            stepper.accept()
+            if stop is not None:
+                stops.drop_first()
+                # The stop cut the step short; that says nothing about the next one.
+                size = max(size, wanted, key=abs)
+                if stop.jump:
+                    stepper.start(self._just_after(end, y), y)
+
+    def _first_size(self, control: Control, y: Tensor, slope: Tensor) -> float:
+        if control.first_step is not None:
+            return control.first_step
+        direction, begin, stepper = self._plan.direction, self.moment.value, self._stepper
+
+        def evaluate(time: float, state: Tensor) -> Tensor:
+            moment = Moment(begin + direction * time, self.moment.anchor)
+            return direction * stepper.evaluate(moment, state)
+
+        with torch.no_grad():
+            return control.first_size(evaluate, y.detach(), direction * slope, self._plan.order)
+
+
+class _StopList:
+    """The stops ahead, the next one first."""
+
+    def __init__(self, stops: Iterable[Stop]) -> None:
+        self._stops = list(stops)[::-1]
+
+    def end_of_step(self, start: Moment, size: float) -> tuple[Stop | None, Moment]:
+        """Where a step of `size` ends, and the stop it ends on if there is one."""
+        free = start.value + size
+        if self._stops:
+            stop = self._stops[-1]
+            # A sliver that rounding would leave behind is taken along.
+            if abs(stop.moment.value - start.value) <= abs(size) * (1 + 1e-9):
+                return stop, stop.moment
+        return None, Moment(free)
+
+    def drop_first(self) -> None:
+        self._stops.pop()

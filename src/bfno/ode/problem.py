@@ -1,0 +1,117 @@
+"""A field and a method, ready to be integrated from any state over any times."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from bfno.ode.adams import AdamsMethod, AdamsStepper
+from bfno.ode.compiled import CompiledStepper
+from bfno.ode.evaluate import (
+    Evaluator,
+    Field,
+    Replayer,
+    ReplayingEvaluator,
+    TrackingEvaluator,
+    borrows_parameters,
+    is_transformed,
+)
+from bfno.ode.integrate import (
+    AdaptiveIntegration,
+    FixedIntegration,
+    Integration,
+    Outputs,
+    Plan,
+    RowOutputs,
+    SharedOutputs,
+    Watcher,
+)
+from bfno.ode.solution import SolverError, Stats, Status
+from bfno.ode.step import Clock, ReplayedStepper, Stepper, Sums, TableSums
+from bfno.ode.tableaus import Tableau
+
+__all__ = ["Problem"]
+
+SMALL_STATE = 1 << 14
+"""Numbers in a state up to which a backward pass repeats whole steps, not single evaluations."""
+
+
+@dataclass
+class Problem:
+    """A field on one tensor, and how to integrate it.
+
+    Attributes:
+        field: The field.
+        method: The method.
+        plan: Makes a plan for requested times.
+        by_sample: Whether times are a clock for every sample.
+        replay: Whether backward passes repeat evaluations, instead of keeping their tensors.
+        compile: Whether steps are compiled.
+        watcher: Is told of every step.
+        stats: Where costs are counted.
+        status: How the last integration ended,
+        reached: and when.
+    """
+
+    field: Field
+    method: Tableau | AdamsMethod
+    plan: Callable[[list[float]], Plan]
+    by_sample: bool = False
+    replay: bool = False
+    compile: bool = False
+    watcher: Watcher | None = None
+    stats: Stats = dataclasses.field(default_factory=Stats)
+    status: Status = Status.SUCCESS
+    reached: float = 0.0
+
+    def states(self, y0: Tensor, times: Tensor, slope: Tensor | None = None) -> Tensor:
+        """The states at requested times, with a graph where autograd is on.
+
+        Args:
+            y0: State at the start.
+            times: Requested times, or a clock for every sample.
+            slope: Value of the field at the start, if it is known.
+        """
+        outputs = RowOutputs(times, y0) if self.by_sample else SharedOutputs(times.tolist(), y0)
+        integration = self.integration(y0, times, outputs)
+        integration.run(y0, slope)
+        self.note(integration)
+        return outputs.stacked()
+
+    def note(self, integration: Integration) -> None:
+        """Remember how an integration ended."""
+        self.status, self.reached = integration.status, integration.moment.value
+
+    def integration(self, y0: Tensor, times: Tensor, outputs: Outputs) -> Integration:
+        """An integration that is ready to run."""
+        plan = self.plan([0.0, 1.0] if self.by_sample else times.tolist())
+        kind = FixedIntegration if plan.control is None else AdaptiveIntegration
+        return kind(self._stepper(y0, times), plan, outputs, self.stats, self.watcher)
+
+    def _stepper(self, y0: Tensor, times: Tensor) -> Stepper:
+        clock = Clock(times.detach().flatten() if self.by_sample else times, y0)
+        method, stats, replayer = self.method, self.stats, None
+        graph, stand_ins = torch.is_grad_enabled(), is_transformed()
+        evaluate = Evaluator(self.field) if stand_ins else TrackingEvaluator(self.field, y0)
+        if self.replay and graph and not stand_ins and not borrows_parameters():
+            replayer = Replayer(y0, stats)
+        if isinstance(method, AdamsMethod):
+            return AdamsStepper(evaluate, method, clock, stats)
+        if self.compile:
+            return CompiledStepper(evaluate, method, clock, replayer, stats)
+        if replayer is not None:
+            if y0.numel() <= SMALL_STATE:
+                return ReplayedStepper(evaluate, method, clock, replayer, stats)
+            evaluate = ReplayingEvaluator(self.field, y0, replayer)
+        sums = Sums(method) if graph or stand_ins else TableSums(method, y0)
+        return Stepper(evaluate, method, clock, sums, stats)
+
+    def refuse_failure(self, name: str) -> None:
+        """Raise if the last integration failed."""
+        if self.status is not Status.SUCCESS:
+            where = f"{name} stopped at t = {self.reached:.6g}"
+            raise SolverError(self.status, where, self.stats)
