@@ -70,8 +70,8 @@ def test_single_precision_states_stay_single():
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"start": torch.zeros(3)}, "one value a sample"),
-        ({"gap": torch.zeros(())}, "one value a sample"),
+        ({"start": torch.zeros(3)}, "one value per sample"),
+        ({"gap": torch.zeros(())}, "one value per sample"),
         ({"steps": torch.tensor([1, 0])}, "at least 1"),
         ({"steps": 0}, "at least 1"),
         ({"method": "midpoit"}, "midpoint"),

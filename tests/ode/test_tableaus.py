@@ -90,11 +90,3 @@ def test_the_error_estimate_vanishes_below_the_methods_order_and_not_beyond(name
             assert error @ stage_vector(tree, a) == pytest.approx(0, abs=1e-13)
     assert max(abs(error @ stage_vector(tree, a)) for tree in trees(tableau.order)) > 1e-6
     assert tableau.reuses_last_stage
-
-
-@pytest.mark.parametrize("name", RUNGE_KUTTA)
-def test_dense_slopes_are_the_derivatives_of_dense_weights(name):
-    tableau, theta, step = METHODS[name], 0.37, 1e-6
-    ahead = np.array(tableau.dense_weights(theta + step))
-    behind = np.array(tableau.dense_weights(theta - step))
-    assert np.allclose(tableau.dense_slopes(theta), (ahead - behind) / (2 * step), atol=1e-6)

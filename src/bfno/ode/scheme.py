@@ -47,6 +47,9 @@ _MAX_STEPS_TO_EVENT = 20_000
 class Scheme:
     """A method with its options and tolerances.
 
+    The option `dtype`, torchdiffeq's precision of time, changes nothing: time is always told in
+    double precision here, where the device has it.
+
     Args:
         name: Name of a method; dopri5 if None.
         options: Settings by name.
@@ -63,6 +66,9 @@ class Scheme:
         self.method = self._find_method()
         if self.options.get("interp", "linear") not in ("linear", "cubic"):
             raise ValueError(f"interp must be linear or cubic, got {self.options['interp']!r}")
+        dtype = self.options.get("dtype", torch.float64)
+        if not (isinstance(dtype, torch.dtype) and dtype.is_floating_point):
+            raise ValueError(f"dtype must be a real floating-point dtype, got {dtype!r}")
         if {"step_size", "grid_constructor"} <= self.options.keys():
             raise ValueError("step_size and grid_constructor exclude each other; pass one of them")
 
