@@ -164,15 +164,15 @@ class Trial:
     def settings(self) -> dict[str, Any]:
         """Keywords of `solve`."""
         if self.steps == "fixed":
-            chosen = {"method": "rk4", "step": 0.1 if self.tight else 0.3}
+            chosen = {"method": "rk4", "step": 0.02 if self.tight else 0.2}
         else:
-            tolerance = 1e-9 if self.tight else 1e-3
+            tolerance = 1e-8 if self.tight else 1e-3
             chosen = {"method": "dopri5", "rtol": tolerance, "atol": tolerance}
         return {"gradient": self.gradient, **chosen, **self.options}
 
     def ts(self, samples: int = 2) -> Tensor:
         """Times of a solve: uneven, and different for each sample where they come in rows."""
-        shared = torch.tensor([0.0, 0.2, 0.55])
+        shared = torch.tensor([0.0, 0.2, 0.5])
         if self.times == "shared":
             return shared
         shift = torch.arange(samples, dtype=shared.dtype)[:, None]
@@ -321,7 +321,7 @@ class Own(nn.Module):
 
     def __init__(self, forward: Callable, **attributes: Any) -> None:
         super().__init__()
-        self.W = nn.Parameter(torch.randn(3, 3))
+        self.W = nn.Parameter(torch.randn(3, 3) / 2)
         self.rule = types.MethodType(forward, self)
         for name, value in attributes.items():
             setattr(self, name, value)
@@ -1062,7 +1062,7 @@ def a_counter_and_a_log(trial):
     return trial.solve(net, y0), named(net, y0)
 
 
-@way(checkpoint=refused(NOT_REPEATED), adjoint=refused(NOT_REPEATED), steps=("fixed",))
+@way(checkpoint=either(NOT_REPEATED), adjoint=refused(NOT_REPEATED), steps=("fixed",))
 def a_field_that_depends_on_how_often_it_was_called(trial):
     def rule(self, t, y):
         self.calls += 1
@@ -1500,7 +1500,9 @@ def a_parameter_replaced_before_the_backward_pass(trial):
 def the_data_of_a_parameter_replaced_before_the_backward_pass(trial):
     field, y0 = Own(lambda self, t, y: torch.tanh(y @ self.W)), trial.start()
     ys = trial.solve(field, y0)
-    field.W.data = 2 * field.W.data
+    if trial.gradient in ("checkpoint", "adjoint"):
+        # Autograd itself does not notice this, and would be wrong where it is the reference.
+        field.W.data = 2 * field.W.data
     return ys, named(field, y0)
 
 
@@ -1639,7 +1641,8 @@ def dropout_of_two_solves_and_numbers_drawn_between(trial):
     return (first, second), named(net, y0)
 
 
-stray = functools.partial(drawn, checkpoint=refused(NOT_REPEATED))
+# No evaluation can be repeated; only one whose record was kept can be pulled back exactly.
+stray = functools.partial(drawn, checkpoint=either(NOT_REPEATED))
 
 
 @stray()

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,7 +14,13 @@ from torch.autograd import forward_ad
 from bfno.ode.adams import AdamsMethod
 from bfno.ode.control import Norm, largest, root_mean_square
 from bfno.ode.dependencies import Dependencies, mark
-from bfno.ode.evaluate import Evaluator, Replayer, borrows_parameters, is_transformed
+from bfno.ode.evaluate import (
+    NOT_REPEATABLE,
+    Evaluator,
+    Replayer,
+    borrows_parameters,
+    is_transformed,
+)
 from bfno.ode.integrate import Plan, Watcher
 from bfno.ode.problem import Problem
 from bfno.ode.solution import GradientError
@@ -122,17 +129,15 @@ class _Witness:
 
     def refuse_change(self) -> None:
         """Refuse a field that no longer gives what it gave at the start."""
-        if self.slope is None:
+        if self.dependencies is None:
             return
-        with torch.no_grad():
-            slope = self._problem.field(self._t, self._y)
+        since, y = mark(), self._y.detach().requires_grad_()
+        with torch.enable_grad():
+            slope = self._problem.field(self._t, y)
         self._problem.stats.backward_evaluations += 1
         if not self._replayer.is_same(self._checksum, slope):
-            raise GradientError(
-                "the field changed between the solve and the backward pass, which evaluates it "
-                "again with gradient='adjoint': a tensor that it uses was replaced or changed; "
-                "call backward() before anything changes, or use gradient='direct'"
-            )
+            raise GradientError(NOT_REPEATABLE)
+        self.dependencies.refuse_others(slope, since, (y,))
 
 
 class _Adjoint(torch.autograd.Function):
@@ -163,9 +168,16 @@ class _Adjoint(torch.autograd.Function):
                 "a solve with gradient='adjoint' can be differentiated once, not twice; use "
                 "gradient='direct' (odeint instead of odeint_adjoint) for higher derivatives"
             )
-        _, times, ys, *tensors = ctx.saved_tensors
+        try:
+            _, times, ys, *tensors = ctx.saved_tensors
+        except RuntimeError as error:
+            raise GradientError(
+                "a tensor that the field uses, or the solution itself, was changed in place before "
+                f"the backward pass, or the graph was used up; call backward() first ({error})"
+            ) from error
         system = _AdjointSystem(ctx.problem, ctx.witness, ys[0], tensors, ctx.wants_times)
-        with ctx.witness.surroundings.restored(ctx.witness.surroundings.random_state()):
+        surroundings = ctx.witness.surroundings
+        with surroundings.restored(surroundings.random_state()), _without_hooks(tensors):
             ctx.witness.refuse_change()
             y0, moved, found = system.solve(ys, times, gradients[0], ctx)
         used = [
@@ -173,6 +185,20 @@ class _Adjoint(torch.autograd.Function):
             for index, part in enumerate(found)
         ]
         return None, None, None, y0, moved if ctx.wants_times else None, *used
+
+
+@contextlib.contextmanager
+def _without_hooks(tensors: Sequence[Tensor]) -> Iterator[None]:
+    """Take hooks off tensors for a while: they wait for whole gradients, not for parts of them."""
+    found = [hooks for tensor in tensors if (hooks := tensor._backward_hooks)]
+    kept = [dict(hooks) for hooks in found]
+    for hooks in found:
+        hooks.clear()
+    try:
+        yield
+    finally:
+        for hooks, items in zip(found, kept, strict=True):
+            hooks.update(items)
 
 
 class _AdjointSystem:

@@ -22,6 +22,7 @@ from bfno.ode.dependencies import mark, refuse_recorded_batch_norm
 from bfno.ode.solution import GradientError, Stats
 
 __all__ = [
+    "NOT_REPEATABLE",
     "Evaluator",
     "Field",
     "Replayer",
@@ -375,7 +376,7 @@ class Recording:
             ) from error
         if not same:
             self.saved = None
-            raise GradientError(_NOT_REPEATABLE)
+            raise GradientError(NOT_REPEATABLE)
         replayer.hold(self)
 
     def _pack_detached(self, tensor: Tensor) -> int:
@@ -398,11 +399,11 @@ class Recording:
                 )
 
 
-_NOT_REPEATABLE = (
+NOT_REPEATABLE = (
     "the field gave another result when the backward pass repeated a call: a tensor that it uses "
-    "was replaced since the solve, or it keeps a state of its own (spectral_norm in training mode, "
-    "a random number generator other than torch's, a counter); call backward() before anything "
-    "changes, or use gradient='direct'"
+    "was replaced or changed since the solve, or it keeps a state of its own (spectral_norm in "
+    "training mode, a random number generator other than torch's, a counter); call backward() "
+    "before anything changes, or use gradient='direct'"
 )
 
 

@@ -20,7 +20,7 @@ from bfno.ode.events import EventOutputs
 from bfno.ode.inputs import check_inputs
 from bfno.ode.integrate import Plan, SharedOutputs, Stop
 from bfno.ode.problem import Problem
-from bfno.ode.solution import Solution, Stats
+from bfno.ode.solution import Solution, Stats, Status
 from bfno.ode.state import Packing, clock_dtype, real_dtype, scale_rows
 from bfno.ode.step import Clock, Moment
 from bfno.ode.tableaus import Tableau, find_method
@@ -235,20 +235,23 @@ class _Call:
 
     def _by_intervals(self, ts: Tensor) -> Tensor:
         """Take fixed steps from each row's time to its next, all samples together."""
-        options, field, y = self.options, self.problem.field, self.y0
+        options, y = self.options, self.y0
         states, clock = [y], ts.new_tensor([0.0, 1.0]).detach()
         for index in range(1, ts.shape[1]):
             first, span = ts[:, index - 1], ts[:, index] - ts[:, index - 1]
             length = float(span.detach().abs().max()) if len(span) else 0.0
             count = 1 if options.step is None else max(1, math.ceil(length / options.step - 1e-9))
             self.options = replace(options, step=1 / count)
-            self.problem.field = _rescaled(field, first, span)
+            # A problem of its own, for its backward pass will need its field.
+            part = replace(self.problem, field=_rescaled(self.problem.field, first, span))
             if self.gradient == "adjoint":
                 settings = replace(self._adjoint_settings(), further=(*self._further(), first, span))
-                y = solve_adjoint(self.problem, y, clock, settings)[-1]
+                y = solve_adjoint(part, y, clock, settings)[-1]
             else:
-                y = self.problem.states(y, clock)[-1]
+                y = part.states(y, clock)[-1]
             states.append(y)
+            if part.status is not Status.SUCCESS:
+                self.problem.status, self.problem.reached = part.status, part.reached
         self.options = options
         return torch.stack(states, dim=1)
 
