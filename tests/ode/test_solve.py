@@ -249,7 +249,10 @@ BAD_INPUTS = [
         r"every row of ts must be monotonic, got ts\[0\]",
     ),
     ({"y0": torch.zeros(3, dtype=torch.int64)}, "y0 must hold real .* got torch.int64"),
-    ({"y0": [0.0, 1.0]}, "y0 must be a tensor, or a tuple, list, dict or nest of tensors, got list"),
+    (
+        {"y0": [0.0, 1.0]},
+        "y0 must be a tensor, or a tuple, list, dict or nest of tensors, got list",
+    ),
     ({"y0": ()}, "y0 must be a tensor, or a tuple, list, dict or nest of tensors, got tuple"),
     ({"rtol": 0.0, "atol": 0.0}, "rtol and atol must not both be zero"),
     ({"rtol": float("nan")}, "rtol must be a finite number, zero or more, got nan"),

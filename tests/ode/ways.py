@@ -87,7 +87,7 @@ BORROWED = r"functional_call|parametrize"
 LATER = r"did not use"
 CACHED = rf"cache|kept|keeps|{LATER}"
 
-# Of every gradient under torch.func, which is compared with a method written by hand.
+# Under torch.func all gradients are compared with a method written by hand.
 TRANSFORMED = either(TRANSFORM)
 
 
@@ -1378,7 +1378,7 @@ def spectral_norm_in_training_mode(trial):
     return trial.solve(lambda t, y: net(y), y0), named(net, y0)
 
 
-@way(checkpoint=either(CACHED), adjoint=either(CACHED))
+@way(adjoint=either(CACHED))
 def a_matrix_cached_at_the_first_call(trial):
     def rule(self, t, y):
         if self.cached is None:
@@ -1681,7 +1681,6 @@ def batch_norm_in_training_mode(trial):
 
 transformed = functools.partial(
     way,
-    checkpoint=TRANSFORMED,
     adjoint=TRANSFORMED,
     direct=TRANSFORMED,
     steps=("fixed",),

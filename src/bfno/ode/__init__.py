@@ -9,8 +9,8 @@ from bfno.ode.tableaus import METHODS, Tableau
 
 __all__ = [
     "GRADIENTS",
-    "GradientError",
     "METHODS",
+    "GradientError",
     "NeuralODE",
     "Options",
     "Solution",

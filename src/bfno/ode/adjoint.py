@@ -41,6 +41,8 @@ class AdjointSettings:
         parameters: The only tensors that get gradients, or None to find all that the field uses.
         further: Tensors that the field may use, though perhaps not at the start.
         zero_unused: Whether tensors that the field did not use get gradients of zero, not None.
+        with_times: Whether the adjoint of time is solved for, and its error counted, even if no
+            requested time needs a gradient.
         watcher: Makes what is told of every backward step, given how the adjoint's state is packed.
     """
 
@@ -50,6 +52,7 @@ class AdjointSettings:
     parameters: Sequence[Tensor] | None = None
     further: Sequence[Tensor] = ()
     zero_unused: bool = False
+    with_times: bool = False
     watcher: Callable[[Packing], Watcher | None] = lambda packing: None
 
 
@@ -71,9 +74,7 @@ def adjoint_norm(state_norm: Norm, *, seminorm: bool) -> Callable[[tuple[Tensor,
     return norm
 
 
-def solve_adjoint(
-    problem: Problem, y0: Tensor, times: Tensor, settings: AdjointSettings
-) -> Tensor:
+def solve_adjoint(problem: Problem, y0: Tensor, times: Tensor, settings: AdjointSettings) -> Tensor:
     """Solve; the backward pass solves the continuous adjoint equation."""
     _refuse_unseen()
     if not torch.is_grad_enabled():
@@ -175,11 +176,11 @@ class _Adjoint(torch.autograd.Function):
                 "a tensor that the field uses, or the solution itself, was changed in place before "
                 f"the backward pass, or the graph was used up; call backward() first ({error})"
             ) from error
-        system = _AdjointSystem(ctx.problem, ctx.witness, ys[0], tensors, ctx.wants_times)
+        system = _AdjointSystem(ctx, ys[0], tensors)
         surroundings = ctx.witness.surroundings
         with surroundings.restored(surroundings.random_state()), _without_hooks(tensors):
             ctx.witness.refuse_change()
-            y0, moved, found = system.solve(ys, times, gradients[0], ctx)
+            y0, moved, found = system.solve(ys, times, gradients[0])
         used = [
             part if index in system.used or ctx.settings.zero_unused else None
             for index, part in enumerate(found)
@@ -204,23 +205,19 @@ def _without_hooks(tensors: Sequence[Tensor]) -> Iterator[None]:
 class _AdjointSystem:
     """State, adjoint and the integrals that give the gradients of time and parameters."""
 
-    def __init__(
-        self,
-        problem: Problem,
-        witness: _Witness,
-        y0: Tensor,
-        tensors: list[Tensor],
-        wants_times: bool,
-    ) -> None:
-        self._problem, self._dependencies = problem, witness.dependencies
-        self._tensors, self._wants_times = tuple(tensors), wants_times
+    def __init__(self, ctx: Any, y0: Tensor, tensors: list[Tensor]) -> None:
+        self._problem, self._dependencies = ctx.problem, ctx.witness.dependencies
+        self._settings, self._norm = ctx.settings, ctx.adjoint_options["norm"]
+        self._wants_times = ctx.wants_times
+        self._with_times = ctx.wants_times or ctx.settings.with_times
+        self._tensors = tuple(tensors)
         self._zero = torch.zeros((), dtype=real_dtype(y0.dtype), device=y0.device)
         self._packing = Packing((self._zero, y0, y0, *tensors))
         self._since = mark()
         self.used: set[int] = set()
 
     def solve(
-        self, ys: Tensor, times: Tensor, gradient: Tensor, ctx: Any
+        self, ys: Tensor, times: Tensor, gradient: Tensor
     ) -> tuple[Tensor, Tensor, tuple[Tensor, ...]]:
         """Gradients of the first state, of the times and of the tensors."""
         moved = torch.zeros_like(times)
@@ -231,7 +228,7 @@ class _AdjointSystem:
                 moved[index] = self._end_time_gradient(times[index], ys[index], gradient[index])
                 state = (state[0] - moved[index].to(self._zero.dtype), *state[1:])
             interval = times[[index, index - 1]]
-            state = self._integrate(state, interval, ctx.settings, ctx.adjoint_options["norm"])
+            state = self._integrate(state, interval)
             # The forward pass knows the state better than the backward solve does.
             state = (state[0], ys[index - 1], state[2] + gradient[index - 1], *state[3:])
         moved[0] = state[0]
@@ -244,17 +241,11 @@ class _AdjointSystem:
             slope = self._problem.field(time.to(self._zero.dtype), y)
         return (slope * gradient.conj()).sum().real.to(time.dtype)
 
-    def _integrate(
-        self,
-        state: tuple[Tensor, ...],
-        interval: Tensor,
-        settings: AdjointSettings,
-        norm: Callable[[tuple[Tensor, ...]], Any],
-    ) -> tuple[Tensor, ...]:
+    def _integrate(self, state: tuple[Tensor, ...], interval: Tensor) -> tuple[Tensor, ...]:
         """Solve backward over one interval between requested times."""
-        packing = self._packing
+        packing, settings, norm = self._packing, self._settings, self._norm
         backward = Problem(
-            packing.wrap(self._slopes),
+            lambda t, y: packing.pack(self._slopes(t, packing.unpack(y))),
             settings.method,
             lambda times: settings.plan(times, lambda scaled: norm(packing.unpack(scaled))),
             watcher=settings.watcher(packing),
@@ -270,11 +261,11 @@ class _AdjointSystem:
         _, y, adjoint, *_ = state
         with torch.enable_grad():
             y, time = y.detach().requires_grad_(), time.detach()
-            time.requires_grad_(self._wants_times)
+            time.requires_grad_(self._with_times)
             slope = self._problem.field(time, y)
-        inputs = (y, time) if self._wants_times else (y,)
+        inputs = (y, time) if self._with_times else (y,)
         pulled = self._pull_back(slope, inputs, -adjoint)
-        by_time = pulled.pop(1) if self._wants_times else None
+        by_time = pulled.pop(1) if self._with_times else None
         self.used.update(i for i, part in enumerate(pulled[1:]) if part is not None)
         shapes = (self._zero, y, *self._tensors)
         filled = [

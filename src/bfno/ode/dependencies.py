@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.autograd.graph import Node, get_gradient_edge
+from torch.autograd.graph import get_gradient_edge
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
@@ -15,7 +15,14 @@ from bfno.ode.solution import GradientError
 
 __all__ = ["Dependencies", "mark", "refuse_batch_norm", "refuse_recorded_batch_norm"]
 
+Node = Any
+"""A node of a graph; those of leaves, and no others, have the attribute `variable`."""
+
 Edge = tuple[Node, int]
+"""A node and the number of one of its outputs: what identifies a tensor in a graph."""
+
+LEAF = (1 << 64) - 1
+"""What autograd numbers all nodes of leaves, to run them first; others count up."""
 
 
 def refuse_batch_norm(field: Any) -> None:
@@ -37,7 +44,7 @@ def refuse_recorded_batch_norm(slope: Any, since: int) -> None:
     """
     if not isinstance(slope, Tensor) or slope.grad_fn is None:
         return
-    for node in _inner_nodes(slope.grad_fn, since)[0]:
+    for node in _explore(slope.grad_fn, since)[0]:
         moves = "BatchNorm" in node.name() and getattr(node, "_saved_training", False)
         if moves and getattr(node, "_saved_running_mean", None) is not None:
             raise ValueError(_BATCH_NORM.format("one that it calls"))
@@ -52,30 +59,42 @@ _BATCH_NORM = (
 def mark() -> int:
     """A number that separates the nodes of graphs recorded so far from those to come."""
     with torch.enable_grad():
-        node = torch.zeros((), requires_grad=True).clone().grad_fn
-    return node._sequence_nr()  # pyright: ignore
+        node: Node = torch.zeros((), requires_grad=True).clone().grad_fn
+    return node._sequence_nr()
 
 
-def _inner_nodes(
-    root: Node, since: int, known: Collection[Edge] = ()
-) -> tuple[set[Node], set[Edge]]:
+def _explore(root: Node, since: int, known: Collection[Edge] = ()) -> tuple[set[Node], set[Edge]]:
     """Nodes of a graph that are younger than a mark, and the edges that lead out of them.
 
-    Threads count their nodes apart, so that known edges are known whatever their number.
+    Threads count their nodes apart, so that known edges lead out whatever their number.
     """
     inner, outward, waiting = {root}, set(), [root]
     while waiting:
         for edge in waiting.pop().next_functions:
             node = edge[0]
-            if node is None or node in inner:
+            if node is None or node in inner or edge in outward:
                 continue
-            # Nodes that add up a leaf's gradient have the largest number there is.
-            if edge in known or hasattr(node, "variable") or node._sequence_nr() <= since:  # pyright: ignore
+            if edge in known or not since < node._sequence_nr() < LEAF:
                 outward.add(edge)
             else:
                 inner.add(node)
                 waiting.append(node)
     return inner, outward
+
+
+def _outward(slope: Any, since: int, known: Collection[Edge] = ()) -> set[Edge]:
+    """Edges that lead out of an evaluation."""
+    if not isinstance(slope, Tensor) or not slope.requires_grad:
+        return set()
+    edge = _edge(slope)
+    if edge in known or not since < edge[0]._sequence_nr() < LEAF:
+        return {edge}
+    return _explore(edge[0], since, known)[1]
+
+
+def _edge(tensor: Tensor) -> Edge:
+    edge = get_gradient_edge(tensor)
+    return edge.node, edge.output_nr
 
 
 class Dependencies:
@@ -99,14 +118,14 @@ class Dependencies:
         slope: Any = field(t, y)
         refuse_recorded_batch_norm(slope, since)
         known = {_edge(tensor): tensor for tensor in further if tensor.requires_grad}
-        for node, number in _outward(slope, since):
-            if hasattr(node, "variable") and node.variable is not y:
-                known.setdefault((node, number), node.variable)
-        missing = _outward(slope, since) - known.keys() - {_edge(y)}
+        missing = _outward(slope, since, known) - known.keys() - {_edge(y)}
+        known |= {edge: edge[0].variable for edge in missing if edge[0]._sequence_nr() == LEAF}
+        missing -= known.keys()
         if missing:
             known |= _find_results(field, t, y, missing)
         # Results before what they were computed from.
         self._edges = sorted(known, key=lambda edge: -_age(edge))
+        self._known = set(self._edges)
         self.tensors = tuple(known[edge] for edge in self._edges)
         self._are_tangled = self._check_tangled()
         self.slope: Any = slope.detach() if isinstance(slope, Tensor) else slope
@@ -119,10 +138,14 @@ class Dependencies:
             since: A mark from before it.
             inputs: Its arguments.
         """
-        allowed = {_edge(one) for one in inputs if one.requires_grad}.union(self._edges)
-        for node, _ in _outward(slope, since, allowed) - allowed:
-            shape = tuple(node.variable.shape) if hasattr(node, "variable") else None
-            what = f"a tensor of shape {shape}" if shape is not None else f"a result of {node.name()}"
+        for node, _ in _outward(slope, since, self._known) - self._known:
+            variable = getattr(node, "variable", None)
+            if any(variable is one for one in inputs):
+                continue
+            if variable is None:
+                what = f"a result of {node.name()}"
+            else:
+                what = f"a tensor of shape {tuple(variable.shape)}"
             raise GradientError(
                 f"the backward pass of gradient='adjoint' met {what} that the field did not use "
                 "at the start of the solve, and cannot give it a gradient; name all such tensors "
@@ -176,29 +199,14 @@ class Dependencies:
         return parts
 
 
-def _edge(tensor: Tensor) -> Edge:
-    edge = get_gradient_edge(tensor)
-    return edge.node, edge.output_nr
-
-
 def _age(edge: Edge) -> int:
     """The younger, the larger; leaves come before all results."""
-    node, _ = edge
-    return -1 if hasattr(node, "variable") else node._sequence_nr()  # pyright: ignore
-
-
-def _outward(slope: Any, since: int, known: Collection[Edge] = ()) -> set[Edge]:
-    """Edges that lead out of an evaluation."""
-    if not isinstance(slope, Tensor) or not slope.requires_grad:
-        return set()
-    node, number = _edge(slope)
-    if (node, number) in known or hasattr(node, "variable") or node._sequence_nr() <= since:  # pyright: ignore
-        return {(node, number)}
-    return _inner_nodes(node, since, known)[1]
+    number = edge[0]._sequence_nr()
+    return -1 if number == LEAF else number
 
 
 def _ancestors(tensor: Tensor) -> set[Node]:
-    return _inner_nodes(tensor.grad_fn, -1)[0] if tensor.grad_fn is not None else set()
+    return _explore(tensor.grad_fn, -1)[0] if tensor.grad_fn is not None else set()
 
 
 def _find_results(

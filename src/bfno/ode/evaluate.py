@@ -311,6 +311,7 @@ class Recording:
         self._inputs = [_alone(one) for one in inputs]
         self._versions = [one._version for one in inputs]
         self._random = replayer.surroundings.random_state()
+        self._hooks: Any = None
         self.result: Any = None
         self.saved: Any = []
 

@@ -49,6 +49,8 @@ class Plan:
         max_steps: Most steps that are tried.
         renew_limit: Whether the count begins anew at every requested time.
         jump_at_start: Whether the field may jump at the first moment.
+        keep_pace: Whether the step after one that a stop cut short may be as large as that was
+            meant to be.
     """
 
     start: Moment
@@ -59,6 +61,7 @@ class Plan:
     max_steps: int
     renew_limit: bool = False
     jump_at_start: bool = False
+    keep_pace: bool = True
 
 
 class Outputs(Protocol):
@@ -267,7 +270,9 @@ class AdaptiveIntegration(Integration):
             y1 = stepper.attempt(start, end, y, end_inside=stop is not None and stop.jump)
             ratio = stepper.error_ratio(control, y, y1)
             finite = math.isfinite(ratio)
-            accepted = ratio <= 1 or (finite and abs(taken) <= control.min_step)
+            # Rounding may make a step of the smallest size a little longer.
+            smallest = min(abs(taken), abs(size)) <= control.min_step
+            accepted = ratio <= 1 or (finite and smallest)
             if self._watcher is not None:
                 self._watcher.judged(start, taken, y, accepted=accepted)
             # Near the resolution of time a step is rounded up; its nominal size still shrinks.
@@ -282,8 +287,8 @@ class AdaptiveIntegration(Integration):
             stepper.accept()
             if stop is not None:
                 stops.drop_first()
-                # The stop cut the step short; that says nothing about the next one.
-                size = max(size, wanted, key=abs)
+                if plan.keep_pace:  # being cut short says nothing about the next step
+                    size = max(size, wanted, key=abs)
                 if stop.jump:
                     stepper.start(self._just_after(end, y), y)
 

@@ -184,7 +184,7 @@ class _Call:
         self._t, self._scheme, self._parameters = t, scheme, parameters
         self._scheme.expand_tolerances(self._packing, self._y0)
         self._norm = scheme.state_norm(self._packing)
-        self._field = self._packing.wrap(func)
+        self._field, self._told = self._packing.wrap(func), False
 
     def answer(self, run: Callable[[Tensor], Tensor], event_fn: Any) -> Any:
         """The states, or with an event its time and the states."""
@@ -203,7 +203,7 @@ class _Call:
 
     def adjoint(self, times: Tensor, backward: Scheme) -> Tensor:
         """Solve with adjoint gradients."""
-        problem, func, kind = self._problem(), self._func, backward.callbacks()
+        problem, func = self._problem(), self._func
         settings = AdjointSettings(
             backward.method,
             lambda requested, packed: backward.plan(requested, packed, self._field, self._y0),
@@ -211,7 +211,8 @@ class _Call:
             parameters=self._parameters,
             further=tuple(func.parameters()) if isinstance(func, nn.Module) else (),
             zero_unused=True,
-            watcher=lambda packing: _callbacks(func, packing, kind, times, "_adjoint"),
+            with_times=True,
+            watcher=lambda packing: _callbacks(func, packing, backward, times, adjoint=True),
         )
         ys = solve_adjoint(problem, self._y0, times, settings)
         problem.refuse_failure("odeint_adjoint")
@@ -240,7 +241,8 @@ class _Call:
             self._field,
             scheme.method,
             lambda requested: scheme.plan(requested, self._norm, self._field, self._y0),
-            watcher=_callbacks(self._func, self._packing, scheme.callbacks(), self._t),
+            # The search for an event has told of its steps already.
+            watcher=None if self._told else _callbacks(self._func, self._packing, scheme, self._t),
         )
 
     def _answer_event(self, run: Callable[[Tensor], Tensor], event_fn: Any) -> Any:
@@ -253,6 +255,7 @@ class _Call:
         end = self._find_event(event)
         if end == self._t[0].item():
             return self._t[0], unpacked(torch.stack((self._y0, self._y0)))
+        self._told = True
         ys = run(torch.cat((self._t[:1], self._t.new_tensor([end]))))
         time, y = at_event(self._field, event, self._t.new_tensor(end), ys[-1])
         return time, unpacked(torch.stack((ys[0], y)))
@@ -265,7 +268,8 @@ class _Call:
             if float(event(times[0].to(real_dtype(y0.dtype)), y0)) == 0:
                 return float(times[0])
             problem = self._problem()
-            problem.watcher = None  # the solve up to the event tells of its steps
+            if not scheme.is_adaptive():
+                problem.watcher = None  # as in torchdiffeq
             problem.plan = lambda requested: scheme.endless_plan(
                 requested, self._norm, self._field, y0
             )
@@ -281,10 +285,23 @@ class _Call:
 
 
 class _Callbacks:
-    """Tells the callbacks of a function of every step, by torchdiffeq's names."""
+    """Tells the callbacks of a function of every step, by torchdiffeq's names.
 
-    def __init__(self, found: dict[str, Any], packing: Packing, times: Tensor) -> None:
-        self._found, self._packing, self._times = found, packing, times
+    Args:
+        found: The callbacks.
+        packing: How states lie in one tensor.
+        time: Makes a tensor of a time or of a length of time.
+        sign: -1.0 to tell negative times.
+    """
+
+    def __init__(
+        self,
+        found: dict[str, Any],
+        packing: Packing,
+        time: Callable[[float], Tensor],
+        sign: float = 1.0,
+    ) -> None:
+        self._found, self._packing, self._time, self._sign = found, packing, time, sign
 
     def tried(self, start: Moment, size: float, y: Tensor) -> None:
         self._tell("callback_step", start, size, y)
@@ -298,17 +315,26 @@ class _Callbacks:
 
     def _tell(self, name: str, start: Moment, size: float, y: Tensor) -> None:
         if name in self._found:
-            time, length = (self._times.detach().new_tensor(v) for v in (start.value, abs(size)))
-            self._found[name](time, self._packing.unpack(y), length)
+            begin, length = self._time(self._sign * start.value), self._time(abs(size))
+            self._found[name](begin, self._packing.unpack(y), length)
 
 
 def _callbacks(
-    func: Any, packing: Packing, supported: tuple[str, ...], times: Tensor, suffix: str = ""
+    func: Any, packing: Packing, scheme: Scheme, times: Tensor, *, adjoint: bool = False
 ) -> Watcher | None:
     """What tells a function's callbacks of steps, if it has any."""
     names = ("callback_step", "callback_accept_step", "callback_reject_step")
+    suffix = "_adjoint" if adjoint else ""
     found = {name: getattr(func, name + suffix) for name in names if hasattr(func, name + suffix)}
-    if found.keys() - supported:
-        unsupported = ", ".join(sorted(found.keys() - supported))
-        warnings.warn(f"this method does not support the callbacks {unsupported}", stacklevel=4)
-    return _Callbacks(found, packing, times) if found else None
+    if found.keys() - scheme.callbacks():
+        unsupported = ", ".join(sorted(found.keys() - scheme.callbacks()))
+        warnings.warn(
+            f"method {scheme.name!r} does not support callbacks: {unsupported}", stacklevel=4
+        )
+    if not found:
+        return None
+    dtype = scheme.time_dtype() if scheme.is_adaptive() else times.dtype
+    # Where time runs backward, torchdiffeq tells its adjoint callbacks negative times.
+    sign = -1.0 if adjoint and len(times) > 1 and bool(times[-1] < times[0]) else 1.0
+    time = functools.partial(torch.tensor, dtype=dtype, device=times.device)
+    return _Callbacks(found, packing, time, sign)

@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 from bfno.ode.adams import AdamsMethod
-from bfno.ode.control import Control, Norm, component_norm, root_mean_square
 from bfno.ode.adjoint import adjoint_norm
+from bfno.ode.control import Control, Norm, component_norm, root_mean_square
 from bfno.ode.evaluate import Field
 from bfno.ode.inputs import check_tolerances
 from bfno.ode.integrate import Plan, Stop
@@ -47,8 +47,8 @@ _MAX_STEPS_TO_EVENT = 20_000
 class Scheme:
     """A method with its options and tolerances.
 
-    The option `dtype`, torchdiffeq's precision of time, changes nothing: time is always told in
-    double precision here, where the device has it.
+    The option `dtype`, torchdiffeq's precision of time, is that in which callbacks are told the
+    time; steps are always computed in double precision here, where the device has it.
 
     Args:
         name: Name of a method; dopri5 if None.
@@ -66,7 +66,7 @@ class Scheme:
         self.method = self._find_method()
         if self.options.get("interp", "linear") not in ("linear", "cubic"):
             raise ValueError(f"interp must be linear or cubic, got {self.options['interp']!r}")
-        dtype = self.options.get("dtype", torch.float64)
+        dtype = self.time_dtype()
         if not (isinstance(dtype, torch.dtype) and dtype.is_floating_point):
             raise ValueError(f"dtype must be a real floating-point dtype, got {dtype!r}")
         if {"step_size", "grid_constructor"} <= self.options.keys():
@@ -172,9 +172,17 @@ class Scheme:
         """Callbacks that the method can make."""
         if self.name == "scipy_solver":
             return ()
-        if isinstance(self.method, Tableau) and self.method.adaptive:
+        if self.is_adaptive():
             return ("callback_step", "callback_accept_step", "callback_reject_step")
         return ("callback_step",)
+
+    def time_dtype(self) -> torch.dtype:
+        """In what precision an adaptive method tells callbacks the time."""
+        return self.options.get("dtype", torch.float64)
+
+    def is_adaptive(self) -> bool:
+        """Whether the method chooses its own steps."""
+        return isinstance(self.method, Tableau) and self.method.adaptive
 
     def scipy_settings(self) -> dict[str, Any]:
         """Keywords for SciPy's solver."""
@@ -202,7 +210,8 @@ class Scheme:
         limit = int(given.get("max_num_steps", _MAX_STEPS))
         options = Options(jumps=jumps, stops=stops, land=False, max_steps=limit)
         plan = make_plan(tableau, options, control, times)
-        return replace(plan, renew_limit=True)  # max_num_steps counts from output to output
+        # max_num_steps counts from output to output.
+        return replace(plan, renew_limit=True, keep_pace=False)
 
     def _fixed_plan(self, start: float, stops: Any, direction: float) -> Plan:
         perturb = bool(self.options.get("perturb", False))

@@ -49,4 +49,9 @@ class ScipyProblem(Problem):
         self.stats.forward_evaluations += 1
         state = torch.as_tensor(y, dtype=like.dtype, device=like.device).view(like.shape)
         with torch.no_grad():
-            return self.field(torch.tensor(t, dtype=real_dtype(like.dtype), device=like.device), state).cpu().numpy().reshape(-1)
+            return (
+                self.field(torch.tensor(t, dtype=real_dtype(like.dtype), device=like.device), state)
+                .cpu()
+                .numpy()
+                .reshape(-1)
+            )

@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils._pytree import tree_leaves
 
 from bfno.ode.adjoint import AdjointSettings, adjoint_norm, solve_adjoint
 from bfno.ode.control import Control, Norm, component_norm, root_mean_square
@@ -245,7 +246,9 @@ class _Call:
             # A problem of its own, for its backward pass will need its field.
             part = replace(self.problem, field=_rescaled(self.problem.field, first, span))
             if self.gradient == "adjoint":
-                settings = replace(self._adjoint_settings(), further=(*self._further(), first, span))
+                settings = replace(
+                    self._adjoint_settings(), further=(*self._further(), first, span)
+                )
                 y = solve_adjoint(part, y, clock, settings)[-1]
             else:
                 y = part.states(y, clock)[-1]
@@ -296,7 +299,7 @@ class _Call:
 
 def _has_samples(y0: Any) -> bool:
     """Whether all components of a state have the same first axis."""
-    parts = [part.shape[:1] for part in torch.utils._pytree.tree_leaves(y0)]
+    parts = [part.shape[:1] for part in tree_leaves(y0)]
     return len(set(parts)) == 1 and len(parts[0]) == 1
 
 

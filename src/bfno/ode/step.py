@@ -232,7 +232,7 @@ class Stepper:
     ) -> None:
         self.tableau, self.clock, self.stats = tableau, clock, stats
         self._evaluate, self._field, self._sums = evaluate, evaluate.field, sums
-        self._first: Tensor | None = None
+        self._first: Any = None  # slope of the next step's first stage, if it is known
 
     @property
     def slopes(self) -> Sequence[Tensor]:
