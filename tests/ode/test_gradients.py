@@ -9,7 +9,7 @@ from torch.autograd import gradcheck
 import bfno
 from bfno import METHODS, solve
 from bfno.ode import GradientError, problem
-from bfno.ode.evaluate import Recording
+from bfno.ode.replay import Recording
 from tests.ode.problems import Network
 
 ADAPTIVE = [name for name in sorted(METHODS) if METHODS[name].adaptive]

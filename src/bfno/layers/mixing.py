@@ -134,7 +134,7 @@ class _Mix(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, signal: Tensor, recipe: Recipe, *weights: Tensor) -> Tensor:
         named, result = Weights(*weights), recycled(signal.shape, like=signal)
-        wanted, kept = any(ctx.needs_input_grad), []
+        wanted, kept = any(ctx.needs_input_grad), []  # two tensors for every piece
         for piece, target in _pieces(named, signal, result):
             spectrum = analyse(piece, recycle=True)
             rows = spectrum.flatten(0, -2)
@@ -146,14 +146,16 @@ class _Mix(torch.autograd.Function):
             if recipe.outer is not None:
                 recipe.outer.apply_(target)
             if wanted:
-                kept.append((rows, hidden))
-        ctx.recipe, ctx.kept = recipe, kept
-        ctx.save_for_backward(signal, result, *weights)
+                kept += [rows, hidden]
+        ctx.recipe = recipe
+        ctx.save_for_backward(signal, result, *weights, *kept)
         return result
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
-        signal, result, *weights = ctx.saved_tensors
+        signal, result, *others = ctx.saved_tensors
+        count = len(Weights._fields)
+        weights, kept = others[:count], others[count:]
         recipe, named, gradient = ctx.recipe, Weights(*weights), gradients[0]
         if torch.is_grad_enabled():  # somebody will differentiate this gradient once more
             again = recipe.finish(mix_plainly(signal, named, recipe.sigma), signal)
@@ -164,8 +166,9 @@ class _Mix(torch.autograd.Function):
         pulled = recycled(signal.shape, like=signal)
         gradient = _pull_outer(gradient.contiguous(), result, recipe.outer)
         pieces = _pieces(named, gradient, pulled)
-        for (piece, target), kept in zip(pieces, ctx.kept, strict=True):
-            spectrum = _pull_back(piece, kept, named, sums, recipe.sigma)
+        pairs = zip(kept[::2], kept[1::2], strict=True)
+        for (piece, target), pair in zip(pieces, pairs, strict=True):
+            spectrum = _pull_back(piece, pair, named, sums, recipe.sigma)
             back = synthesise(spectrum, signal.shape[1], adjoint=True, recycle=True)
             torch.add(back, piece, out=target) if recipe.keep_signal else target.copy_(back)
         return pulled, None, *sums

@@ -14,15 +14,10 @@ from torch.autograd import forward_ad
 from bfno.ode.adams import AdamsMethod
 from bfno.ode.control import Norm, largest, root_mean_square
 from bfno.ode.dependencies import Dependencies, mark
-from bfno.ode.evaluate import (
-    NOT_REPEATABLE,
-    Evaluator,
-    Replayer,
-    borrows_parameters,
-    is_transformed,
-)
+from bfno.ode.evaluate import Evaluator, borrows_parameters, is_transformed
 from bfno.ode.integrate import Plan, Watcher
 from bfno.ode.problem import Problem
+from bfno.ode.replay import NOT_REPEATABLE, Replayer
 from bfno.ode.solution import GradientError
 from bfno.ode.state import Packing, real_dtype
 from bfno.ode.tableaus import Tableau
@@ -266,7 +261,8 @@ class _AdjointSystem:
         inputs = (y, time) if self._with_times else (y,)
         pulled = self._pull_back(slope, inputs, -adjoint)
         by_time = pulled.pop(1) if self._with_times else None
-        self.used.update(i for i, part in enumerate(pulled[1:]) if part is not None)
+        if len(self.used) < len(self._tensors):
+            self.used.update(i for i, part in enumerate(pulled[1:]) if part is not None)
         shapes = (self._zero, y, *self._tensors)
         filled = [
             torch.zeros_like(shape) if part is None else part

@@ -11,7 +11,8 @@ import torch
 from torch import Tensor
 
 from bfno.ode.control import Control
-from bfno.ode.evaluate import Evaluator, Field, Replayer
+from bfno.ode.evaluate import Evaluator, Field
+from bfno.ode.replay import Replayer
 from bfno.ode.solution import Stats
 from bfno.ode.state import clock_dtype
 from bfno.ode.step import Clock, Moment, Stepper, Sums, take_stages
@@ -81,7 +82,7 @@ class CompiledStepper(Stepper):
         values = [start.value, end.value - start.value, *self._tolerances]
         numbers = torch.tensor(values, dtype=clock_dtype(y.device), device=y.device)
         inputs = (y, self._first, numbers)
-        if self._replayer is None:
+        if self._replayer is None or self._replayer.keeps():
             return step(*inputs)
         with self._replayer.recording(step, inputs, len(self.tableau.stages) - 1) as call:
             result = call.result = step(*inputs)

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from bfno.ode.evaluate import is_transformed
 from bfno.ode.integrate import SharedOutputs
 from bfno.ode.state import real_dtype, scale_rows
 from bfno.ode.step import Moment, Stepper, dense_matrix
@@ -26,36 +27,73 @@ class EventOutputs(SharedOutputs):
     the implicit function theorem; gradients reach whatever the function depends on.
 
     Args:
-        event: The function of time and state; one value, or one per sample. Inside a step it is
-            called with one time per sample.
+        event: The function of time and state; one value, or one per sample. If it gives one per
+            sample, it is called with one time per sample inside a step.
         times: Requested times.
         y0: State at the start.
-        tolerance: How exactly the event's time is found.
+        tolerance: How exactly the event's time is found; rounding is the limit.
 
     Attributes:
         event_times: When the events happened; infinite where none has.
     """
 
-    def __init__(self, event: Event, times: Sequence[float], y0: Tensor, tolerance: float) -> None:
+    def __init__(
+        self, event: Event, times: Sequence[float], y0: Tensor, tolerance: float = 0.0
+    ) -> None:
         super().__init__(times, y0)
-        self._event, self._tolerance = event, max(tolerance, 1e-14)
-        with torch.no_grad():
-            start = torch.tensor(times[0], dtype=real_dtype(y0.dtype), device=y0.device)
-            self._signs = torch.sign(event(start, y0.detach()))
-        by_sample = y0.shape[:1] if y0.dim() else ()
-        if self._signs.shape not in ((), by_sample):
+        if is_transformed():
             raise ValueError(
-                "the event must return one value, or one per sample of the state, got shape "
-                f"{tuple(self._signs.shape)} for a state of shape {tuple(y0.shape)}"
+                "an event cannot be found under torch.func, forward-mode differentiation or "
+                "torch.compile; call solve outside of them"
             )
+        self._event, self._tolerance = event, tolerance
+        with torch.no_grad():
+            self._signs = torch.sign(self._check(event, y0.detach()))
         clock = {"dtype": torch.float64, "device": y0.device}
         self.event_times = torch.full(self._signs.shape, math.inf * self._forward, **clock)
         self.event_times = self.event_times.where(self._signs != 0, times[0])
         self._states = y0  # of those that begin with their event
         self._moving = self._signs != 0
+        self._free = torch.ones_like(self._moving)  # which the stepper lets move
+
+    def _check(self, event: Event, y: Tensor) -> Tensor:
+        """The event's value at the start, refused if it is not what it should be."""
+        kind = {"dtype": real_dtype(y.dtype), "device": y.device}
+        value = event(torch.tensor(self.times[0], **kind), y)
+        if not isinstance(value, Tensor) or value.is_complex():
+            got = value.dtype if isinstance(value, Tensor) else type(value).__name__
+            raise ValueError(f"the event must return a tensor of real numbers, got {got}")
+        if value.shape not in ((), y.shape[:1]):
+            raise ValueError(
+                "the event must return one value, or one per sample of the state, got shape "
+                f"{tuple(value.shape)} for a state of shape {tuple(y.shape)}"
+            )
+        if value.numel() > 1 and not self._takes_rows(event, y, len(value)):
+            raise ValueError(
+                "an event with one value per sample must also take one time per sample, t of "
+                f"shape ({len(value)},), and treat each sample alone; give t the state's axes, for "
+                "example with t.view(-1, 1)"
+            )
+        return value
+
+    def _takes_rows(self, event: Event, y: Tensor, count: int) -> bool:
+        """Whether an event means the same with one time per sample as with one for all."""
+        kind = {"dtype": real_dtype(y.dtype), "device": y.device}
+        times = torch.linspace(self.times[0], self.times[-1], count, **kind)
+        alone = event(times[-1], y)
+        try:
+            together = event(times, y)
+        except (IndexError, RuntimeError, ValueError):  # of shapes that do not fit
+            return False
+        same = {"rtol": 1e-3, "atol": 1e-6, "equal_nan": True}
+        return together.shape == (count,) and torch.allclose(together[-1], alone[-1], **same)
 
     def complete(self) -> bool:
-        return super().complete() or not bool(self._moving.any())
+        return super().complete() or self.is_over()
+
+    def is_over(self) -> bool:
+        """Whether all events have happened."""
+        return not bool(self._moving.any())
 
     def collect(
         self, stepper: Stepper, start: Moment, end: Moment, ends: tuple[Tensor, Tensor]
@@ -63,27 +101,32 @@ class EventOutputs(SharedOutputs):
         with torch.no_grad():
             value = self._event(stepper.clock.time(end), ends[1]) * self._signs
         crossed = self._moving & (value <= 0)
-        happened = bool(crossed.any())
-        if happened:
+        if bool(crossed.any()):
             self._note(crossed, stepper, (start, end), ends[0])
         before = len(self.states)
         served = super().collect(stepper, start, end, ends)
         for index in range(before, len(self.states)):
-            self.states[index] = self._stand_still(self.times[index], self.states[index])
-        if happened and self._moving.dim():
+            time = self.event_times.new_tensor(self.times[index])
+            self.states[index] = self.stand_still(time, self.states[index])
+        if self._moving.dim() and not torch.equal(self._moving, self._free):
+            self._free = self._moving
             stepper.freeze(self._moving)
         return served
 
     def stacked(self) -> Tensor:
         """All states; behind the last event they are those at the events."""
-        if not bool(self._moving.any()):
-            missing = self.times[len(self.states) :]
-            self.states += [self._stand_still(time, self.states[0]) for time in missing]
+        missing = self.times[len(self.states) :]
+        if self.is_over() and missing:
+            last = self.stand_still(self.event_times.new_tensor(missing[-1]), self.states[0])
+            self.states += [last] * len(missing)
         return super().stacked()
 
-    def _stand_still(self, time: float, state: Tensor) -> Tensor:
-        past = (self.event_times.detach() - time) * self._forward <= 0
-        return torch.where(_spread(past, state), self._states, state)
+    def stand_still(self, times: Tensor, states: Tensor) -> Tensor:
+        """States at a time, or at a row of times, where events behind them are heeded."""
+        spread = times[(...,) + (None,) * self.event_times.dim()]
+        past = (self.event_times.detach() - spread) * self._forward <= 0
+        wide = past[(...,) + (None,) * (states.dim() - past.dim())]
+        return torch.where(wide, self._states, states)
 
     def _note(
         self, crossed: Tensor, stepper: Stepper, step: tuple[Moment, Moment], y: Tensor
@@ -93,12 +136,9 @@ class EventOutputs(SharedOutputs):
         shares = line.crossing(self._signs, self._tolerance)
         times, states = line.at_event(shares)
         self.event_times = torch.where(crossed, times, self.event_times)
-        self._states = torch.where(_spread(crossed, y), states, self._states)
+        chosen = scale_rows(crossed, y) if crossed.dim() else crossed
+        self._states = torch.where(chosen, states, self._states)
         self._moving = self._moving & ~crossed
-
-
-def _spread(chosen: Tensor, like: Tensor) -> Tensor:
-    return scale_rows(chosen, like) if chosen.dim() else chosen
 
 
 class _Line:
@@ -107,16 +147,17 @@ class _Line:
     def __init__(
         self, stepper: Stepper, step: tuple[Moment, Moment], y: Tensor, event: Event
     ) -> None:
-        self._stepper, self._y, self._event = stepper, y, event
+        self._tableau, self._y, self._event = stepper.tableau, y, event
+        self._slopes = torch.stack(list(stepper.slopes))
         self._begin, self._size = stepper.clock.exact(step[0]), stepper.clock.size(*step)
 
     def crossing(self, signs: Tensor, tolerance: float) -> Tensor:
         """The shares at which an event function changes its sign, by bisection."""
         ahead = torch.zeros(signs.shape, dtype=torch.float64, device=self._y.device)
         past = torch.ones_like(ahead)
+        smallest = max(tolerance / abs(float(self._size)), torch.finfo(self._y.dtype).eps)
         with torch.no_grad():
-            length = abs(float(self._size))
-            for _ in range(math.ceil(math.log2(max(length / tolerance, 1))) + 1):
+            for _ in range(math.ceil(-math.log2(min(smallest, 0.5)))):
                 middle = (ahead + past) / 2
                 still = self._event(self._time(middle), self._state(middle)) * signs > 0
                 ahead, past = torch.where(still, middle, ahead), torch.where(still, past, middle)
@@ -124,14 +165,19 @@ class _Line:
 
     def at_event(self, shares: Tensor) -> tuple[Tensor, Tensor]:
         """Times and states of events, differentiable where autograd is on."""
-        if torch.is_grad_enabled():
-            value = self._event(self._time(shares), self._state(shares))
-            if value.requires_grad:
-                rate = self._rate(shares)
-                # Zero, but for its derivative; no derivative where the event does not move.
-                shift = (value - value.detach()) / torch.where(rate == 0, 1.0, rate)
-                shares = shares - torch.where(rate == 0, 0.0, shift).to(shares.dtype)
+        if torch.is_grad_enabled() and self._value(shares).requires_grad:
+            rate = self._rate(shares)
+            still, divisor = rate == 0, torch.where(rate == 0, 1.0, rate)
+            # Newton's method, whose every step makes derivatives of one more order right. It
+            # moves nothing, but for them; and not even them where the event stands still.
+            for _ in range(2):
+                value = self._value(shares)
+                shift = torch.where(still, 0.0, (value - value.detach()) / divisor)
+                shares = shares - shift.to(shares.dtype)
         return self._exact_time(shares), self._state(shares)
+
+    def _value(self, shares: Tensor) -> Tensor:
+        return self._event(self._time(shares), self._state(shares))
 
     def _rate(self, shares: Tensor) -> Tensor:
         """How fast the event function changes with the share."""
@@ -148,13 +194,13 @@ class _Line:
         return self._exact_time(shares).to(real_dtype(self._y.dtype))
 
     def _state(self, shares: Tensor, *, detached: bool = False) -> Tensor:
-        y, slopes = self._y, torch.stack(list(self._stepper.slopes))
+        y, slopes = self._y, self._slopes
         if detached:
             y, slopes = y.detach(), slopes.detach()
-        weights = dense_matrix(self._stepper.tableau, shares.reshape(-1)).to(y.dtype) * self._size
+        weights = (dense_matrix(self._tableau, shares.reshape(-1)) * self._size).to(y.dtype)
         if shares.dim() == 0:
-            return y + torch.tensordot(weights.to(y.dtype)[0], slopes, dims=1)
-        return y + torch.einsum("bs,sb...->b...", weights.to(y.dtype), slopes)
+            return y + torch.tensordot(weights[0], slopes, dims=1)
+        return y + torch.einsum("bs,sb...->b...", weights, slopes)
 
 
 def first_crossing(event: Event, time: Tensor, y0: Any) -> Event:

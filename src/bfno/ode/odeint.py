@@ -85,8 +85,8 @@ def odeint_adjoint(
     """`odeint` whose gradients solve the continuous adjoint equation.
 
     Args:
-        func: The derivative, with callbacks as in `odeint`; `callback_step_adjoint` and its like are
-            told of the backward pass.
+        func: The derivative, with callbacks as in `odeint`; `callback_step_adjoint` and its like
+            are told of the backward pass.
         y0: A tensor, or a tuple of tensors.
         t: Requested times, strictly increasing or decreasing.
         rtol: Relative tolerance.

@@ -14,7 +14,6 @@ from bfno.ode.compiled import CompiledStepper
 from bfno.ode.evaluate import (
     Evaluator,
     Field,
-    Replayer,
     ReplayingEvaluator,
     TrackingEvaluator,
     borrows_parameters,
@@ -30,6 +29,7 @@ from bfno.ode.integrate import (
     SharedOutputs,
     Watcher,
 )
+from bfno.ode.replay import Replayer
 from bfno.ode.solution import SolverError, Stats, Status
 from bfno.ode.step import Clock, ReplayedStepper, Stepper, Sums, TableSums
 from bfno.ode.tableaus import Tableau

@@ -40,9 +40,12 @@ class Packing:
     def __init__(self, example: Any, *, by_sample: bool = False) -> None:
         self.is_nest = not isinstance(example, Tensor)
         parts, self._structure = pytree.tree_flatten(example)
+        self._is_tuple = type(example) is tuple and len(example) == len(parts)
         self._lead = 1 if by_sample else 0
         self._shapes = [part.shape for part in parts]
+        self._tails = [tuple(shape[self._lead :]) for shape in self._shapes]
         self._dtypes = [part.dtype for part in parts]
+        self._are_alike = len(set(self._dtypes)) == 1
         self._sizes = [part.shape[self._lead :].numel() for part in parts]
         ends = [sum(self._sizes[: index + 1]) for index in range(len(parts))]
         self.slices = [slice(end - n, end) for end, n in zip(ends, self._sizes, strict=True)]
@@ -51,47 +54,80 @@ class Packing:
         """Lay a state into one tensor."""
         if not self.is_nest:
             return state
-        parts = pytree.tree_leaves(state)
-        flat = [part.reshape(*part.shape[: self._lead], -1) for part in parts]
-        return torch.cat(flat, dim=-1)
+        parts = state if self._is_tuple else pytree.tree_leaves(state)
+        if not self._lead:
+            return torch.cat([part.reshape(-1) for part in parts])
+        return torch.cat([part.reshape(len(part), -1) for part in parts], dim=-1)
 
     def unpack(self, packed: Tensor) -> Any:
         """Take the last axis apart; axes before it stay in front of every component."""
         if not self.is_nest:
             return packed
-        parts, lead = packed.split(self._sizes, dim=-1), packed.shape[:-1]
-        shaped = [
-            _like(part.reshape((*lead, *shape[self._lead :])), dtype)
-            for part, shape, dtype in zip(parts, self._shapes, self._dtypes, strict=True)
-        ]
-        return pytree.tree_unflatten(shaped, self._structure)
+        lead, pieces = tuple(packed.shape[:-1]), packed.split(self._sizes, dim=-1)
+        parts = [part.reshape(lead + tail) for part, tail in zip(pieces, self._tails, strict=True)]
+        if not self._are_alike:
+            parts = [_like(part, dtype) for part, dtype in zip(parts, self._dtypes, strict=True)]
+        return tuple(parts) if self._is_tuple else pytree.tree_unflatten(parts, self._structure)
 
     def wrap(self, field: Callable[..., Any]) -> Callable[..., Any]:
         """A field on states as a field on packed states."""
         if not self.is_nest:
             return field
-        return lambda t, y, *args: self.pack(self.check(field(t, self.unpack(y), *args)))
+        return lambda t, y, *args: self._join(self.components(field(t, self.unpack(y), *args)))
 
-    def check(self, slopes: Any) -> Any:
-        """Refuse a derivative that is not built like the state."""
+    def components(self, slopes: Any) -> list[Tensor]:
+        """The components of a derivative, which is refused if it is not built like the state."""
         parts, structure = pytree.tree_flatten(slopes)
+        if structure != self._structure:
+            places = pytree.tree_unflatten(range(len(self._shapes)), self._structure)
+            parts = _in_places(slopes, places)
         if len(parts) != len(self._shapes) or not all(isinstance(one, Tensor) for one in parts):
             raise ValueError(
                 f"the field must return {len(self._shapes)} tensors, one for each component of the "
                 f"state, got {type(slopes).__name__}"
             )
-        # A field may return a list for a tuple, but not one key of a dict for another.
-        if isinstance(slopes, dict) and structure != self._structure:
-            raise ValueError(
-                f"the field must return a dict like the state, got the keys {list(slopes)}"
-            )
-        for index, (part, shape) in enumerate(zip(parts, self._shapes, strict=True)):
+        likes = zip(parts, self._shapes, self._dtypes, strict=True)
+        for index, (part, shape, dtype) in enumerate(likes):
             if part.shape != shape:
                 raise ValueError(
                     f"the field must return the state's shape {tuple(shape)} as its component "
                     f"{index}, got {tuple(part.shape)}"
                 )
-        return slopes
+            if part.is_complex() and not dtype.is_complex:
+                raise ValueError(
+                    f"the field must return real numbers as its component {index}, as the state's "
+                    f"are, got {part.dtype}"
+                )
+        return parts
+
+    def _join(self, parts: list[Tensor]) -> Tensor:
+        # Sizes instead of -1, which nothing could tell in an empty batch.
+        sized = zip(parts, self._sizes, strict=True)
+        flat = [part.reshape(*part.shape[: self._lead], size) for part, size in sized]
+        return torch.cat(flat, dim=-1)
+
+
+def _in_places(found: Any, places: Any) -> list[Any]:
+    """The leaves of a nest in the order of another; lists may stand for tuples."""
+    if isinstance(places, dict):
+        if not isinstance(found, dict) or found.keys() != places.keys():
+            got = f"the keys {list(found)}" if isinstance(found, dict) else type(found).__name__
+            raise ValueError(
+                f"the field must return a dict like the state's, with the keys {list(places)}, "
+                f"got {got}"
+            )
+        return [leaf for key in places for leaf in _in_places(found[key], places[key])]
+    if isinstance(places, (tuple, list)) and isinstance(found, (tuple, list)):
+        if len(found) != len(places):
+            raise ValueError(
+                f"the field must return {len(places)} components, as the state has, "
+                f"got {len(found)}"
+            )
+        pairs = zip(found, places, strict=True)
+        return [leaf for one, place in pairs for leaf in _in_places(one, place)]
+    if isinstance(found, dict):
+        raise ValueError(f"the field must return what the state is, got the keys {list(found)}")
+    return pytree.tree_leaves(found)
 
 
 def _like(part: Tensor, dtype: torch.dtype) -> Tensor:

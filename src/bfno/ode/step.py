@@ -14,10 +14,11 @@ import torch
 from torch import Tensor
 
 from bfno.ode.control import Control
-from bfno.ode.evaluate import Evaluator, Replayer, is_transformed
+from bfno.ode.evaluate import Evaluator, is_transformed
+from bfno.ode.replay import Replayer
 from bfno.ode.solution import Stats
 from bfno.ode.state import real_dtype, scale_rows
-from bfno.ode.tableaus import Tableau
+from bfno.ode.tableaus import Row, Tableau
 
 __all__ = [
     "Clock",
@@ -54,12 +55,15 @@ class Clock:
 
     def __init__(self, ts: Tensor, like: Tensor) -> None:
         self._kind: dict[str, Any] = {"dtype": real_dtype(like.dtype), "device": like.device}
+        self._like = torch.empty((), **self._kind)
         moving = ts.requires_grad and torch.is_grad_enabled()
         self._ts = ts if moving or is_transformed() else None
         self._requested = ts.tolist() if self._ts is not None else []
 
     def time(self, moment: Moment) -> Tensor:
         """A moment."""
+        if self._ts is None:
+            return self._like.new_tensor(moment.value)
         return torch.as_tensor(self.exact(moment), **self._kind)
 
     def size(self, start: Moment, end: Moment) -> Any:
@@ -72,7 +76,7 @@ class Clock:
         """The stages' times, exact in double precision before they are rounded."""
         first, size = self.exact(start), self.size(start, end)
         if self._ts is None:
-            return torch.tensor([first + node * size for node in nodes], **self._kind).unbind(0)
+            return self._like.new_tensor([first + node * size for node in nodes]).unbind(0)
         return [torch.as_tensor(first + node * size, **self._kind) for node in nodes]
 
     def just_before(self, end: Moment, start: Moment) -> Tensor:
@@ -111,8 +115,10 @@ class Sums:
 
     def point(self) -> Tensor:
         """Where the next stage is evaluated."""
-        row = self.tableau.stages[len(self.slopes)]
-        self._point = combine(self._y, self.slopes, row, self._size)
+        row, last = self.tableau.stages[len(self.slopes)], len(self.tableau.stages) - 1
+        # A stage at the end is the result of the step, whose change is rounded once.
+        sums = combine if len(self.slopes) == last else combine_quickly
+        self._point = sums(self._y, self.slopes, row, self._size)
         return self._point
 
     def end(self) -> Tensor:
@@ -122,9 +128,10 @@ class Sums:
         return combine(self._y, self.slopes, self.tableau.weights, self._size)
 
     def error(self) -> Tensor:
-        """The error estimate of the step."""
-        zero = torch.zeros_like(self._y)
-        return combine(zero, self.slopes, self.tableau.error or (), self._size)
+        """The error estimate of the step, without a graph."""
+        slopes = torch.stack([slope.detach().reshape(-1) for slope in self.slopes])
+        weights = slopes.new_tensor(self.tableau.error or (0.0,) * len(slopes))
+        return torch.mv(slopes.T, weights).mul_(self._size).view(self._y.shape)
 
 
 class TableSums(Sums):
@@ -145,7 +152,8 @@ class TableSums(Sums):
         self._last_share = (tableau.error or (0.0,))[-1]
         self._begins = like.new_tensor([1.0] * (self._inner - 1) + [0.0, 0.0])
         self._shares = [like.new_tensor(self._column(stage)) for stage in range(self._inner)]
-        self._table, self._error, self._points = like, like, [like]
+        self._table, self._error, self._change = like, like, like
+        self._points: list[Any] = []
 
     def _column(self, stage: int) -> list[float]:
         """Weights of one slope in later stages, in the change and in the error."""
@@ -155,28 +163,27 @@ class TableSums(Sums):
         return [*inputs, self.tableau.weights[stage], 0.0 if error is None else error[stage]]
 
     def begin(self, y: Tensor, size: float) -> None:
-        super().begin(y, size)
+        self._y, self._size, self.slopes = y, size, []
         self._table = torch.outer(self._begins, y.reshape(-1))
-        *points, change, self._error = self._table.view(len(self._table), *y.shape).unbind(0)
-        self._points = [y, *points, change]
+        rows = self._table.view(len(self._table), *y.shape).unbind(0)
+        self._points, self._change, self._error = [y, *rows[:-2]], rows[-2], rows[-1]
 
     def add(self, slope: Tensor) -> None:
         stage = len(self.slopes)
         self.slopes.append(slope)
-        if stage < self._inner:
-            self._table.addr_(self._shares[stage], slope.reshape(-1), alpha=self._size)
-        else:
+        if stage == self._inner:
             self._error.add_(slope, alpha=self._size * self._last_share)
+            return
+        self._table.addr_(self._shares[stage], slope.reshape(-1), alpha=self._size)
+        if stage == self._inner - 1:
+            # Summed up before it is added, the change is rounded once.
+            self._points.append(self._y + self._change)
 
     def point(self) -> Tensor:
-        stage = len(self.slopes)
-        return self._points[stage] if stage < self._inner else self.end()
+        return self._points[len(self.slopes)]
 
     def end(self) -> Tensor:
-        if self._points[-1] is not self._point:
-            # Summed up before it is added, the change is rounded once.
-            self._point = self._points[-1] = self._y + self._points[-1]
-        return self._point
+        return self._points[self._inner]
 
     def error(self) -> Tensor:
         return self._error
@@ -277,6 +284,8 @@ class Stepper:
 
     def error_ratio(self, control: Control, y: Tensor, y1: Tensor) -> float:
         """Error of the last attempt, from `y` to `y1`, in units of the tolerance."""
+        if not torch.is_grad_enabled():
+            return control.error_ratio(self._sums.error(), y, y1)
         with torch.no_grad():
             return control.error_ratio(self._sums.error(), y, y1)
 
@@ -334,7 +343,7 @@ class ReplayedStepper(Stepper):
         self._replayer = replayer
 
     def evaluate(self, moment: Moment, y: Tensor) -> Tensor:
-        if not torch.is_grad_enabled():
+        if not torch.is_grad_enabled() or self._replayer.keeps():
             return super().evaluate(moment, y)
         self.stats.forward_evaluations += 1
         time = self.clock.time(moment)
@@ -343,6 +352,8 @@ class ReplayedStepper(Stepper):
         return slope
 
     def attempt(self, start: Moment, end: Moment, y: Tensor, *, end_inside: bool = False) -> Tensor:
+        if self._replayer.keeps():
+            return super().attempt(start, end, y, end_inside=end_inside)
         size, evaluate, tableau = self.clock.size(start, end), self._evaluate, self.tableau
         times = self._stage_times(start, end, end_inside)
         first = () if self._first is None else (self._first,)
@@ -366,6 +377,16 @@ def dense_matrix(tableau: Tableau, thetas: Tensor, *, derivative: bool = False) 
     if derivative:
         return thetas[:, None] ** (degrees - 1) * degrees @ coefficients.T
     return thetas[:, None] ** degrees @ coefficients.T
+
+
+def combine_quickly(y: Tensor, slopes: Sequence[Tensor], weights: Row, size: Any) -> Tensor:
+    """`combine` with numbers, in fewer operations, each of which rounds."""
+    if isinstance(size, Tensor):
+        return combine(y, slopes, weights, size)
+    for slope, weight in zip(slopes, weights, strict=True):
+        if weight:
+            y = torch.add(y, slope, alpha=weight * size)
+    return y
 
 
 def combine(y: Tensor, slopes: Sequence[Tensor], weights: Sequence[Any], size: Any) -> Tensor:

@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-__all__ = ["METHODS", "Tableau", "find_method"]
+__all__ = ["METHODS", "Row", "Tableau", "find_method"]
 
 Row = tuple[float, ...]
 

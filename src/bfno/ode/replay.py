@@ -1,0 +1,321 @@
+"""Calls whose graphs keep no tensors: a backward pass repeats them.
+
+With `gradient="checkpoint"` autograd records every call of a field as usual, so that gradients flow
+wherever the field took its tensors from. Only the tensors that the graph would keep are let go when
+a call ends. The backward pass makes the call once more to get them back: with the same random
+numbers, under the same autocast, and sure that it gave the same result. If it did not, it raises.
+
+As long as the tensors of all calls together are few, there is nothing to let go.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from bfno.ode.solution import GradientError, Stats
+
+__all__ = ["NOT_REPEATABLE", "Recording", "Replayer", "Surroundings", "address"]
+
+KEPT_BYTES = 64 << 20
+"""How much memory the graphs of one solve may keep before calls are repeated instead."""
+
+
+class RandomState(NamedTuple):
+    """Where the random number generators of the processor and of a device stand."""
+
+    key: bytes
+    numbers: Tensor
+    device: Tensor | None = None
+
+
+class Surroundings:
+    """What a call of a field depends on besides its arguments: autocast and random numbers.
+
+    Args:
+        device: Where states live.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self._module = None if device.type == "cpu" else torch.get_device_module(device)
+        self._autocast = _autocast_state(device.type)
+        self._last = self._read()
+
+    def random_state(self) -> RandomState:
+        """Where the generators stand; as long as they do not move, the same object."""
+        now = self._read()
+        if now.key != self._last.key:
+            self._last = now
+        return self._last
+
+    @contextlib.contextmanager
+    def restored(self, random: RandomState) -> Iterator[None]:
+        """Go back to the autocast of the start and to earlier random numbers for a while."""
+        before = self._read()
+        if before.key != random.key:
+            self._write(random)
+        try:
+            if _autocast_state(self._device.type) == self._autocast:
+                yield
+            else:
+                enabled, dtype, cache = self._autocast
+                with torch.autocast(
+                    self._device.type, dtype=dtype, enabled=enabled, cache_enabled=cache
+                ):
+                    yield
+        finally:
+            if self._read().key != before.key:
+                self._write(before)
+
+    def _read(self) -> RandomState:
+        numbers = torch.default_generator.get_state()
+        if self._module is None:
+            return RandomState(numbers.numpy().tobytes(), numbers)
+        device = self._module.get_rng_state()
+        return RandomState(numbers.numpy().tobytes() + device.numpy().tobytes(), numbers, device)
+
+    def _write(self, state: RandomState) -> None:
+        torch.default_generator.set_state(state.numbers)
+        if self._module is not None:
+            self._module.set_rng_state(state.device)
+
+
+def _autocast_state(device_type: str) -> tuple[bool, torch.dtype, bool]:
+    return (
+        torch.is_autocast_enabled(device_type),
+        torch.get_autocast_dtype(device_type),
+        torch.is_autocast_cache_enabled(),
+    )
+
+
+class Replayer:
+    """Calls functions so that their graphs keep no tensors; backward passes repeat the calls.
+
+    The tensors of the first call are kept at least until the second one has shown that it uses the
+    same kind of tensors: a field that computes something once and remembers it does so in its first
+    call, which cannot be repeated then.
+
+    Args:
+        like: A state.
+        stats: Where repeated evaluations are counted.
+    """
+
+    def __init__(self, like: Tensor, stats: Stats) -> None:
+        self.stats = stats
+        self.surroundings = Surroundings(like.device)
+        self.unchanged: list[tuple[Tensor, int]] = []
+        self._ripples = like.new_zeros(0)
+        self.first: Recording | None = None
+        self._begun, self._free = False, KEPT_BYTES
+        self._typical: int | None = None
+        self._held: Recording | None = None
+
+    def keeps(self) -> bool:
+        """Whether the next call may keep its tensors, like any other, and need not be recorded."""
+        if self._typical is None or self._typical > self._free:
+            return False
+        self._free -= self._typical
+        return True
+
+    def recording(
+        self, function: Callable[..., Any], inputs: tuple[Tensor, ...], evaluations: int = 1
+    ) -> Recording:
+        """A context in which to call a function of tensors.
+
+        Args:
+            function: What will be called. A backward pass calls it again with the same arguments.
+            inputs: Its arguments.
+            evaluations: How many evaluations of the field it makes.
+        """
+        return Recording(self, function, inputs, evaluations)
+
+    def end(self, call: Recording) -> None:
+        """Look at what the first two calls saved."""
+        if not self._begun:
+            self._begun, self.first = True, call
+            call.detach()
+        elif self.first is not None:
+            first, second = self.first.saved, call.saved
+            sizes = {address(tensor): tensor.nbytes for tensor, _ in second}
+            # What both calls saved at one address existed before them: weights, buffers, inputs.
+            self.unchanged = [pair for pair in first if address(pair[0]) in sizes]
+            for tensor, _ in self.unchanged:
+                sizes.pop(address(tensor), None)
+            self._typical = sum(sizes.values())
+            alike = [one.shape for one, _ in first] == [one.shape for one, _ in second]
+            if alike and self._typical > self._free:
+                self.first.saved = None
+            self._free -= self._typical
+            self.first = None
+
+    def hold(self, call: Recording | None) -> None:
+        """Hold the tensors of one repeated call at a time, and let those of the last one go."""
+        if self._held is not None:
+            self._held.saved = None
+        self._held = call
+
+    def checksum(self, result: Any) -> Tensor:
+        """One number that tells results apart."""
+        values = (result[0] if isinstance(result, tuple) else result).detach().reshape(-1)
+        return torch.dot(self._weights(values), values)
+
+    def is_same(self, checksum: Tensor, result: Any) -> bool:
+        """Whether a result has a checksum, up to rounding."""
+        found = self.checksum(result)
+        if torch.equal(found, checksum):
+            return True
+        # Processors of graphics may add up in another order each time.
+        values = (result[0] if isinstance(result, tuple) else result).detach().reshape(-1)
+        scale = torch.dot(self._weights(values).abs(), values.abs())
+        bound = 64 * torch.finfo(found.dtype).eps * scale.abs()
+        return bool(((found - checksum).abs() <= bound) | (found.isnan() & checksum.isnan()))
+
+    def _weights(self, values: Tensor) -> Tensor:
+        # Waves of no simple period: plain sums or norms would not see changes of fields that keep
+        # their sum or their norm, as normalised ones do.
+        if self._ripples.numel() != values.numel() or self._ripples.dtype != values.dtype:
+            count = torch.arange(values.numel(), dtype=torch.float32, device=values.device)
+            self._ripples = (count + 1).cos_().to(values.dtype)
+        return self._ripples
+
+
+class Recording:
+    """One call of a function, and how to repeat it.
+
+    Set `result` inside to what the function returned: a tensor, or a tuple that begins with one.
+
+    Attributes:
+        result: What the function returned.
+        saved: The tensors that its graph asks for, each with the version it had, or None.
+    """
+
+    __slots__ = (
+        "_checksum", "_count", "_evaluations", "_function", "_hooks", "_inputs", "_random",
+        "_replayer", "_versions", "result", "saved",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        replayer: Replayer,
+        function: Callable[..., Any],
+        inputs: tuple[Tensor, ...],
+        evaluations: int,
+    ) -> None:
+        self._replayer, self._function, self._evaluations = replayer, function, evaluations
+        self._inputs = [_alone(one) for one in inputs]
+        self._versions = [one._version for one in inputs]
+        self._random = replayer.surroundings.random_state()
+        self._hooks: Any = None
+        self.result: Any = None
+        self.saved: Any = []
+
+    def __enter__(self) -> Recording:
+        self._hooks = torch.autograd.graph.saved_tensors_hooks(self.pack, self.unpack)
+        self._hooks.__enter__()
+        return self
+
+    def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
+        self._hooks.__exit__(kind, error, trace)
+        self._hooks = None
+        if kind is None:
+            self._count = len(self.saved)
+            self._checksum = self._replayer.checksum(self.result)
+            self._replayer.end(self)
+        self.result = None  # whose history holds this recording in turn
+        if self is not self._replayer.first:
+            self.saved = None
+
+    def pack(self, tensor: Tensor) -> int:
+        """Take a tensor that the graph wants to keep, and give a number for it."""
+        self.saved.append((tensor, tensor._version))
+        return len(self.saved) - 1
+
+    def unpack(self, number: int) -> Tensor:
+        """Give a tensor back, after repeating the call if need be."""
+        if self.saved is None:
+            self._repeat()
+        tensor, version = self.saved[number]
+        if tensor._version != version:
+            raise GradientError(
+                "the field, or something after it, changed a tensor in place that a gradient "
+                "needs; make a new tensor instead, or call backward() first"
+            )
+        return tensor
+
+    def detach(self) -> None:
+        """Hold the tensors without their history, which would hold this call in turn."""
+        self.saved = [(tensor.detach(), version) for tensor, version in self.saved]
+
+    def _repeat(self) -> None:
+        replayer = self._replayer
+        replayer.hold(None)
+        self._refuse_changes()
+        replayer.stats.backward_evaluations += self._evaluations
+        inputs = [_alone(one) for one in self._inputs]
+        self.saved = []
+        try:
+            with (
+                torch.enable_grad(),
+                replayer.surroundings.restored(self._random),
+                torch.autograd.graph.saved_tensors_hooks(self._pack_detached, self.unpack),
+            ):
+                result = self._function(*inputs)
+            same = len(self.saved) == self._count and replayer.is_same(self._checksum, result)
+        except Exception as error:
+            self.saved = None
+            if isinstance(error, GradientError):
+                raise
+            raise GradientError(
+                f"the field failed when the backward pass repeated a call ({error}); it has to "
+                "work after the solve as it did before, or use gradient='direct'"
+            ) from error
+        if not same:
+            self.saved = None
+            raise GradientError(NOT_REPEATABLE)
+        replayer.hold(self)
+
+    def _pack_detached(self, tensor: Tensor) -> int:
+        self.saved.append((tensor.detach(), tensor._version))
+        return len(self.saved) - 1
+
+    def _refuse_changes(self) -> None:
+        pairs = zip(self._inputs, self._versions, strict=True)
+        if any(one._version != version for one, version in pairs):
+            raise GradientError(
+                "a state of the solve was changed in place before the backward pass (y0, or what a "
+                "callback was given); change a copy instead: y0.clone()"
+            )
+        for tensor, version in self._replayer.unchanged:
+            if tensor._version != version:
+                raise GradientError(
+                    f"a tensor of shape {tuple(tensor.shape)} that the field uses was changed in "
+                    "place before the backward pass, as optimizer.step() changes parameters; call "
+                    "backward() first, or solve again"
+                )
+
+
+NOT_REPEATABLE = (
+    "the field gave another result when the backward pass repeated a call: a tensor that it uses "
+    "was replaced or changed since the solve, or it keeps a state of its own (spectral_norm in "
+    "training mode, a random number generator other than torch's, a counter); call backward() "
+    "before anything changes, or use gradient='direct'"
+)
+
+
+def _alone(tensor: Tensor) -> Tensor:
+    """The same values without history, to be differentiated if the tensor was."""
+    alone = tensor.detach()
+    return alone.requires_grad_() if tensor.requires_grad else alone
+
+
+def address(tensor: Tensor) -> int:
+    """Where the values of a tensor begin; zero if they lie in no single place."""
+    try:
+        return tensor.data_ptr()
+    except (RuntimeError, NotImplementedError):  # sparse tensors, for example
+        return 0
