@@ -3,13 +3,13 @@
 import gzip
 import io
 import tarfile
-import time
 
 import pytest
 
 from bfno.data.archives import read_members
 from bfno.errors import DataError
 from tests.data.official import tar_entry, tar_gz
+from tests.data.unpacking import counted
 
 WANTED = {"set/a.bin": 1000, "set/b.bin": 1000}
 
@@ -110,7 +110,7 @@ def test_a_negative_or_endless_size_is_refused(tmp_path):
             read(tmp_path, tar_gz(bytes(header), GOOD))
 
 
-def test_a_bomb_is_left_after_a_moment(tmp_path):
+def test_a_bomb_is_left_before_most_of_it_is_unpacked(tmp_path):
     # 300 MB of zeros in an entry that nobody asked for, and after the end of the archive.
     zeros = gzip.compress(bytes(30_000_000), 9) * 10
     header = bytearray(tar_entry("set/other"))
@@ -118,7 +118,7 @@ def test_a_bomb_is_left_after_a_moment(tmp_path):
     header[148:156] = b" " * 8
     header[148:156] = b"%06o\0 " % sum(header)
     for bomb in (gzip.compress(bytes(header)) + zeros, tar_gz(GOOD) + zeros):
-        started = time.monotonic()
-        with pytest.raises(DataError, match="unpacks to far more than it should"):
+        refused = pytest.raises(DataError, match="unpacks to far more than it should")
+        with counted(gzip.GzipFile) as pieces, refused:
             read(tmp_path, bomb)
-        assert time.monotonic() - started < 5
+        assert 0 < sum(pieces) < 75_000_000
