@@ -11,7 +11,7 @@ from bfno.data import SeriesSource, SeriesTable, load_series, read_series
 from bfno.errors import ConfigError, DataError
 from tests.data.mutations import mutated
 
-SECONDS = 2.0
+SECONDS = 2.0  # of the processor's time, which other programs do not take up
 GOOD = "id,time,x,y,label\n" + "".join(
     f"{k},{t / 2},{k - t},{'' if t % 3 == 0 else 10 * t},{'uv'[k % 2]}\n"
     for k in range(6)
@@ -103,14 +103,14 @@ def assert_valid(table: SeriesTable) -> None:
 def survives(path: Path, content: bytes, labels: str = "auto") -> bool:
     """Whether the table loads; any other end than a refusal in one line is an error."""
     path.write_bytes(content)
-    started = time.monotonic()
+    started = time.process_time()
     try:
         assert_valid(read_series(path, labels=labels))
     except (DataError, ConfigError) as error:
         assert "\n" not in str(error) and "\r" not in str(error) and len(str(error)) < 1000
         return False
     finally:
-        assert time.monotonic() - started < SECONDS
+        assert time.process_time() - started < SECONDS
     return True
 
 
