@@ -1,5 +1,4 @@
 import json
-import time
 
 import torch
 
@@ -23,12 +22,21 @@ def test_the_plain_peer_computes_the_same_field_and_gradients():
         torch.testing.assert_close(one, other, rtol=0, atol=1e-11)
 
 
-def test_a_comparison_tells_the_slower_side_and_prints_one_object_a_line():
+def test_a_comparison_tells_the_slower_side_and_prints_one_object_a_line(monkeypatch):
+    # A clock that only the two programs move: a busy machine would add to either.
+    clock = [0.0]
+    ours, peers = iter((9, 1, 9, 2, 9, 4)), iter((9, 10, 9, 24, 9, 20))
+
+    def program(seconds):
+        clock[0] += next(seconds)
+
+    monkeypatch.setattr("bfno.results.bench.timing.time.perf_counter", lambda: clock[0])
     names = ("group", "case", "peer")
-    line = compare(names, lambda: time.sleep(0.01), lambda: time.sleep(0.1), repeats=3, per=2)
-    # A busy machine wakes sleepers late, but not ten times so.
-    assert line.ratio > 2
-    assert line.ours_s >= 0.005
+    line = compare(names, lambda: program(ours), lambda: program(peers), repeats=3, per=2)
+    # The first of two runs only warms up. Medians of 1, 2, 4 and of 10, 24, 20, half of each for
+    # one of two units, and of the ratios of neighbours: 10, 12, 5.
+    assert (line.ours_s, line.peer_s, line.ratio) == (1, 10, 10)
+    assert line.spread == (5, 12)
     found = json.loads(line.as_json())
     assert found["bench"] == "group"
     assert set(found) >= {"bench", "case", "peer", "ours_s", "peer_s", "ratio"}
