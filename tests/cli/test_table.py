@@ -182,7 +182,7 @@ def test_a_killed_table_leaves_no_children_and_does_only_what_is_missing(tmp_pat
     command += [*ONLY, "--jobs", "1"]
     folders = [tmp_path / "smoke" / f"digits-{method}-s7" for method in campaigns.METHODS]
     killed = launch.fork(command, tmp_path / "killed", campaigns.pretend, FAKE_PLAN=str(plan))
-    launch.wait_for((folders[1] / "waits").exists, "the second run", 120)
+    launch.wait_for((folders[1] / "waits").exists, "the second run")
     killed.kill()
     killed.join()
     child = calls(folders[1])[0]["process"]
@@ -205,7 +205,7 @@ def test_two_tables_at_once_train_each_run_once(tmp_path):
         launch.fork(command, tmp_path / name, campaigns.pretend, FAKE_PLAN=str(plan))
         for name in ("one", "other")
     ]
-    assert launch.codes([*both], 120) == [0, 0]
+    assert launch.codes([*both]) == [0, 0]
     runs = list((tmp_path / "smoke").iterdir())
     assert len(runs) == 6 and [len(calls(run)) for run in runs] == [1] * 6
     assert (tmp_path / "one.out").read_text() == (tmp_path / "other.out").read_text() != ""
@@ -218,7 +218,7 @@ def test_a_stopped_table_says_that_the_same_command_goes_on(tmp_path, number, co
     command += ["--only", "node"]
     folder = tmp_path / "smoke" / "digits-node-s7"
     started = launch.fork(command, tmp_path / "table", campaigns.pretend, FAKE_PLAN=str(plan))
-    launch.wait_for((folder / "waits").exists, "the run", 120)
+    launch.wait_for((folder / "waits").exists, "the run")
     launch.send(started, number)
     assert launch.codes([started]) == [code]
     assert (folder / "saved").exists()
@@ -233,15 +233,15 @@ def test_a_killed_table_of_real_trainings_goes_on_where_it_was(tmp_path):
     words += ["--only", "node", "--only", "bfno-node", "--jobs", "1", "--format", "csv"]
     first, second = (tmp_path / "smoke" / f"digits-{name}-s7" for name in ("node", "bfno-node"))
     started = launch.program(words)
-    launch.wait_for((first / "record.json").exists, "the first run", 300)
-    launch.wait_for((second / "config.yaml").exists, "the second run", 300)
+    launch.wait_for((first / "record.json").exists, "the first run")
+    launch.wait_for((second / "config.yaml").exists, "the second run")
     os.kill(started.pid, signal.SIGKILL)
     launch.finish(started)
     content = (first / "record.json").read_bytes()
     lock = (second / ".lock").read_text().split()
-    launch.wait_for(lambda: not _lives(int(lock[1])), "the end of the child", 60)
+    launch.wait_for(lambda: not _lives(int(lock[1])), "the end of the child")
 
-    code, out, err = launch.finish(launch.program(words), 300)
+    code, out, err = launch.finish(launch.program(words))
     assert code == 0, err
     assert (first / "record.json").read_bytes() == content
     assert "digits/node seed 7: was there" in err

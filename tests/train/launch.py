@@ -31,6 +31,9 @@ _server.set_forkserver_preload(
 )
 # More threads would only fight for the cores, and those of a server would not survive its fork.
 _FEW_THREADS = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
+# Seconds that only a program that hangs takes: what lasts a moment can last a minute on a machine
+# that is busy with other things, and nothing is learned from that.
+_PATIENCE = 300.0
 
 Hook = Callable[[], object]
 
@@ -100,9 +103,9 @@ def lives(process: BaseProcess | subprocess.Popen) -> bool:
     return ended is None
 
 
-def codes(processes: list[BaseProcess], seconds: float = 60) -> list[int | None]:
-    """Exit codes of processes that have to end within a time; they are ended if they do not."""
-    end = time.monotonic() + seconds
+def codes(processes: list[BaseProcess]) -> list[int | None]:
+    """Exit codes of processes that have to end by themselves; they are ended if they hang."""
+    end = time.monotonic() + _PATIENCE
     for process in processes:
         process.join(max(0.0, end - time.monotonic()))
     found = [process.exitcode for process in processes]
@@ -136,10 +139,10 @@ def torchrun(command: list[str], count: int = 2) -> subprocess.Popen:
     return program([*options, *command], module="torch.distributed.run")
 
 
-def finish(started: subprocess.Popen, seconds: float = 60) -> tuple[int, str, str]:
+def finish(started: subprocess.Popen) -> tuple[int, str, str]:
     """Wait for a program; returns exit code, output and errors. Nothing of it stays behind."""
     try:
-        out, err = started.communicate(timeout=seconds)
+        out, err = started.communicate(timeout=_PATIENCE)
     finally:
         end_group(started)
         for pipe in (started.stdout, started.stderr):
@@ -157,9 +160,9 @@ def end_group(started: subprocess.Popen) -> None:
     started.wait()
 
 
-def wait_for(condition: Callable[[], object], what: str, seconds: float = 60) -> None:
+def wait_for(condition: Callable[[], object], what: str) -> None:
     """Wait until a condition holds, and fail if it never does."""
-    end = time.monotonic() + seconds
+    end = time.monotonic() + _PATIENCE
     while not condition():
         assert time.monotonic() < end, f"waited in vain for {what}"
         time.sleep(0.01)

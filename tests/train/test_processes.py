@@ -7,6 +7,7 @@ import shutil
 import signal
 import sys
 import time
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,7 @@ from safetensors.torch import load
 
 from bfno.cli import display
 from bfno.ode import SolverError, Stats, Status
+from bfno.train import processes as joined
 from bfno.train.checkpoint import CheckpointStore
 from bfno.train.images.task import ImageTask
 from bfno.train.loop import Watcher
@@ -26,6 +28,9 @@ from tests.train.runs import metrics, result, tiny, weights
 # An adaptive solver suits its steps to the samples that one process has; fixed steps do not.
 FIXED = {"method": "rk4", "step": 0.25}
 TIGHT = {"method": "dopri5", "rtol": 1e-6, "atol": 1e-6}
+
+# Longer than any test takes to find and stop it.
+ENDLESS = 100_000
 
 LOST = "error: another process of this run: has died or hangs. Fix: look at its output, then "
 
@@ -133,47 +138,56 @@ def test_only_the_first_process_writes_and_prints(uninterrupted):
 
 
 @pytest.mark.parametrize("told", [(0, 1), (0,), (1,)])
-def test_a_signal_to_any_process_stops_all_and_loses_nothing(tmp_path, uninterrupted, told):
+def test_a_signal_to_any_process_stops_all_and_loses_nothing(tmp_path, told):
     run = tmp_path / "run"
-    processes = launch.fork_several(launch.words(_config(epochs=10), run), tmp_path / "log")
+    processes = launch.fork_several(launch.words(_config(epochs=ENDLESS), run), tmp_path / "log")
     launch.wait_for(launch.has_trained(run), "the first epoch")
     for rank in told:
         processes[rank].terminate()
-    assert launch.codes(processes, 10) == [143, 143]
+    assert launch.codes(processes) == [143, 143]
     said = [(tmp_path / f"log{rank}.err").read_text() for rank in (0, 1)]
     assert said == ["stopped by SIGTERM; `bfno resume` goes on from here\n", ""]
     assert not (run / "record.json").exists()
-    again = launch.fork_several(["resume", str(run)], tmp_path / "again")
+    _assert_goes_on(run)
+
+
+def _assert_goes_on(run: Path) -> None:
+    """A run that was stopped takes the steps that one takes that never was."""
+    epochs = RunFolder(run).checkpoints.steps()[0] // 9 + 2
+    words = ["resume", str(run), "-s", f"train.epochs={epochs}"]
+    again = launch.fork_several(words, run.with_name("again"))
     assert launch.codes(again) == [0, 0]
-    _assert_same(run, uninterrupted)
+    whole = run.with_name("whole")
+    never = launch.fork_several(launch.words(_config(epochs=epochs), whole), run.with_name("never"))
+    assert launch.codes(never) == [0, 0]
+    _assert_same(run, whole)
 
 
-def test_the_launcher_hands_on_a_signal_and_the_run_goes_on(tmp_path, uninterrupted):
+def test_the_launcher_hands_on_a_signal_and_the_run_goes_on(tmp_path):
     run = tmp_path / "run"
-    started = launch.torchrun(launch.words(_config(epochs=10), run))
+    started = launch.torchrun(launch.words(_config(epochs=ENDLESS), run))
     launch.wait_for(launch.has_trained(run), "the first epoch")
     started.terminate()
-    _, _, err = launch.finish(started, 30)
+    _, _, err = launch.finish(started)
     assert err.count("stopped by SIGTERM") == 1
     assert not (run / "record.json").exists()
-    again = launch.fork_several(["resume", str(run)], tmp_path / "again")
-    assert launch.codes(again) == [0, 0]
-    _assert_same(run, uninterrupted)
+    _assert_goes_on(run)
 
 
 @pytest.mark.slow
-def test_the_echo_of_a_signal_does_not_cut_the_save(tmp_path, uninterrupted):
+def test_the_echo_of_a_signal_does_not_cut_the_save(tmp_path):
     # Ctrl-C reaches the launcher and its processes, to which the launcher then sends another.
     run = tmp_path / "run"
-    started = launch.torchrun(launch.words(_config(epochs=10), run))
+    started = launch.torchrun(launch.words(_config(epochs=ENDLESS), run))
     launch.wait_for(launch.has_trained(run), "the first epoch")
     os.killpg(started.pid, signal.SIGINT)
-    _, _, err = launch.finish(started, 30)
+    _, _, err = launch.finish(started)
     assert err.count("stopped by SIGINT") == 1
-    code, out, _ = launch.finish(launch.torchrun(["resume", str(run)]))
+    _assert_goes_on(run)
+    more = ["resume", str(run), "-s", f"train.epochs={len(_epochs(run)) + 1}"]
+    code, out, _ = launch.finish(launch.torchrun(more))
     assert code == 0
     assert out.count("test accuracy") == 1 and out.count("bfno predict") == 1
-    _assert_same(run, uninterrupted)
 
 
 class _AtStep(Watcher):
@@ -192,12 +206,18 @@ def _watch(watcher: Watcher) -> None:
     display.watchers = lambda *arguments: [*original(*arguments), watcher]
 
 
+def _kill(rank: int) -> None:
+    """Kill a process; the others, which would wait for days, have to notice it by themselves."""
+    joined._PATIENCE = timedelta(days=1)
+    _watch(_AtStep(3, rank, signal.SIGKILL))
+
+
 def _kill_the_second() -> None:
-    _watch(_AtStep(3, 1, signal.SIGKILL))
+    _kill(1)
 
 
 def _kill_the_first() -> None:
-    _watch(_AtStep(3, 0, signal.SIGKILL))
+    _kill(0)
 
 
 def _stop_and_save_slowly() -> None:
@@ -216,9 +236,9 @@ def test_nobody_leaves_before_the_state_is_saved(tmp_path):
     run = tmp_path / "run"
     command = launch.words(_config(), run)
     processes = launch.fork_several(command, tmp_path / "log", _stop_and_save_slowly)
-    processes[1].join(30)
+    launch.wait_for(lambda: not launch.lives(processes[1]), "the end of the second")
     assert RunFolder(run).checkpoints.steps() == [3]
-    assert launch.codes(processes, 10) == [143, 143]
+    assert launch.codes(processes) == [143, 143]
 
 
 def _freeze_the_second() -> None:
@@ -229,7 +249,7 @@ def test_the_death_of_a_process_ends_the_others_and_loses_no_step(tmp_path, unin
     run = tmp_path / "run"
     command = launch.words(_config(epochs=10), run)
     processes = launch.fork_several(command, tmp_path / "log", _kill_the_second)
-    assert launch.codes(processes, 30) == [1, -signal.SIGKILL]
+    assert launch.codes(processes) == [1, -signal.SIGKILL]
     assert (tmp_path / "log0.err").read_text() == f"{LOST}bfno resume {run}\n"
     assert _steps(run) == ["step-00000003"]
     alone = shutil.copytree(run, tmp_path / "alone")
@@ -244,7 +264,7 @@ def test_the_death_of_the_process_that_writes_ends_the_others(tmp_path):
     run = tmp_path / "run"
     command = launch.words(_config(), run)
     processes = launch.fork_several(command, tmp_path / "log", _kill_the_first)
-    assert launch.codes(processes, 30) == [-signal.SIGKILL, 1]
+    assert launch.codes(processes) == [-signal.SIGKILL, 1]
     assert (tmp_path / "log1.err").read_text() == f"{LOST}bfno resume {run}\n"
     assert resume(run)["status"] == "finished"
 
@@ -265,10 +285,8 @@ def test_the_launcher_of_a_dead_process_does_not_hang(tmp_path, uninterrupted):
         module="torch.distributed.run",
         PYTHONPATH=str(Path(__file__).parents[2]),
     )
-    launch.wait_for((run / "config.yaml").exists, "the run")
-    begun = time.monotonic()
-    code, _, err = launch.finish(started, 30)
-    assert code == 1 and time.monotonic() - begun < 30
+    code, _, err = launch.finish(started)
+    assert code == 1
     assert err.count(LOST) == 1
     assert _steps(run) == ["step-00000003"]
     assert launch.finish(launch.torchrun(["resume", str(run)]))[0] == 0
@@ -281,7 +299,7 @@ def test_a_process_that_hangs_is_given_up(tmp_path):
     command = launch.words(_config(), run)
     processes = launch.fork_several(command, tmp_path / "log", _freeze_the_second)
     begun = time.monotonic()
-    assert launch.codes(processes[:1], 75) == [1]
+    assert launch.codes(processes[:1]) == [1]
     assert time.monotonic() - begun > 50, "a slow process must not be taken for a dead one"
     processes[1].kill()
     assert (tmp_path / "log0.err").read_text() == f"{LOST}bfno resume {run}\n"
@@ -317,7 +335,7 @@ def test_a_failure_in_one_process_stops_all_before_the_step(tmp_path, uninterrup
     run = tmp_path / "run"
     command = launch.words(_config(epochs=10), run)
     processes = launch.fork_several(command, tmp_path / "log", hook)
-    assert launch.codes(processes, 30) == [4, 4]
+    assert launch.codes(processes) == [4, 4]
     said = [(tmp_path / f"log{rank}.err").read_text() for rank in (0, 1)]
     assert all(one.startswith("error: step 4 of digits/bfno-node: ") for one in said)
     assert all(one.count("\n") == 1 for one in said)
