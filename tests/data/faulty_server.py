@@ -2,7 +2,6 @@
 
 import ssl
 import threading
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -14,7 +13,8 @@ from pathlib import Path
 class Behaviour:
     """What the server does with the file.
 
-    `cuts` are the lengths after which the first answers break off; the later ones are whole.
+    `cuts` are the lengths after which the first answers break off; the later ones are whole. After
+    that, a server that stalls keeps the connection open until it ends.
     """
 
     data: bytes
@@ -23,11 +23,12 @@ class Behaviour:
     content_type: str = "application/octet-stream"
     ranges: bool = True
     wrong_range: bool = False
-    stall: float = 0.0
+    stalls: bool = False
     redirect: str = ""
     extra: bytes = b""
     sent: list[int] = field(default_factory=list)
     asked: list[str | None] = field(default_factory=list)
+    ended: threading.Event = field(default_factory=threading.Event)
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -59,8 +60,8 @@ class _Handler(BaseHTTPRequestHandler):
         does.sent.append(len(body))
         self.wfile.write(body)
         self.wfile.flush()
-        if does.stall:
-            time.sleep(does.stall)
+        if does.stalls:
+            does.ended.wait()
 
     def log_message(self, format: str, *args: object) -> None: ...
 
@@ -68,6 +69,7 @@ class _Handler(BaseHTTPRequestHandler):
 @contextmanager
 def serving(behaviour: Behaviour, certificate: Path | None = None) -> Iterator[str]:
     """Serve on a free port; the address of the file, `https` if there is a certificate."""
+    behaviour.ended.clear()
     handler = type("Handler", (_Handler,), {"behaviour": behaviour})
     server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
     server.daemon_threads = True
@@ -80,6 +82,7 @@ def serving(behaviour: Behaviour, certificate: Path | None = None) -> Iterator[s
     try:
         yield f"http{'s' * (certificate is not None)}://127.0.0.1:{server.server_port}/file"
     finally:
+        behaviour.ended.set()
         server.shutdown()
         thread.join()
         server.server_close()
