@@ -7,7 +7,6 @@ import os
 import re
 import subprocess
 import sys
-import time
 
 import pytest
 import torch
@@ -51,13 +50,22 @@ def photos(tmp_path_factory):
     return folder
 
 
-def test_help_needs_no_torch():
+def test_help_waits_for_no_large_library():
+    # What it imports tells why it is slow, its seconds tell how busy the machine is.
     program = (
-        "import sys; from bfno.cli import main; main(['--help']); print('torch' in sys.modules)"
+        "import sys\n"
+        "from bfno.cli import main\n"
+        "main(['--help'])\n"
+        "print(*{name.partition('.')[0] for name in sys.modules}, file=sys.stderr)"
     )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
-    assert done.stdout.splitlines()[-1] == "False"
+    done = subprocess.run(
+        [sys.executable, "-c", program], check=True, capture_output=True, text=True
+    )
+    imported = set(done.stderr.split())
     assert "train" in done.stdout and "predict" in done.stdout
+    assert {"bfno", "typer"} <= imported
+    large = {"torch", "numpy", "scipy", "sklearn", "matplotlib", "pandas", "accelerate", "PIL"}
+    assert not imported & (large | {"pydantic", "yaml", "jinja2", "rich", "requests", "pooch"})
 
 
 @pytest.mark.parametrize("words", [[], ["data"]])
@@ -83,16 +91,6 @@ def test_commands_are_listed_in_the_order_of_use(capsys):
     assert listed[:5] == ["demo", "train", "resume", "eval", "predict"]
     assert listed.index("compare") < listed.index("report") < listed.index("table")
     assert listed[-1] == "bench"
-
-
-@pytest.mark.slow
-def test_help_answers_at_once():
-    seconds = []
-    for _ in range(5):
-        started = time.perf_counter()
-        subprocess.run([sys.executable, "-m", "bfno", "--help"], check=True, capture_output=True)
-        seconds.append(time.perf_counter() - started)
-    assert min(seconds) < 0.3
 
 
 def test_version_is_that_of_the_package(capsys):
