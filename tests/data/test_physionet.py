@@ -272,13 +272,14 @@ def test_a_cache_that_cannot_be_written_is_done_without(tmp_path, monkeypatch, c
 
 
 def test_the_real_sets_are_whole_and_fast(real):
-    started = time.monotonic()
+    # Of the processor's time, which other programs do not take up.
+    started = time.process_time()
     series = read_physionet(real, ("a", "b"), keep_impossible=True)
-    first = time.monotonic() - started
-    started = time.monotonic()
+    first = time.process_time() - started
+    started = time.process_time()
     read_physionet(real, ("a", "b"), keep_impossible=True)
-    second = time.monotonic() - started
-    assert first < 60 and second < 6  # three times what an unburdened machine is allowed
+    second = time.process_time() - started
+    assert first < 60 and second < 6  # three times what a machine of our own is allowed
     assert len(series) == 8000 and len(set(series.ids)) == 8000
     assert (series.labels[:4000].sum(), series.labels[4000:].sum()) == (554, 568)
     assert series.values.shape[1] == 41 and series.values[~series.mask].abs().max() == 0
