@@ -205,7 +205,7 @@ def _sample(folder: Path, files: dict[str, str]) -> Path:
 def _heavy_modules_after(statement: str) -> list[str]:
     program = f"{statement}\nimport sys\nprint(*[name for name in {HEAVY} if name in sys.modules])"
     done = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=120
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=300
     )
     return done.stdout.split()
 

@@ -219,7 +219,7 @@ def self_signed(folder):
     command = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "1"]
     command += ["-subj", "/CN=127.0.0.1", "-addext", "subjectAltName=IP:127.0.0.1"]
     command += ["-keyout", folder / "key", "-out", folder / "certificate"]
-    subprocess.run(command, check=True, capture_output=True, timeout=60)
+    subprocess.run(command, check=True, capture_output=True, timeout=300)
     both = folder / "both.pem"
     both.write_text((folder / "key").read_text() + (folder / "certificate").read_text())
     return both

@@ -34,7 +34,7 @@ def _run(folder: Path, options: list[str], **environment: str) -> subprocess.Com
         env={**known, "OMP_NUM_THREADS": "1", **environment},
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=300,
     )
 
 
