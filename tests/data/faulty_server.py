@@ -14,7 +14,7 @@ class Behaviour:
     """What the server does with the file.
 
     `cuts` are the lengths after which the first answers break off; the later ones are whole. After
-    that, a server that stalls keeps the connection open until it ends.
+    that, a server that stalls keeps the connection open.
     """
 
     data: bytes
@@ -61,7 +61,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.write(body)
         self.wfile.flush()
         if does.stalls:
-            does.ended.wait()
+            does.ended.wait(30)  # a client that waits longer finds the connection broken off
 
     def log_message(self, format: str, *args: object) -> None: ...
 
