@@ -30,9 +30,6 @@ ALLOWED: dict[str, set[str]] = {
     "__main__": {"cli"},
 }
 FORBIDDEN_NAMES = {"utils", "misc", "common", "helpers", "core"}
-MAX_FUNCTION_LINES = 40
-MAX_FILE_LINES = 400
-MAX_PARAMETERS = 8
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 
@@ -110,22 +107,6 @@ def forbidden_names(package: Path) -> list[str]:
         for name in modules(package)
         if FORBIDDEN_NAMES & {part.strip("_") for part in name.split(".")}
     ]
-
-
-def oversized(package: Path) -> dict[str, str]:
-    """What is longer or wider than the limits, by `module` or `module.function`."""
-    found = {}
-    for name, file in modules(package).items():
-        lines = len(file.read_text().splitlines())
-        if lines > MAX_FILE_LINES:
-            found[name] = f"{lines} lines, at most {MAX_FILE_LINES}"
-        for path, function in _functions(_tree(file)):
-            lines, parameters = _code_lines(function), _parameter_count(function, path)
-            if lines > MAX_FUNCTION_LINES:
-                found[f"{name}.{path}"] = f"{lines} lines, at most {MAX_FUNCTION_LINES}"
-            if parameters > MAX_PARAMETERS:
-                found[f"{name}.{path}"] = f"{parameters} parameters, at most {MAX_PARAMETERS}"
-    return found
 
 
 def writers(package: Path) -> set[str]:
@@ -208,34 +189,6 @@ def _reachable(start: str, graph: dict[str, set[str]]) -> set[str]:
             seen.add(name)
             waiting.extend(graph.get(name, ()))
     return seen
-
-
-def _functions(tree: ast.AST, path: str = "") -> Iterator[tuple[str, Function]]:
-    for node in ast.iter_child_nodes(tree):
-        if isinstance(node, Function | ast.ClassDef):
-            inner = f"{path}.{node.name}" if path else node.name
-            if isinstance(node, Function):
-                yield inner, node
-            yield from _functions(node, inner)
-        else:
-            yield from _functions(node, path)
-
-
-def _code_lines(function: Function) -> int:
-    lines = (function.end_lineno or function.lineno) - function.lineno + 1
-    if ast.get_docstring(function) is not None:
-        docstring = function.body[0]
-        lines -= (docstring.end_lineno or docstring.lineno) - docstring.lineno + 1
-    return lines
-
-
-def _parameter_count(function: Function, path: str) -> int:
-    arguments = function.args
-    named = [*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs]
-    if "." in path and named and named[0].arg in {"self", "cls", "ctx"}:
-        named.pop(0)
-    # Like ruff's PLR0913: `*args` and `**kwargs` hand something on, they do not name a choice.
-    return len(named)
 
 
 def _exports(tree: ast.Module) -> list[str]:

@@ -17,10 +17,10 @@ def __getattr__(name: str) -> Any:
     if name.startswith("__") and name != "__all__":
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     public = importlib.import_module("bfno.public")
-    try:
-        value = getattr(public, name)
-    except AttributeError:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}") from None
+    # Loading the public names has made the library's own modules, such as bfno.ode, attributes.
+    value = globals().get(name, getattr(public, name, None))
+    if value is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     globals()[name] = value
     return value
 

@@ -141,7 +141,7 @@ class Replayer:
             call.detach()
         elif self.first is not None:
             first, second = self.first.saved, call.saved
-            sizes = {address(tensor): tensor.nbytes for tensor, _ in second}
+            sizes = {where: one.nbytes for one, _ in second if (where := address(one))}
             # What both calls saved at one address existed before them: weights, buffers, inputs.
             self.unchanged = [pair for pair in first if address(pair[0]) in sizes]
             for tensor, _ in self.unchanged:

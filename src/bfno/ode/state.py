@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -40,7 +40,7 @@ class Packing:
     def __init__(self, example: Any, *, by_sample: bool = False) -> None:
         self.is_nest = not isinstance(example, Tensor)
         parts, self._structure = pytree.tree_flatten(example)
-        self._is_tuple = type(example) is tuple and len(example) == len(parts)
+        self._is_tuple = type(example) is tuple and all(isinstance(p, Tensor) for p in example)
         self._lead = 1 if by_sample else 0
         self._shapes = [part.shape for part in parts]
         self._tails = [tuple(shape[self._lead :]) for shape in self._shapes]
@@ -54,10 +54,7 @@ class Packing:
         """Lay a state into one tensor."""
         if not self.is_nest:
             return state
-        parts = state if self._is_tuple else pytree.tree_leaves(state)
-        if not self._lead:
-            return torch.cat([part.reshape(-1) for part in parts])
-        return torch.cat([part.reshape(len(part), -1) for part in parts], dim=-1)
+        return self._join(state if self._is_tuple else pytree.tree_leaves(state))
 
     def unpack(self, packed: Tensor) -> Any:
         """Take the last axis apart; axes before it stay in front of every component."""
@@ -75,9 +72,12 @@ class Packing:
             return field
         return lambda t, y, *args: self._join(self.components(field(t, self.unpack(y), *args)))
 
-    def components(self, slopes: Any) -> list[Tensor]:
+    def components(self, slopes: Any) -> Sequence[Tensor]:
         """The components of a derivative, which is refused if it is not built like the state."""
-        parts, structure = pytree.tree_flatten(slopes)
+        if self._is_tuple and type(slopes) is tuple and len(slopes) == len(self._shapes):
+            parts, structure = slopes, self._structure
+        else:
+            parts, structure = pytree.tree_flatten(slopes)
         if structure != self._structure:
             places = pytree.tree_unflatten(range(len(self._shapes)), self._structure)
             parts = _in_places(slopes, places)
@@ -100,11 +100,12 @@ class Packing:
                 )
         return parts
 
-    def _join(self, parts: list[Tensor]) -> Tensor:
+    def _join(self, parts: Sequence[Tensor]) -> Tensor:
+        if not self._lead:
+            return torch.cat([part.reshape(-1) for part in parts])
         # Sizes instead of -1, which nothing could tell in an empty batch.
         sized = zip(parts, self._sizes, strict=True)
-        flat = [part.reshape(*part.shape[: self._lead], size) for part, size in sized]
-        return torch.cat(flat, dim=-1)
+        return torch.cat([part.reshape(len(part), size) for part, size in sized], dim=-1)
 
 
 def _in_places(found: Any, places: Any) -> list[Any]:
