@@ -48,7 +48,6 @@ from bfno.models.flows import (
 from bfno.ode import (
     METHODS,
     NeuralODE,
-    GradientError,
     Solution,
     SolverError,
     Stats,

@@ -11,7 +11,8 @@ import torch
 from scipy.integrate import solve_ivp
 from torch.autograd import gradcheck
 
-from bfno import METHODS, Status, solve
+import bfno
+from bfno import METHODS, Status
 from bfno.ode import SolverError, Tableau, odeint_adjoint, replay
 from tests.ode.problems import NONLINEAR, oscillator
 
@@ -20,6 +21,7 @@ with warnings.catch_warnings():
     warnings.simplefilter("ignore", DeprecationWarning)
     torch.func.jvp(torch.sin, (torch.zeros(()),), (torch.ones(()),))
 
+solve: Any = bfno.solve  # whose event times may be None, but not in these tests
 TIGHT: dict[str, Any] = {"rtol": 1e-10, "atol": 1e-10}
 # Solutions with these tolerances keep errors of 1e-9 at most over the short intervals below.
 CLOSE: dict[str, Any] = {"rtol": 0, "atol": 1e-8}
@@ -149,7 +151,7 @@ def test_events_happen_where_those_of_scipy_do():
     def turning(t, y):
         return y[1] - 0.3 * y[0] + 0.1 * t
 
-    turning.terminal = True
+    turning.__dict__["terminal"] = True
     right = solve_ivp(
         lambda t, y: problem.field(t, torch.as_tensor(y)).numpy(), (0.1, 8.0), [2.0, 0.5],
         rtol=1e-11, atol=1e-11, events=turning,
@@ -686,10 +688,9 @@ def test_transforms_of_fixed_steps_are_the_derivatives_of_autograd():
     torch.testing.assert_close(torch.func.jacrev(ended, argnums=(0, 1))(y0, rate), right)
     torch.testing.assert_close(torch.func.jacfwd(ended, argnums=(0, 1))(y0, rate), right)
     tangents = (torch.tensor([0.3, -1.0]), torch.tensor(2.0))
-    _, pushed = torch.func.jvp(ended, (y0, rate), tangents)
+    pushed = torch.func.jvp(ended, (y0, rate), tangents)[1]
     torch.testing.assert_close(pushed, right[0] @ tangents[0] + right[1] * tangents[1])
-    _, pull = torch.func.vjp(ended, y0, rate)
-    back = pull(torch.tensor([1.0, 3.0]))
+    back = torch.func.vjp(ended, y0, rate)[1](torch.tensor([1.0, 3.0]))
     torch.testing.assert_close(back[0], torch.tensor([1.0, 3.0]) @ right[0])
     torch.testing.assert_close(back[1], torch.tensor([1.0, 3.0]) @ right[1])
     by_rate = torch.func.grad(lambda rate: ended(y0, rate).sum())(rate)
@@ -713,9 +714,9 @@ def test_vmap_solves_many_at_once_as_it_would_one_by_one():
 def test_forward_derivatives_reach_requested_times():
     ts, y0, rate = torch.tensor([0.0, 0.7, 2.0]), torch.tensor([1.0, 2.0]), torch.tensor(0.5)
     tangent = torch.tensor([0.0, 0.0, 1.0])
-    ys, slope = torch.func.jvp(lambda ts: ended(y0, rate, ts), (ts,), (tangent,))
+    slope = torch.func.jvp(lambda ts: ended(y0, rate, ts), (ts,), (tangent,))[1]
     # The last time moves along the field, up to the error of the steps.
-    torch.testing.assert_close(slope, -rate * ys * 2, rtol=1e-2, atol=0)
+    torch.testing.assert_close(slope, -rate * ended(y0, rate) * 2, rtol=1e-2, atol=0)
     backward = torch.func.jacrev(lambda ts: ended(y0, rate, ts))(ts)
     torch.testing.assert_close(slope, backward @ tangent)
 

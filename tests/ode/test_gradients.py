@@ -8,7 +8,7 @@ from torch.autograd import gradcheck
 
 import bfno
 from bfno import METHODS, solve
-from bfno.ode import GradientError, problem
+from bfno.ode import GradientError, problem, replay
 from bfno.ode.replay import Recording
 from tests.ode.problems import Network
 
@@ -255,6 +255,28 @@ def test_a_backward_pass_repeats_nearly_as_many_evaluations_as_there_were(name):
     solution.ys.sum().backward()
     stats = solution.stats
     assert 0 <= stats.forward_evaluations - stats.backward_evaluations <= 4
+
+
+@pytest.mark.parametrize("repeated", ["steps", "evaluations", "nothing"])
+def test_events_and_dense_output_have_the_gradients_of_direct(repeated, monkeypatch):
+    monkeypatch.setattr(replay, "KEPT_BYTES", replay.KEPT_BYTES if repeated == "nothing" else 0)
+    monkeypatch.setattr(problem, "SMALL_STATE", 1 << 14 if repeated == "steps" else 0)
+    network, level = Network(features=2), torch.tensor(0.3, requires_grad=True)
+    y0 = torch.tensor([[1.0, 0.0], [2.0, 0.0], [50.0, 0.0]], requires_grad=True)
+
+    def falling(t, y):
+        return torch.stack((y[:, 1], -torch.ones(3)), dim=-1) + 0.1 * network(t, y)
+
+    def gradients(gradient):
+        ts = torch.linspace(0, 3, 4)
+        fallen = solve(falling, y0, ts, gradient=gradient, event=lambda t, y: y[:, 0] - level)
+        assert torch.equal(torch.isinf(fallen.event_times), torch.tensor([False, False, True]))
+        moments = torch.tensor([0.3, 2.5, 1.1], requires_grad=True)
+        states = solve(falling, y0, ts, gradient=gradient, dense=True).evaluate(moments)
+        loss = fallen.ys.sin().sum() + fallen.event_times[:2].sum() + states.cos().sum()
+        return torch.autograd.grad(loss, (y0, level, moments, *network.parameters()))
+
+    torch.testing.assert_close(gradients("checkpoint"), gradients("direct"), rtol=0, atol=1e-12)
 
 
 @pytest.mark.parametrize("shape", [(), (4,), (4, 2, 3)])

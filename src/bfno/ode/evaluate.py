@@ -103,12 +103,12 @@ class TrackingEvaluator(Evaluator):
             raise ValueError(_IN_PLACE)
         if type(slope) is not Tensor or slope.shape != y.shape or slope.dtype != y.dtype:
             slope = self.check(slope, y)
-        self._address = slope.data_ptr()
+        self._address = address(slope)
         return slope.clone() if self._address == before or slope._is_view() else slope
 
     def _call_carefully(self, t: Tensor, y: Tensor) -> Tensor:
         """The first call, and calls in inference mode, whose tensors do not count their changes."""
-        self._is_special = y.is_inference()
+        self._is_special = torch.is_inference_mode_enabled() or y.is_inference()
         version = 0 if self._is_special else y._version
         slope = self.field(t, y)
         if not self._is_special and y._version != version:

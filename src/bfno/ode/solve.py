@@ -172,7 +172,7 @@ class _Call:
         self._tableau = find_method(method)
         if options.dense and self._tableau.dense_order < min(3, self._tableau.order):
             self._tableau = self._tableau.with_end_stage()
-        self._refuse_combinations(ts)
+        self._refuse_combinations(y0, ts)
         samples = ts.dim() == 2 or (options.event is not None and _has_samples(y0))
         self.packing = Packing(y0, by_sample=samples)
         self._control = _make_control(self.packing, options, *tolerances)
@@ -282,7 +282,7 @@ class _Call:
             tableau, plan, norm, parameters=self.options.parameters, further=self._further()
         )
 
-    def _refuse_combinations(self, ts: Tensor) -> None:
+    def _refuse_combinations(self, y0: Any, ts: Tensor) -> None:
         """Refuse options that exclude each other."""
         options = self.options
         extras = [name for name in ("event", "dense") if getattr(options, name)]
@@ -291,9 +291,10 @@ class _Call:
                 f"{extras[0]} needs times that all samples share, gradient='checkpoint' or "
                 "'direct', and no compile=True"
             )
-        if options.compile and (ts.dim() == 2 or ts.requires_grad):
+        if options.compile and (not isinstance(y0, Tensor) or ts.dim() == 2 or ts.requires_grad):
             raise ValueError(
-                "compile=True needs times that all samples share and that need no gradient"
+                "compile=True needs a state that is one tensor, and times that all samples share "
+                "and that need no gradient"
             )
 
 

@@ -7,6 +7,7 @@ every sample (`RowSums`).
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -312,6 +313,8 @@ class Stepper:
 
         last = self._sums.slopes[-1]
         self._sums.slopes[-1] = last.masked_fill(scale_rows(~moving, last), 0)
+        # Another object: a backward pass repeats earlier steps with the field that they had.
+        self._evaluate = copy.copy(self._evaluate)
         self._evaluate.field = frozen
 
     def interpolate_rows(self, size: float, y: Tensor, thetas: Tensor, samples: Tensor) -> Tensor:
