@@ -47,6 +47,7 @@ from bfno.models.flows import (
 )
 from bfno.ode import (
     METHODS,
+    GradientError,
     NeuralODE,
     Solution,
     SolverError,
@@ -79,6 +80,7 @@ __all__ = [
     "GeneralizedNesterov",
     "Generator",
     "Glow",
+    "GradientError",
     "HeavyBall",
     "IResNet",
     "ImageClassifier",

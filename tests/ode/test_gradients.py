@@ -1,6 +1,7 @@
 """Gradients with respect to state, times and parameters, in three ways."""
 
 import gc
+from typing import Any
 
 import pytest
 import torch
@@ -269,7 +270,7 @@ def test_events_and_dense_output_have_the_gradients_of_direct(repeated, monkeypa
 
     def gradients(gradient):
         ts = torch.linspace(0, 3, 4)
-        fallen = solve(falling, y0, ts, gradient=gradient, event=lambda t, y: y[:, 0] - level)
+        fallen: Any = solve(falling, y0, ts, gradient=gradient, event=lambda t, y: y[:, 0] - level)
         assert torch.equal(torch.isinf(fallen.event_times), torch.tensor([False, False, True]))
         moments = torch.tensor([0.3, 2.5, 1.1], requires_grad=True)
         states = solve(falling, y0, ts, gradient=gradient, dense=True).evaluate(moments)

@@ -1506,6 +1506,35 @@ def the_data_of_a_parameter_replaced_before_the_backward_pass(trial):
     return ys, named(field, y0)
 
 
+def _two_layers() -> tuple[Any, Callable]:
+    net = nn.Sequential(nn.Linear(3, 4, bias=False), nn.ReLU(), nn.Linear(4, 3, bias=False))
+    return net, lambda t, y: net(y) * (1 + column(t, y))
+
+
+# The field's values stay what they were, to the last bit; its derivatives do not.
+@replaced()
+def layers_replaced_by_others_of_the_same_product(trial):
+    net, field = _two_layers()
+    y0 = trial.start()
+    asked = named(net, y0)
+    ys = trial.solve(field, y0)
+    for layer, factor in ((net[0], 2.0), (net[2], 0.5)):
+        layer.weight = nn.Parameter(factor * layer.weight.detach())
+    return ys, asked
+
+
+@replaced()
+def layers_whose_data_was_replaced_by_that_of_the_same_product(trial):
+    net, field = _two_layers()
+    y0 = trial.start()
+    ys = trial.solve(field, y0)
+    if trial.gradient in ("checkpoint", "adjoint"):
+        # Autograd itself does not notice this, and would be wrong where it is the reference.
+        for layer, factor in ((net[0], 2.0), (net[2], 0.5)):
+            layer.weight.data = factor * layer.weight.data
+    return ys, named(net, y0)
+
+
 @replaced()
 def a_number_replaced_before_the_backward_pass(trial):
     field, y0 = Own(lambda self, t, y: torch.tanh(y @ self.W) * self.gain, gain=2.0), trial.start()

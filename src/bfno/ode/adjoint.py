@@ -17,7 +17,7 @@ from bfno.ode.dependencies import Dependencies, mark
 from bfno.ode.evaluate import Evaluator, borrows_parameters, is_transformed
 from bfno.ode.integrate import Plan, Watcher
 from bfno.ode.problem import Problem
-from bfno.ode.replay import NOT_REPEATABLE, Replayer
+from bfno.ode.replay import NOT_REPEATABLE, Replayer, address
 from bfno.ode.solution import GradientError
 from bfno.ode.state import Packing, real_dtype
 from bfno.ode.tableaus import Tableau
@@ -105,7 +105,7 @@ class _Witness:
         self.dependencies: Dependencies | None = None
         self.slope: Tensor | None = None
         if settings.parameters is not None:
-            self.tensors = tuple(one for one in settings.parameters if one.requires_grad)
+            self._note(tuple(one for one in settings.parameters if one.requires_grad))
             return
         self.dependencies = Dependencies(problem.field, self._t, self._y, settings.further)
         if self.surroundings.random_state() is not before:
@@ -115,9 +115,13 @@ class _Witness:
             )
         self.slope = Evaluator(problem.field).check(self.dependencies.slope, self._y)
         problem.stats.forward_evaluations += 1
-        self.tensors = self.dependencies.tensors
+        self._note(self.dependencies.tensors)
         self._checksum = self._replayer.checksum(self.slope)
         self._random = before
+
+    def _note(self, tensors: tuple[Tensor, ...]) -> None:
+        self.tensors = tensors
+        self._addresses = [address(one) for one in tensors]
 
     @property
     def surroundings(self) -> Any:
@@ -125,6 +129,12 @@ class _Witness:
 
     def refuse_change(self) -> None:
         """Refuse a field that no longer gives what it gave at the start."""
+        for tensor, before in zip(self.tensors, self._addresses, strict=True):
+            if address(tensor) != before:
+                raise GradientError(
+                    f"the data of a tensor of shape {tuple(tensor.shape)} that the field uses was "
+                    "replaced before the backward pass; call backward() first, or solve again"
+                )
         if self.dependencies is None:
             return
         since, y = mark(), self._y.detach().requires_grad_()

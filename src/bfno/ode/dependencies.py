@@ -148,8 +148,9 @@ class Dependencies:
                 what = f"a tensor of shape {tuple(variable.shape)}"
             raise GradientError(
                 f"the backward pass of gradient='adjoint' met {what} that the field did not use "
-                "at the start of the solve, and cannot give it a gradient; name all such tensors "
-                "with parameters=…, or use gradient='checkpoint'"
+                "at the start of the solve, and cannot give it a gradient; if one was replaced "
+                "since, call backward() before; else name all such tensors with parameters=…, or "
+                "use gradient='checkpoint'"
             )
 
     def pull_back(

@@ -109,6 +109,7 @@ class Replayer:
         self.stats = stats
         self.surroundings = Surroundings(like.device)
         self.unchanged: list[tuple[Tensor, int]] = []
+        self.lasting: set[int] = set()  # their addresses, which nothing else can have meanwhile
         self._ripples = like.new_zeros(0)
         self.first: Recording | None = None
         self._begun, self._free = False, KEPT_BYTES
@@ -144,8 +145,9 @@ class Replayer:
             sizes = {where: one.nbytes for one, _ in second if (where := address(one))}
             # What both calls saved at one address existed before them: weights, buffers, inputs.
             self.unchanged = [pair for pair in first if address(pair[0]) in sizes]
-            for tensor, _ in self.unchanged:
-                sizes.pop(address(tensor), None)
+            self.lasting = {address(tensor) for tensor, _ in self.unchanged}
+            for where in self.lasting:
+                del sizes[where]
             self._typical = sum(sizes.values())
             alike = [one.shape for one, _ in first] == [one.shape for one, _ in second]
             if alike and self._typical > self._free:
@@ -195,7 +197,7 @@ class Recording:
     """
 
     __slots__ = (
-        "_checksum", "_count", "_evaluations", "_function", "_hooks", "_inputs", "_random",
+        "_addresses", "_checksum", "_evaluations", "_function", "_hooks", "_inputs", "_random",
         "_replayer", "_versions", "result", "saved",
     )  # fmt: skip
 
@@ -223,7 +225,7 @@ class Recording:
         self._hooks.__exit__(kind, error, trace)
         self._hooks = None
         if kind is None:
-            self._count = len(self.saved)
+            self._addresses = [address(tensor) for tensor, _ in self.saved]
             self._checksum = self._replayer.checksum(self.result)
             self._replayer.end(self)
         self.result = None  # whose history holds this recording in turn
@@ -239,7 +241,8 @@ class Recording:
         """Give a tensor back, after repeating the call if need be."""
         if self.saved is None:
             self._repeat()
-        tensor, version = self.saved[number]
+        found: Any = self.saved
+        tensor, version = found[number]
         if tensor._version != version:
             raise GradientError(
                 "the field, or something after it, changed a tensor in place that a gradient "
@@ -265,7 +268,7 @@ class Recording:
                 torch.autograd.graph.saved_tensors_hooks(self._pack_detached, self.unpack),
             ):
                 result = self._function(*inputs)
-            same = len(self.saved) == self._count and replayer.is_same(self._checksum, result)
+            same = self._asks_for_the_same() and replayer.is_same(self._checksum, result)
         except Exception as error:
             self.saved = None
             if isinstance(error, GradientError):
@@ -278,6 +281,19 @@ class Recording:
             self.saved = None
             raise GradientError(NOT_REPEATABLE)
         replayer.hold(self)
+
+    def _asks_for_the_same(self) -> bool:
+        """Whether the graph of the repeated call keeps what that of the call itself kept.
+
+        A field whose weights were replaced may give the same values with other derivatives: twice
+        the weights in one layer, half of them in the next.
+        """
+        lasting, found = self._replayer.lasting, self.saved
+        return len(found) == len(self._addresses) and all(
+            before == address(tensor)
+            for before, (tensor, _) in zip(self._addresses, found, strict=True)
+            if before in lasting
+        )
 
     def _pack_detached(self, tensor: Tensor) -> int:
         self.saved.append((tensor.detach(), tensor._version))
