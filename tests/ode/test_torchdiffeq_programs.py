@@ -580,16 +580,20 @@ def gradients_of_a_complex_solve(solver, field, *others, **settings):
 @pytest.mark.parametrize("adjoint", [False, True])
 @pytest.mark.parametrize("method", ["dopri5", "bosh3", "rk4", "implicit_adams"])
 def test_complex_states_and_their_gradients_are_those_of_torchdiffeq(method, adjoint, dtype):
-    settings = {"method": method, "rtol": 1e-5, "atol": 1e-5}
+    settings: dict[str, Any] = {"rtol": 1e-5, "atol": 1e-5}
     if method in FIXED:
-        settings = {"method": method, "rtol": 0.1, "atol": 0.1, "options": {"step_size": 0.05}}
+        settings = {"rtol": 0.1, "atol": 0.1, "options": {"step_size": 0.05}}
+    settings["method"] = method
     name = "odeint_adjoint" if adjoint else "odeint"
     found, expected = (
         gradients_of_a_complex_solve(getattr(library, name), Rotation(dtype), **settings)
         for library in (bfno, torchdiffeq)
     )
     # torchdiffeq's dense output of bosh3 is off by more than its steps, and is not copied.
-    atol = 0.05 if method == "bosh3" else 2e-4
+    # In single precision the error of the first, small step is rounding, and so is the size of the
+    # next one, which moves the gradients by a part of their error of 4e-3 at this tolerance.
+    coarse = method not in FIXED and dtype is torch.complex64
+    atol = 0.05 if method == "bosh3" else 4e-3 if coarse else 2e-4
     for one, other in zip(found, expected, strict=True):
         assert one.dtype == other.dtype
         torch.testing.assert_close(one, other, rtol=0, atol=atol)

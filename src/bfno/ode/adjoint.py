@@ -14,7 +14,7 @@ from torch.autograd import forward_ad
 from bfno.ode.adams import AdamsMethod
 from bfno.ode.control import Norm, largest, root_mean_square
 from bfno.ode.dependencies import Dependencies, mark
-from bfno.ode.evaluate import Evaluator, borrows_parameters, is_transformed
+from bfno.ode.evaluate import TrackingEvaluator, borrows_parameters, is_transformed
 from bfno.ode.integrate import Plan, Watcher
 from bfno.ode.problem import Problem
 from bfno.ode.replay import NOT_REPEATABLE, Replayer, address
@@ -107,13 +107,14 @@ class _Witness:
         if settings.parameters is not None:
             self._note(tuple(one for one in settings.parameters if one.requires_grad))
             return
-        self.dependencies = Dependencies(problem.field, self._t, self._y, settings.further)
+        evaluate = TrackingEvaluator(problem.field, self._y)
+        self.dependencies = Dependencies(evaluate, self._t, self._y, settings.further)
         if self.surroundings.random_state() is not before:
             raise GradientError(
                 "gradient='adjoint' needs a field without random numbers, and this one draws some "
                 "(is dropout in training mode?); use gradient='checkpoint', or call .eval()"
             )
-        self.slope = Evaluator(problem.field).check(self.dependencies.slope, self._y)
+        self.slope = self.dependencies.slope
         problem.stats.forward_evaluations += 1
         self._note(self.dependencies.tensors)
         self._checksum = self._replayer.checksum(self.slope)

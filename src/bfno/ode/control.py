@@ -69,12 +69,6 @@ class Control:
             factor = min(self.growth, max(self.safety / ratio ** (1 / order), least))
         return self.clamp(size * factor)
 
-    def smallest(self) -> float:
-        """The smallest absolute tolerance that is not zero, or a small number."""
-        values = torch.as_tensor(self.atol, dtype=torch.float64).reshape(-1)
-        positive = values[values > 0]
-        return float(positive.min()) if len(positive) else 1e-9
-
     def clamp(self, size: float) -> float:
         """Keep a step size, whose sign is the direction of time, between its bounds."""
         return math.copysign(min(max(abs(size), self.min_step), self.max_step), size)

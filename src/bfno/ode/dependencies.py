@@ -112,11 +112,10 @@ class Dependencies:
     """
 
     def __init__(
-        self, field: Callable[..., Any], t: Tensor, y: Tensor, further: Iterable[Tensor] = ()
+        self, field: Callable[..., Tensor], t: Tensor, y: Tensor, further: Iterable[Tensor] = ()
     ) -> None:
         since, t, y = mark(), t.detach(), y.detach().requires_grad_()
-        slope: Any = field(t, y)
-        refuse_recorded_batch_norm(slope, since)
+        slope = field(t, y)
         known = {_edge(tensor): tensor for tensor in further if tensor.requires_grad}
         missing = _outward(slope, since, known) - known.keys() - {_edge(y)}
         known |= {edge: edge[0].variable for edge in missing if edge[0]._sequence_nr() == LEAF}
@@ -128,7 +127,7 @@ class Dependencies:
         self._known = set(self._edges)
         self.tensors = tuple(known[edge] for edge in self._edges)
         self._are_tangled = self._check_tangled()
-        self.slope: Any = slope.detach() if isinstance(slope, Tensor) else slope
+        self.slope = slope.detach()
 
     def refuse_others(self, slope: Tensor, since: int, inputs: Sequence[Tensor]) -> None:
         """Refuse an evaluation that used other tensors.

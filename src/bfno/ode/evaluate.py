@@ -110,7 +110,11 @@ class TrackingEvaluator(Evaluator):
         """The first call, and calls in inference mode, whose tensors do not count their changes."""
         self._is_special = torch.is_inference_mode_enabled() or y.is_inference()
         version = 0 if self._is_special else y._version
-        slope = self.field(t, y)
+        try:
+            slope = self.field(t, y)
+        except RuntimeError:
+            self._refuse_writing(t, y)
+            raise
         if not self._is_special and y._version != version:
             raise ValueError(_IN_PLACE)
         if torch.is_grad_enabled():
@@ -118,6 +122,15 @@ class TrackingEvaluator(Evaluator):
         slope = self.check(slope, y)
         self._address = address(slope)
         return slope.clone()
+
+    def _refuse_writing(self, t: Tensor, y: Tensor) -> None:
+        """Look whether a call failed because autograd forbids to write into a leaf."""
+        if y.is_leaf and y.requires_grad:
+            copy = y.clone()
+            version = copy._version
+            self.field(t, copy)
+            if copy._version != version:
+                raise ValueError(_IN_PLACE)
 
 
 _IN_PLACE = (

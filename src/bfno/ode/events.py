@@ -31,22 +31,19 @@ class EventOutputs(SharedOutputs):
             sample, it is called with one time per sample inside a step.
         times: Requested times.
         y0: State at the start.
-        tolerance: How exactly the event's time is found; rounding is the limit.
 
     Attributes:
         event_times: When the events happened; infinite where none has.
     """
 
-    def __init__(
-        self, event: Event, times: Sequence[float], y0: Tensor, tolerance: float = 0.0
-    ) -> None:
+    def __init__(self, event: Event, times: Sequence[float], y0: Tensor) -> None:
         super().__init__(times, y0)
         if is_transformed():
             raise ValueError(
                 "an event cannot be found under torch.func, forward-mode differentiation or "
                 "torch.compile; call solve outside of them"
             )
-        self._event, self._tolerance = event, tolerance
+        self._event = event
         with torch.no_grad():
             self._signs = torch.sign(self._check(event, y0.detach()))
         clock = {"dtype": torch.float64, "device": y0.device}
@@ -133,7 +130,7 @@ class EventOutputs(SharedOutputs):
     ) -> None:
         """Find the events of one step."""
         line = _Line(stepper, step, y, self._event)
-        shares = line.crossing(self._signs, self._tolerance)
+        shares = line.crossing(self._signs)
         times, states = line.at_event(shares)
         self.event_times = torch.where(crossed, times, self.event_times)
         chosen = scale_rows(crossed, y) if crossed.dim() else crossed
@@ -151,13 +148,15 @@ class _Line:
         self._slopes = torch.stack(list(stepper.slopes))
         self._begin, self._size = stepper.clock.exact(step[0]), stepper.clock.size(*step)
 
-    def crossing(self, signs: Tensor, tolerance: float) -> Tensor:
-        """The shares at which an event function changes its sign, by bisection."""
+    def crossing(self, signs: Tensor) -> Tensor:
+        """The shares at which an event function changes its sign, by bisection to rounding.
+
+        A derivative at any other place would not be that of the discrete solution.
+        """
         ahead = torch.zeros(signs.shape, dtype=torch.float64, device=self._y.device)
         past = torch.ones_like(ahead)
-        smallest = max(tolerance / abs(float(self._size)), torch.finfo(self._y.dtype).eps)
         with torch.no_grad():
-            for _ in range(math.ceil(-math.log2(min(smallest, 0.5)))):
+            for _ in range(round(-math.log2(torch.finfo(self._y.dtype).eps))):
                 middle = (ahead + past) / 2
                 still = self._event(self._time(middle), self._state(middle)) * signs > 0
                 ahead, past = torch.where(still, middle, ahead), torch.where(still, past, middle)

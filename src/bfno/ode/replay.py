@@ -161,6 +161,14 @@ class Replayer:
             self._held.saved = None
         self._held = call
 
+    def is_copy(self, tensor: Tensor, where: int) -> bool:
+        """Whether a tensor has the values of one that lasted at an address.
+
+        Autocast, for example, converts a weight once per region, and again in a backward pass.
+        """
+        originals = (one for one, _ in self.unchanged if address(one) == where)
+        return any(torch.equal(one, tensor) for one in originals if one.dtype == tensor.dtype)
+
     def checksum(self, result: Any) -> Tensor:
         """One number that tells results apart."""
         values = (result[0] if isinstance(result, tuple) else result).detach().reshape(-1)
@@ -288,11 +296,11 @@ class Recording:
         A field whose weights were replaced may give the same values with other derivatives: twice
         the weights in one layer, half of them in the next.
         """
-        lasting, found = self._replayer.lasting, self.saved
+        replayer, found = self._replayer, self.saved
         return len(found) == len(self._addresses) and all(
-            before == address(tensor)
+            before == address(tensor) or replayer.is_copy(tensor, before)
             for before, (tensor, _) in zip(self._addresses, found, strict=True)
-            if before in lasting
+            if before in replayer.lasting
         )
 
     def _pack_detached(self, tensor: Tensor) -> int:

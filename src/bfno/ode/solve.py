@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import functools
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
@@ -170,7 +171,8 @@ class _Call:
             raise ValueError(f"gradient must be one of {', '.join(GRADIENTS)}, got {gradient!r}")
         self.options, self.gradient, self._given = options, gradient, field
         self._tableau = find_method(method)
-        if options.dense and self._tableau.dense_order < min(3, self._tableau.order):
+        between = options.dense or options.event is not None
+        if between and self._tableau.dense_order < min(3, self._tableau.order):
             self._tableau = self._tableau.with_end_stage()
         self._refuse_combinations(y0, ts)
         samples = ts.dim() == 2 or (options.event is not None and _has_samples(y0))
@@ -180,7 +182,7 @@ class _Call:
         self.problem = Problem(
             self.packing.wrap(field if not options.args else _with(field, options.args)),
             self._tableau,
-            self._plan,
+            self._planner(options),
             replay=gradient == "checkpoint",
             compile=options.compile,
         )
@@ -191,16 +193,14 @@ class _Call:
 
     def adjoint(self, ts: Tensor) -> Tensor:
         """Integrate with gradients by the continuous adjoint."""
-        return solve_adjoint(self.problem, self.y0, ts, self._adjoint_settings())
+        return solve_adjoint(self.problem, self.y0, ts, self._adjoint_settings(self.options))
 
     def with_extras(self, ts: Tensor) -> Tensor:
         """Integrate with an event or dense output."""
         outputs, event, unpack = None, self.options.event, self.packing.unpack
         times = ts.tolist()
         if event is not None:
-            outputs = EventOutputs(
-                lambda t, y: event(t, unpack(y)), times, self.y0, 0.1 * self._control.smallest()
-            )
+            outputs = EventOutputs(lambda t, y: event(t, unpack(y)), times, self.y0)
         watching = outputs = outputs or SharedOutputs(times, self.y0)
         if self.options.dense:
             clock = Clock(ts, self.y0)
@@ -236,40 +236,36 @@ class _Call:
 
     def _by_intervals(self, ts: Tensor) -> Tensor:
         """Take fixed steps from each row's time to its next, all samples together."""
-        options, y = self.options, self.y0
+        step, y = self.options.step, self.y0
         states, clock = [y], ts.new_tensor([0.0, 1.0]).detach()
         for index in range(1, ts.shape[1]):
             first, span = ts[:, index - 1], ts[:, index] - ts[:, index - 1]
             length = float(span.detach().abs().max()) if len(span) else 0.0
-            count = 1 if options.step is None else max(1, math.ceil(length / options.step - 1e-9))
-            self.options = replace(options, step=1 / count)
+            count = 1 if step is None else max(1, math.ceil(length / step - 1e-9))
+            options = replace(self.options, step=1 / count)
             # A problem of its own, for its backward pass will need its field.
-            part = replace(self.problem, field=_rescaled(self.problem.field, first, span))
+            field = _rescaled(self.problem.field, first, span)
+            part = replace(self.problem, field=field, plan=self._planner(options))
             if self.gradient == "adjoint":
-                settings = replace(
-                    self._adjoint_settings(), further=(*self._further(), first, span)
-                )
+                settings = self._adjoint_settings(options, first, span)
                 y = solve_adjoint(part, y, clock, settings)[-1]
             else:
                 y = part.states(y, clock)[-1]
             states.append(y)
             if part.status is not Status.SUCCESS:
                 self.problem.status, self.problem.reached = part.status, part.reached
-        self.options = options
         return torch.stack(states, dim=1)
 
-    def _plan(self, times: list[float]) -> Plan:
-        return make_plan(self._tableau, self.options, self._control, times)
+    def _planner(self, options: Options) -> Callable[[list[float]], Plan]:
+        # No method of this call: a problem that held its call would keep both alive.
+        return functools.partial(make_plan, self._tableau, options, self._control)
 
-    def _further(self) -> tuple[Tensor, ...]:
-        """Tensors that the field may use some time, though perhaps not at the start."""
-        return tuple(self._given.parameters()) if isinstance(self._given, nn.Module) else ()
-
-    def _adjoint_settings(self) -> AdjointSettings:
-        wanted = {"seminorm": False, **(self.options.adjoint or {})}
+    def _adjoint_settings(self, options: Options, *further: Tensor) -> AdjointSettings:
+        """How the adjoint equation is solved, for a field that uses further tensors."""
+        wanted = {"seminorm": False, **(options.adjoint or {})}
         refuse_unknown("adjoint option", wanted, ("method", "rtol", "atol", "step", "seminorm"))
         tableau = find_method(wanted["method"]) if "method" in wanted else self._tableau
-        options = replace(self.options, step=wanted.get("step", self.options.step), first_step=None)
+        options = replace(options, step=wanted.get("step", options.step), first_step=None)
         control = self._control
         tolerances = {name: wanted.get(name, getattr(control, name)) for name in ("rtol", "atol")}
         norm = adjoint_norm(control.norm or root_mean_square, seminorm=wanted["seminorm"])
@@ -278,8 +274,10 @@ class _Call:
             steered = Control(**tolerances, norm=packed_norm, max_step=options.max_step)
             return make_plan(tableau, options, steered, times)
 
+        # What a module owns it may use some time, though perhaps not at the start.
+        own = tuple(self._given.parameters()) if isinstance(self._given, nn.Module) else ()
         return AdjointSettings(
-            tableau, plan, norm, parameters=self.options.parameters, further=self._further()
+            tableau, plan, norm, parameters=options.parameters, further=(*own, *further)
         )
 
     def _refuse_combinations(self, y0: Any, ts: Tensor) -> None:

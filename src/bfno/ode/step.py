@@ -18,7 +18,7 @@ from bfno.ode.control import Control
 from bfno.ode.evaluate import Evaluator, is_transformed
 from bfno.ode.replay import Replayer
 from bfno.ode.solution import Stats
-from bfno.ode.state import real_dtype, scale_rows
+from bfno.ode.state import clock_dtype, real_dtype, scale_rows
 from bfno.ode.tableaus import Row, Tableau
 
 __all__ = [
@@ -58,7 +58,7 @@ class Clock:
         self._kind: dict[str, Any] = {"dtype": real_dtype(like.dtype), "device": like.device}
         self._like = torch.empty((), **self._kind)
         moving = ts.requires_grad and torch.is_grad_enabled()
-        self._ts = ts if moving or is_transformed() else None
+        self._ts = ts.to(clock_dtype(ts.device)) if moving or is_transformed() else None
         self._requested = ts.tolist() if self._ts is not None else []
 
     def time(self, moment: Moment) -> Tensor:
