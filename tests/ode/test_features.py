@@ -711,6 +711,19 @@ def test_vmap_solves_many_at_once_as_it_would_one_by_one():
     torch.testing.assert_close(found, exact, rtol=1e-2, atol=0)
 
 
+def test_transforms_see_fields_that_write_into_their_input_as_if_they_did_not():
+    def end(y, field):
+        return solve(field, y, torch.tensor([0.0, 1.0]), method="rk4", step=0.1).ys[-1].sum()
+
+    x, tangent = torch.ones(2), torch.tensor([1.0, 2.0])
+    for transform in (
+        lambda f: torch.func.vmap(f)(torch.ones(3, 2)),
+        lambda f: torch.func.jvp(f, (x,), (tangent,))[1],
+    ):
+        written = transform(lambda y: end(y, lambda t, y: y.neg_()))
+        torch.testing.assert_close(written, transform(lambda y: end(y, lambda t, y: -y)))
+
+
 def test_forward_derivatives_reach_requested_times():
     ts, y0, rate = torch.tensor([0.0, 0.7, 2.0]), torch.tensor([1.0, 2.0]), torch.tensor(0.5)
     tangent = torch.tensor([0.0, 0.0, 1.0])

@@ -1,6 +1,8 @@
 """Gradients with respect to state, times and parameters, in three ways."""
 
 import gc
+import math
+import threading
 from typing import Any
 
 import pytest
@@ -294,3 +296,225 @@ def test_states_of_any_shape_have_gradients_of_dense_output(shape, rows):
         ys = solve(lambda t, y: -(y**2), y0, ts, gradient=gradient).ys
         results.append((ys, *torch.autograd.grad(ys.square().sum(), y0)))
     torch.testing.assert_close(results[0], results[1], rtol=0, atol=1e-12)
+
+
+# What an attack found, each as it was found.
+
+
+def jumping(t, y):
+    return torch.where(t < 0.5, 1.0, 3.0) * torch.ones_like(y)
+
+
+@pytest.mark.parametrize("gradient", ["direct", "checkpoint", "adjoint"])
+@pytest.mark.parametrize("steps", [{}, {"method": "rk4", "step": 0.3}, {"method": "euler"}])
+def test_requested_times_do_not_move_the_jumps_of_a_field(gradient, steps):
+    ts = torch.tensor([0.0, 1.0], requires_grad=True)
+    ys = solve(jumping, torch.zeros(1), ts, jumps=(0.5,), gradient=gradient, **steps).ys
+    # y(t1) = (0.5 - t0) + 3 (t1 - 0.5)
+    torch.testing.assert_close(ys[-1], torch.tensor([2.0]))
+    (moved,) = torch.autograd.grad(ys[-1].sum(), ts)
+    torch.testing.assert_close(moved, torch.tensor([-1.0, 3.0]))
+
+
+@pytest.mark.parametrize("jumps", [(1.0,), (0.4,), (0.4, 1.0)])
+def test_jumps_that_are_none_leave_gradients_of_times_as_they_are(jumps):
+    def moved(**options):
+        ts = torch.tensor([0.0, 0.7, 1.0], requires_grad=True)
+        ys = solve(
+            lambda t, y: torch.sin(3 * t) * y + t * t, torch.ones(1), ts, rtol=1e-9, atol=1e-9,
+            gradient="direct", **options,
+        ).ys  # fmt: skip
+        return torch.autograd.grad(ys.square().sum(), ts)[0]
+
+    # Other steps, and so other errors of dense output, whose slope is less exact than the steps.
+    torch.testing.assert_close(moved(jumps=jumps), moved(), rtol=0, atol=3e-5)
+
+
+def test_rows_of_times_refuse_jumps_and_keep_to_the_largest_step():
+    rows = torch.tensor([[0.0, 10.0], [0.0, 1.0]])
+    for name in ("jumps", "stops"):
+        with pytest.raises(ValueError, match=f"{name} need times that all samples share"):
+            options: dict[str, Any] = {name: (0.5,)}
+            solve(lambda t, y: -y, torch.ones(2, 1), rows, **options)
+    assert solve(lambda t, y: -y, torch.ones(2, 1), rows, max_step=0.1).stats.accepted >= 100
+
+
+def test_given_parameters_get_whole_gradients_from_rows_of_times():
+    net, rows = torch.nn.Linear(3, 3), torch.tensor([[0.0, 0.4, 1.0]]).expand(4, 3)
+    found = []
+    for given in (None, net.parameters()):
+        ys = solve(
+            lambda t, y: net(y).tanh(), torch.ones(4, 3), rows, method="rk4", step=0.02,
+            gradient="adjoint", parameters=given,
+        ).ys  # fmt: skip
+        found.append(torch.autograd.grad(ys.sum(), (net.weight, net.bias)))
+    torch.testing.assert_close(found[0], found[1], rtol=0, atol=1e-14)
+
+
+@pytest.mark.parametrize("names", [("W",), ("W", "V"), ("V", "W"), ("W", "W")])
+def test_given_parameters_may_be_computed_from_each_other(names):
+    W = torch.nn.Parameter(0.3 * torch.eye(3))
+
+    def gradient_of(kind, **options):
+        V = 2 * W
+        named = [{"W": W, "V": V}[name] for name in names]
+        given: dict[str, Any] = {"parameters": named} if options else {}
+        ys = solve(
+            lambda t, y: (y @ V).tanh() + (y @ W).sin(), torch.ones(2, 3), torch.tensor([0.0, 1.0]),
+            gradient=kind, rtol=1e-9, atol=1e-9, **given,
+        ).ys  # fmt: skip
+        return torch.autograd.grad(ys.square().sum(), W)[0]
+
+    torch.testing.assert_close(gradient_of("adjoint", given=True), gradient_of("direct"))
+
+
+@pytest.mark.parametrize("given", [False, True])
+def test_the_adjoint_refuses_random_numbers_and_changes_that_the_start_hides(given):
+    W, gain, ts = torch.nn.Parameter(torch.eye(3)), [1.0], torch.tensor([0.0, 1.0])
+    options: dict[str, Any] = {"parameters": [W]} if given else {}
+    with pytest.raises(GradientError, match="random numbers"):
+        solve(
+            lambda t, y: torch.dropout(y @ W, 0.5, True), torch.ones(2, 3), ts, gradient="adjoint",
+            **options,
+        )  # fmt: skip
+    ys = solve(
+        lambda t, y: (y @ W).tanh() * (1 + gain[0] * t), torch.ones(2, 3), ts, gradient="adjoint",
+        **options,
+    ).ys  # fmt: skip
+    gain[0] = 5.0
+    with pytest.raises(GradientError, match="another result"):
+        ys.sum().backward()
+
+
+@pytest.mark.parametrize("gradient", ["direct", "checkpoint", "adjoint"])
+def test_retained_gradients_are_those_of_the_whole_solve(gradient):
+    c = torch.ones(2, requires_grad=True).sin()
+    c.retain_grad()
+    solve(
+        lambda t, y: -y * c, torch.ones(2), torch.tensor([0.0, 1.0]), gradient=gradient, rtol=1e-9,
+        atol=1e-9,
+    ).ys[-1].sum().backward()  # fmt: skip
+    torch.testing.assert_close(c.grad, -torch.exp(-c.detach()), rtol=0, atol=1e-7)
+
+
+def test_batched_gradients_of_the_adjoint_are_refused_by_name():
+    y0 = torch.ones(2, requires_grad=True)
+    end = solve(lambda t, y: -y, y0, torch.tensor([0.0, 1.0]), gradient="adjoint").ys[-1]
+    with pytest.raises(GradientError, match="is_grads_batched"):
+        torch.autograd.grad(end, y0, torch.eye(2), is_grads_batched=True)
+
+
+# By how much a number of the field changes, so little that a coarse comparison would not see it.
+CHANGES = [(torch.bfloat16, 1.2), (torch.float16, 1.03), (torch.float32, 1.0003)]
+
+
+@pytest.mark.parametrize(("dtype", "factor"), CHANGES)
+@pytest.mark.parametrize("repeated", ["steps", "evaluations", "adjoint"])
+def test_small_changes_are_refused_in_all_precisions(dtype, factor, repeated, monkeypatch):
+    monkeypatch.setattr(replay, "KEPT_BYTES", 0)
+    monkeypatch.setattr(problem, "SMALL_STATE", 0 if repeated == "evaluations" else 1 << 14)
+    net, gain = Network().to(dtype), [1.0]
+    ys = solve(
+        lambda t, y: torch.sin(4 * gain[0] * net(t, y)), torch.randn(4, 3, dtype=dtype),
+        torch.tensor([0.0, 0.3, 1.0]), method="rk4", step=0.02,
+        gradient="adjoint" if repeated == "adjoint" else "checkpoint",
+    ).ys  # fmt: skip
+    gain[0] = factor
+    with pytest.raises(GradientError, match="another result"):
+        ys.double().square().sum().backward()
+
+
+def test_several_threads_may_differentiate_one_graph(monkeypatch):
+    monkeypatch.setattr(replay, "KEPT_BYTES", 0)
+    net, y0 = Network(), torch.randn(4, 3, requires_grad=True)
+    loss = solve(net, y0, torch.tensor([0.0, 1.0]), method="rk4", step=0.05).ys.sum()
+    right = torch.autograd.grad(loss, y0, retain_graph=True)[0]
+    found: list[bool] = []
+
+    def differentiate():
+        for _ in range(5):
+            one = torch.autograd.grad(loss, y0, retain_graph=True)[0]
+            found.append(torch.equal(one, right))
+
+    threads = [threading.Thread(target=differentiate) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert found == [True] * 20
+
+
+@pytest.mark.parametrize("kept", [0, replay.KEPT_BYTES])
+@pytest.mark.parametrize("small", [0, problem.SMALL_STATE])
+def test_a_backward_pass_leaves_nothing_to_the_search_for_cycles(kept, small, monkeypatch):
+    monkeypatch.setattr(replay, "KEPT_BYTES", kept)
+    monkeypatch.setattr(problem, "SMALL_STATE", small)
+    net = Network()
+
+    def living():
+        return sum(type(one) is torch.Tensor for one in gc.get_objects())
+
+    def train():
+        y0 = torch.randn(4, 3, requires_grad=True)
+        solve(net, y0, torch.tensor([0.0, 0.3, 1.0]), method="rk4", step=0.1).ys.sum().backward()
+
+    train()
+    gc.collect()
+    gc.disable()
+    try:
+        before = living()
+        train()
+        assert living() == before
+    finally:
+        gc.enable()
+
+
+def test_second_derivatives_of_odeint_event_are_exact():
+    start, rate = torch.tensor([2.0], requires_grad=True), torch.tensor(0.7, requires_grad=True)
+    time, state = bfno.odeint_event(
+        lambda t, y: -rate * y, start, torch.tensor(0.0), event_fn=lambda t, y: (y - 1).sum(),
+        rtol=1e-10, atol=1e-10,
+    )  # fmt: skip
+    # t = log(y0) / rate
+    first = torch.autograd.grad(time, (start, rate), create_graph=True)
+    (second,) = torch.autograd.grad(first[0].sum(), start, retain_graph=True)
+    assert second.item() == pytest.approx(-1 / (0.7 * 4), rel=1e-6)
+    (second,) = torch.autograd.grad(first[1], rate)
+    assert second.item() == pytest.approx(2 * math.log(2) / 0.7**3, rel=1e-6)
+    assert state[-1].item() == pytest.approx(1, abs=1e-8)
+
+
+def test_a_field_may_take_turns_with_its_buffers():
+    buffers, calls = [torch.empty(3), torch.empty(3)], []
+
+    def field(t, y):
+        calls.append(t)
+        buffer = buffers[len(calls) % 2]
+        with torch.no_grad():
+            buffer.copy_(-y * (1 + t))
+        return buffer
+
+    settings: dict[str, Any] = {"method": "rk4", "step": 0.1}
+    found = solve(field, torch.ones(3), torch.tensor([0.0, 1.0]), **settings).ys
+    right = solve(lambda t, y: -y * (1 + t), torch.ones(3), torch.tensor([0.0, 1.0]), **settings).ys
+    torch.testing.assert_close(found, right, rtol=0, atol=0)
+
+
+def test_adaptive_steps_under_vmap_are_refused_with_the_way_out():
+    with pytest.raises(ValueError, match="vmap has none; pass step="):
+        torch.func.vmap(lambda y: solve(lambda t, y: -y, y, torch.tensor([0.0, 1.0])).ys)(
+            torch.ones(2, 2)
+        )
+
+
+@pytest.mark.parametrize("gradient", ["direct", "checkpoint", "adjoint"])
+def test_states_made_in_inference_mode_may_start_a_training(gradient):
+    with torch.inference_mode():
+        y0 = torch.ones(2)
+    rate = torch.ones(2, requires_grad=True)
+    ys = solve(
+        lambda t, y: -rate * y, y0, torch.tensor([0.0, 1.0]), gradient=gradient, rtol=1e-9,
+        atol=1e-9,
+    ).ys  # fmt: skip
+    (found,) = torch.autograd.grad(ys[-1].sum(), rate)
+    torch.testing.assert_close(found, -torch.exp(-torch.ones(2)), rtol=0, atol=1e-7)

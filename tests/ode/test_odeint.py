@@ -85,7 +85,7 @@ def test_adjoint_gradients_are_those_of_torchdiffeq(seminorm):
         counts.append(call.evaluations)
     for one, other in zip(*results, strict=True):
         torch.testing.assert_close(one, other, rtol=0, atol=1e-9)
-    assert counts[0] == counts[1]
+    assert counts[0] == counts[1] + 2  # bfno looks twice whether the field is still the same
 
 
 def test_adjoint_finds_parameters_without_being_told():

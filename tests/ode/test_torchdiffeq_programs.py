@@ -4,6 +4,7 @@ The programs are small relatives of the well-known examples: the same calls, oth
 the library as its argument and returns its losses, so that a program stands for its import line.
 """
 
+import contextlib
 import itertools
 from typing import Any
 
@@ -269,8 +270,8 @@ def classify_images(library):
         scores = network[3](torch.relu(network[2](x)).mean((2, 3)))
         losses.append(descend(optimizer, nn.functional.cross_entropy(scores, labels)))
         # Users print these counts; the backward one tells whether the same error was controlled.
-        # One evaluation of ours checks that the field still gives what it gave in the solve.
-        backward = field.evaluations - (library is bfno)
+        # Two evaluations of ours check that the field still gives what it gave in the solve.
+        backward = field.evaluations - 2 * (library is bfno)
         losses.extend((float(forward), float(backward)))
         field.evaluations = 0
     return losses
@@ -712,3 +713,175 @@ def test_a_network_under_autocast_is_solved_as_by_torchdiffeq(method, adjoint):
         # bfloat16 has three digits, of which the sums of a step may take one.
         scale = other.abs().max().item()
         torch.testing.assert_close(one, other, rtol=0, atol=0.03 * scale)
+
+
+def halves(field, y0, t):
+    """A grid with the middle of every interval, in the precision of the times."""
+    return torch.cat((torch.stack((t[:-1], (t[:-1] + t[1:]) / 2), 1).flatten(), t[-1:]))
+
+
+@pytest.mark.parametrize("times", [[0.1, 0.35, 0.7], [0.7, 0.35, 0.1]])
+@pytest.mark.parametrize("kind", [torch.float32, torch.float64, torch.complex64])
+@pytest.mark.parametrize("precision", [torch.float32, torch.float64])
+def test_a_grid_constructor_gets_the_times_as_they_were_given(precision, kind, times):
+    results, t = [], torch.tensor(times, dtype=precision)
+    for library in (bfno, torchdiffeq):
+        seen = []
+
+        def grid(field, y0, t, seen=seen):
+            seen.append((t.dtype, t.tolist(), y0.shape))
+            return halves(field, y0, t)
+
+        options = {"grid_constructor": grid}
+        y0 = (torch.ones(2, dtype=kind), torch.ones(3, 1, dtype=kind))
+        field = lambda t, y: (-y[0], y[1] * t)  # noqa: E731
+        ys = library.odeint(field, y0, t, method="rk4", options=options)
+        results.append((seen, ys))
+    assert results[0][0] == results[1][0]
+    # torchdiffeq subtracts times in their own precision.
+    atol = 1e-14 if precision == kind == torch.float64 else 1e-6
+    for one, other in zip(results[0][1], results[1][1], strict=True):
+        torch.testing.assert_close(one, other, rtol=0, atol=atol)
+
+
+def test_a_grid_constructor_serves_the_backward_solve_as_well():
+    results = []
+    for library in (bfno, torchdiffeq):
+        y0 = torch.linspace(-1, 1, 3, dtype=torch.float32).requires_grad_()
+        ys = library.odeint_adjoint(
+            lambda t, y: -y * t, y0, torch.tensor([0.1, 0.35, 0.7]), method="rk4",
+            options={"grid_constructor": halves}, adjoint_params=(),
+        )  # fmt: skip
+        results.append(torch.autograd.grad(ys.square().sum(), y0)[0])
+    torch.testing.assert_close(*results, rtol=0, atol=1e-6)
+
+
+def coupled(t, state):
+    return -state[0], torch.cos(9 * t) * state[1]
+
+
+# A tuple has one tolerance for each of its components, a tensor one for each of its elements.
+TOLERANCES = {
+    "tuple": ((1e-3, 1e-6), (1e-3, 1e-6)),
+    "one row": (torch.tensor([1e-3, 1e-6]), 1e-6),
+    "rows": ((1e-3, torch.tensor([1e-6, 1e-5, 1e-4])), torch.tensor(1e-6)),
+}
+
+
+@pytest.mark.parametrize("name", TOLERANCES)
+@pytest.mark.parametrize("method", ["explicit_adams", "implicit_adams", "fixed_adams", "dopri5"])
+def test_tolerances_of_components_act_as_in_torchdiffeq(method, name):
+    options = {} if method == "dopri5" else {"step_size": 0.05}
+    rtol, atol = TOLERANCES[name]
+    settings = {"method": method, "options": options, "rtol": rtol, "atol": atol}
+    y0, t = (torch.ones(2), torch.ones(3)), torch.tensor([0.0, 0.4, 1.0])
+    found, expected = (lib.odeint(coupled, y0, t, **settings) for lib in (bfno, torchdiffeq))
+    for one, other in zip(found, expected, strict=True):
+        torch.testing.assert_close(one, other, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("rtol", [torch.tensor([1e-3, 1e-6, 1e-5]), [1e-3, 1e-6, 1e-5]])
+@pytest.mark.parametrize("method", ["explicit_adams", "implicit_adams", "fixed_adams", "dopri5"])
+def test_tolerances_of_elements_act_as_in_torchdiffeq(method, rtol):
+    options = {} if method == "dopri5" else {"step_size": 0.05}
+    settings = {"method": method, "options": options, "rtol": rtol, "atol": torch.tensor(1e-6)}
+    y0, t = torch.linspace(0.5, 2, 6).view(2, 3), torch.tensor([0.0, 0.4, 1.0])
+    found, expected = (
+        lib.odeint(lambda t, y: -(y**2), y0, t, **settings) for lib in (bfno, torchdiffeq)
+    )
+    # The weights of explicit Adams steps of order 11 are up to 40, and amplify rounding.
+    torch.testing.assert_close(found, expected, rtol=0, atol=1e-11)
+
+
+def test_tolerances_of_components_reach_scipy():
+    # torchdiffeq itself fails here: SciPy cannot read its tensors.
+    y0, t = (torch.ones(2), torch.ones(3)), torch.tensor([0.0, 1.0])
+    tolerances: dict[str, Any] = {"rtol": (1e-3, 1e-7), "atol": (1e-3, 1e-9)}
+    found = bfno.odeint(coupled, y0, t, method="scipy_solver", **tolerances)
+    expected = torchdiffeq.odeint(coupled, y0, t)
+    torch.testing.assert_close(found[1], expected[1], rtol=0, atol=1e-5)
+
+
+@pytest.mark.filterwarnings("ignore:Functional iteration", "ignore:the corrections of an implicit")
+@pytest.mark.parametrize("max_order", [5, 8, 12])
+@pytest.mark.parametrize(("step", "tolerance"), [(0.1, 1e-3), (0.05, 1e-5)])
+def test_corrections_that_do_not_settle_lower_the_order_as_in_torchdiffeq(
+    step, tolerance, max_order
+):
+    results = []
+    for library in (bfno, torchdiffeq):
+        field = lambda t, y: 8j * y * (1 + 0.5 * torch.sin(5 * t))  # noqa: E731
+        y0, t = torch.tensor([1.0 + 0j, 0.3 - 1j]), torch.tensor([0.0, 1.0])
+        options = {"step_size": step, "max_order": max_order}
+        # So that some steps settle and others do not.
+        tolerances = {"rtol": tolerance, "atol": tolerance}
+        results.append(
+            library.odeint(field, y0, t, method="implicit_adams", options=options, **tolerances)
+        )
+    torch.testing.assert_close(*results, rtol=1e-11, atol=1e-11)
+
+
+def test_tolerances_of_components_leave_the_backward_solve_their_smallest():
+    # torchdiffeq's own backward solve has other components, and fails.
+    y0, t = (torch.ones(2, requires_grad=True), torch.ones(3)), torch.tensor([0.0, 1.0])
+    tolerances: dict[str, Any] = {"rtol": (1e-3, 1e-6), "atol": (1e-2, 1e-7)}
+    backward: list[dict[str, Any]] = [
+        {}, {"adjoint_rtol": 1e-6, "adjoint_atol": 1e-7}, {"adjoint_rtol": (1e-6, 1.0)}
+    ]  # fmt: skip
+    direct, gradients = torchdiffeq.odeint(coupled, y0, t, **tolerances), []
+    for given in backward:
+        ys = bfno.odeint_adjoint(coupled, y0, t, adjoint_params=(), **tolerances, **given)
+        gradients.append(torch.autograd.grad(ys[0][-1].sum(), y0[0])[0])
+        for one, other in zip(ys, direct, strict=True):
+            torch.testing.assert_close(one, other, rtol=0, atol=1e-12)
+    torch.testing.assert_close(gradients[0], torch.exp(-torch.ones(2)), rtol=0, atol=1e-5)
+    assert torch.equal(gradients[0], gradients[1])
+    assert torch.equal(gradients[0], gradients[2])
+
+
+# Options that torchdiffeq takes, with and without a warning, and what they do.
+ACCEPTED = [
+    ("scipy_solver", {"eps": 1e-3, "grid_points": torch.tensor([0.5])}, None),
+    ("dopri5", {"eps": 1e-3}, "eps"),
+    ("rk4", {"eps": 1e-3}, "eps"),
+    ("implicit_adams", {"implicit": False}, None),
+    ("implicit_adams", {"implicit": True, "max_order": 5.0}, None),
+    ("explicit_adams", {"max_order": 3}, "max_order is below 4"),
+    ("rk4", {"step_size": None, "grid_constructor": None}, None),
+    ("rk4", {"step_size": torch.tensor([0.1])}, None),
+    ("dopri5", {"first_step": None, "step_t": None, "jump_t": None}, None),
+    ("dopri5", {"step_t": torch.tensor(0.4), "max_num_steps": torch.tensor(50)}, None),
+    ("dopri5", {"safety": 0.8, "ifactor": 5, "dfactor": torch.tensor(0.3)}, None),
+]
+
+
+@pytest.mark.parametrize(("method", "options", "warning"), ACCEPTED)
+def test_every_option_of_torchdiffeq_is_taken(method, options, warning):
+    results = []
+    for library in (bfno, torchdiffeq):
+        t, loose = torch.linspace(0.0, 1.0, 6), {"rtol": 1e-2, "atol": 1e-2}
+        with contextlib.ExitStack() as stack:
+            if warning is not None:
+                stack.enter_context(pytest.warns(UserWarning, match=warning))
+            results.append(
+                library.odeint(
+                    lambda t, y: -(y**2), torch.ones(2), t, method=method, options=options, **loose
+                )
+            )
+    torch.testing.assert_close(*results, rtol=0, atol=1e-12)
+
+
+def test_an_event_may_start_at_a_number():
+    for library, start in (
+        (torchdiffeq, torch.tensor(0.5)),
+        (bfno, 0.5),
+        (bfno, torch.tensor([0.5])),
+    ):
+        time, ys = library.odeint_event(
+            lambda t, y: -torch.ones_like(y), torch.ones(1), start, event_fn=lambda t, y: y[0]
+        )
+        assert time.item() == pytest.approx(1.5)
+        assert ys.shape == (2, 1)
+    assert bfno.odeint_dense(lambda t, y: -y, torch.ones(1), 0, 1.0)(0.5).item() == pytest.approx(
+        0.60653, abs=1e-5
+    )

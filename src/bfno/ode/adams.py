@@ -36,15 +36,15 @@ class AdamsMethod:
         max_order: Highest order that is used.
         max_iterations: Most corrections a step.
         rtol: Corrections stop when they change the step by less than this share of it,
-        atol: or by less than this.
+        atol: or by less than this; numbers, or tensors that broadcast to the state.
         cubic: Whether output between grid points is cubic instead of linear.
     """
 
     implicit: bool
     max_order: int = 12
     max_iterations: int = 4
-    rtol: float = 1e-7
-    atol: float = 1e-9
+    rtol: Tensor | float = 1e-7
+    atol: Tensor | float = 1e-9
     cubic: bool = False
 
     def __post_init__(self) -> None:
@@ -133,6 +133,9 @@ class AdamsStepper(Stepper):
             "take smaller steps",
             stacklevel=2,
         )
+        # The oldest slope has misled this step, and is forgotten: the next one has no higher order.
+        # So it is in torchdiffeq.
+        self._history.pop()
         return change
 
     @torch.no_grad()

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch._C._functorch import is_legacy_batchedtensor
 from torch.autograd import forward_ad
 
 from bfno.ode.adams import AdamsMethod
 from bfno.ode.control import Norm, largest, root_mean_square
 from bfno.ode.dependencies import Dependencies, mark
-from bfno.ode.evaluate import TrackingEvaluator, borrows_parameters, is_transformed
+from bfno.ode.evaluate import Field, TrackingEvaluator, borrows_parameters, is_transformed
 from bfno.ode.integrate import Plan, Watcher
 from bfno.ode.problem import Problem
 from bfno.ode.replay import NOT_REPEATABLE, Replayer, address
@@ -36,8 +37,8 @@ class AdjointSettings:
         parameters: The only tensors that get gradients, or None to find all that the field uses.
         further: Tensors that the field may use, though perhaps not at the start.
         zero_unused: Whether tensors that the field did not use get gradients of zero, not None.
-        with_times: Whether the adjoint of time is solved for, and its error counted, even if no
-            requested time needs a gradient.
+        with_times: Whether the adjoint of time is solved for, and its error counted, for the first
+            requested time; if not, its gradient follows from the field there.
         watcher: Makes what is told of every backward step, given how the adjoint's state is packed.
     """
 
@@ -93,58 +94,84 @@ def _refuse_unseen() -> None:
 
 
 class _Witness:
-    """Evaluates the field at the start, finds what it depends on, and can tell if it changed."""
+    """Evaluates the field at both ends, finds what it depends on, and can tell if it changed."""
 
     def __init__(
         self, problem: Problem, y0: Tensor, times: Tensor, settings: AdjointSettings
     ) -> None:
-        self._problem = problem
+        self._problem, self._kind = problem, real_dtype(y0.dtype)
         self._replayer = Replayer(y0, problem.stats)
-        self._t, self._y = times.detach()[0].to(real_dtype(y0.dtype)), y0.detach()
-        before = self.surroundings.random_state()
-        self.dependencies: Dependencies | None = None
-        self.slope: Tensor | None = None
-        if settings.parameters is not None:
-            self._note(tuple(one for one in settings.parameters if one.requires_grad))
-            return
-        evaluate = TrackingEvaluator(problem.field, self._y)
-        self.dependencies = Dependencies(evaluate, self._t, self._y, settings.further)
-        if self.surroundings.random_state() is not before:
-            raise GradientError(
-                "gradient='adjoint' needs a field without random numbers, and this one draws some "
-                "(is dropout in training mode?); use gradient='checkpoint', or call .eval()"
-            )
+        self._random = self.surroundings.random_state()
+        start = times.detach()[0].to(self._kind), y0.detach()
+        evaluate = TrackingEvaluator(problem.field, y0.detach())
+        given = settings.parameters
+        further = settings.further if given is None else given
+        self.dependencies = Dependencies(evaluate, *start, further, only=given is not None)
+        self._refuse_random_numbers()
         self.slope = self.dependencies.slope
         problem.stats.forward_evaluations += 1
-        self._note(self.dependencies.tensors)
-        self._checksum = self._replayer.checksum(self.slope)
-        self._random = before
-
-    def _note(self, tensors: tuple[Tensor, ...]) -> None:
-        self.tensors = tensors
-        self._addresses = [address(one) for one in tensors]
+        self.tensors = self.dependencies.tensors
+        self._addresses = [address(one) for one in self.tensors]
+        self._seen = [(*start, self._replayer.checksum(self.slope))]
 
     @property
     def surroundings(self) -> Any:
         return self._replayer.surroundings
 
+    def solve(self, y0: Tensor, times: Tensor) -> Tensor:
+        """Solve forward, and note one more evaluation, for a change may hide at the start."""
+        problem, noted = self._problem, _Noted(self._problem.field, self._replayer)
+        if problem.compile:  # whose field must stay the same object, and is called by no one here
+            ys = problem.states(y0, times, self.slope)
+            problem.stats.forward_evaluations += 1
+            noted(times[-1].to(self._kind), ys[-1].clone())
+        else:
+            watched = replace(problem, field=noted)
+            ys = watched.states(y0, times, self.slope)
+            problem.status, problem.reached = watched.status, watched.reached
+        self._refuse_random_numbers()
+        self._seen += noted.seen
+        return ys
+
     def refuse_change(self) -> None:
-        """Refuse a field that no longer gives what it gave at the start."""
+        """Refuse a field that no longer gives what it gave in the solve."""
         for tensor, before in zip(self.tensors, self._addresses, strict=True):
             if address(tensor) != before:
                 raise GradientError(
                     f"the data of a tensor of shape {tuple(tensor.shape)} that the field uses was "
                     "replaced before the backward pass; call backward() first, or solve again"
                 )
-        if self.dependencies is None:
-            return
-        since, y = mark(), self._y.detach().requires_grad_()
-        with torch.enable_grad():
-            slope = self._problem.field(self._t, y)
-        self._problem.stats.backward_evaluations += 1
-        if not self._replayer.is_same(self._checksum, slope):
-            raise GradientError(NOT_REPEATABLE)
-        self.dependencies.refuse_others(slope, since, (y,))
+        since = mark()
+        for time, y, checksum in self._seen:
+            y = y.detach().requires_grad_()
+            with torch.enable_grad():
+                slope = self._problem.field(time, y)
+            self._problem.stats.backward_evaluations += 1
+            if not self._replayer.is_same(checksum, slope):
+                raise GradientError(NOT_REPEATABLE)
+            self.dependencies.refuse_others(slope, since, (y,))
+
+    def _refuse_random_numbers(self) -> None:
+        if self.surroundings.random_state() is not self._random:
+            raise GradientError(
+                "gradient='adjoint' needs a field without random numbers, and this one draws some "
+                "(is dropout in training mode?); use gradient='checkpoint', or call .eval()"
+            )
+
+
+class _Noted:
+    """A field that notes one of its first few calls: where it was made, and a checksum of it."""
+
+    def __init__(self, field: Field, replayer: Replayer) -> None:
+        self._field, self._replayer, self._calls = field, replayer, 0
+        self.seen: list[tuple[Tensor, Tensor, Tensor]] = []
+
+    def __call__(self, t: Tensor, y: Tensor) -> Tensor:
+        slope = self._field(t, y)
+        self._calls += 1
+        if self._calls <= 5 and isinstance(slope, Tensor):  # inside the first step, or at its end
+            self.seen = [(t.detach(), y.detach(), self._replayer.checksum(slope))]
+        return slope
 
 
 class _Adjoint(torch.autograd.Function):
@@ -159,7 +186,7 @@ class _Adjoint(torch.autograd.Function):
         *tensors: Tensor,
     ) -> Tensor:
         with torch.no_grad():
-            ys = problem.states(y0.detach(), times.detach(), witness.slope)
+            ys = witness.solve(y0.detach(), times.detach())
         ctx.problem, ctx.settings, ctx.witness = problem, settings, witness
         # Callers of torchdiffeq look the norm up here, and may replace it.
         ctx.adjoint_options = {"norm": settings.norm}
@@ -169,6 +196,11 @@ class _Adjoint(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        if is_transformed() or is_legacy_batchedtensor(gradients[0]):
+            raise GradientError(
+                "a solve with gradient='adjoint' cannot be differentiated under torch.func or with "
+                "is_grads_batched=True; use gradient='checkpoint' or 'direct'"
+            )
         if torch.is_grad_enabled():
             # Autograd is on in a backward pass only if its result is to be differentiated again.
             raise GradientError(
@@ -196,7 +228,11 @@ class _Adjoint(torch.autograd.Function):
 
 @contextlib.contextmanager
 def _without_hooks(tensors: Sequence[Tensor]) -> Iterator[None]:
-    """Take hooks off tensors for a while: they wait for whole gradients, not for parts of them."""
+    """Take hooks off tensors for a while: they wait for whole gradients, not for parts of them.
+
+    The same goes for gradients that tensors retain.
+    """
+    retained = [(tensor, tensor.grad) for tensor in tensors if tensor.retains_grad]
     found = [hooks for tensor in tensors if (hooks := tensor._backward_hooks)]
     kept = [dict(hooks) for hooks in found]
     for hooks in found:
@@ -206,6 +242,8 @@ def _without_hooks(tensors: Sequence[Tensor]) -> Iterator[None]:
     finally:
         for hooks, items in zip(found, kept, strict=True):
             hooks.update(items)
+        for tensor, gradient in retained:
+            tensor.grad = gradient
 
 
 class _AdjointSystem:
@@ -214,8 +252,7 @@ class _AdjointSystem:
     def __init__(self, ctx: Any, y0: Tensor, tensors: list[Tensor]) -> None:
         self._problem, self._dependencies = ctx.problem, ctx.witness.dependencies
         self._settings, self._norm = ctx.settings, ctx.adjoint_options["norm"]
-        self._wants_times = ctx.wants_times
-        self._with_times = ctx.wants_times or ctx.settings.with_times
+        self._wants_times, self._with_times = ctx.wants_times, ctx.settings.with_times
         self._tensors = tuple(tensors)
         self._zero = torch.zeros((), dtype=real_dtype(y0.dtype), device=y0.device)
         self._packing = Packing((self._zero, y0, y0, *tensors))
@@ -231,21 +268,26 @@ class _AdjointSystem:
         state = (self._zero, ys[-1], gradient[-1], *zeros)
         for index in reversed(range(1, len(times))):
             if self._wants_times:
-                moved[index] = self._end_time_gradient(times[index], ys[index], gradient[index])
+                moved[index] = self._time_gradient(times[index], ys[index], gradient[index])
                 state = (state[0] - moved[index].to(self._zero.dtype), *state[1:])
             interval = times[[index, index - 1]]
             state = self._integrate(state, interval)
+            if index == 1 and self._wants_times:
+                moved[0] = state[0] if self._with_times else self._start_gradient(times, ys, state)
             # The forward pass knows the state better than the backward solve does.
             state = (state[0], ys[index - 1], state[2] + gradient[index - 1], *state[3:])
-        moved[0] = state[0]
         return state[2], moved, state[3:]
 
-    def _end_time_gradient(self, time: Tensor, y: Tensor, gradient: Tensor) -> Tensor:
+    def _time_gradient(self, time: Tensor, y: Tensor, gradient: Tensor) -> Tensor:
         """How the loss changes when one requested time moves and the path does not."""
         self._problem.stats.backward_evaluations += 1
         with torch.no_grad():
             slope = self._problem.field(time.to(self._zero.dtype), y)
         return (slope * gradient.conj()).sum().real.to(time.dtype)
+
+    def _start_gradient(self, times: Tensor, ys: Tensor, state: tuple[Tensor, ...]) -> Tensor:
+        """The same for the first time; an integral of ∂f/∂t would not see where the field jumps."""
+        return -self._time_gradient(times[0], ys[0], state[2])
 
     def _integrate(self, state: tuple[Tensor, ...], interval: Tensor) -> tuple[Tensor, ...]:
         """Solve backward over one interval between requested times."""
@@ -284,11 +326,6 @@ class _AdjointSystem:
     def _pull_back(
         self, slope: Tensor, inputs: tuple[Tensor, ...], cotangent: Tensor
     ) -> list[Tensor | None]:
-        cotangent = cotangent.to(slope.dtype)  # which autocast may have narrowed
-        if self._dependencies is not None:
-            self._dependencies.refuse_others(slope, self._since, inputs)
-            return self._dependencies.pull_back(slope, inputs, cotangent)
-        wanted = (*inputs, *self._tensors)
-        if not slope.requires_grad:
-            return [None] * len(wanted)
-        return list(torch.autograd.grad(slope, wanted, cotangent, allow_unused=True))
+        self._dependencies.refuse_others(slope, self._since, inputs)
+        # Autocast may have narrowed the slope.
+        return self._dependencies.pull_back(slope, inputs, cotangent.to(slope.dtype))

@@ -7,11 +7,15 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor, nn
 
+from bfno.ode.inputs import check_use, read_tolerances, shown
 from bfno.ode.solution import Solution, Stats
 from bfno.ode.solve import GRADIENTS, read_options, solve
 from bfno.ode.tableaus import Tableau, find_method
 
 __all__ = ["Dynamics", "NeuralODE", "solver_settings"]
+
+
+_PARTS = ("interval", "initial", "read_out")
 
 
 class Dynamics(Protocol):
@@ -44,11 +48,14 @@ def solver_settings(method: str | Tableau, gradient: str, **options: Any) -> dic
         ValueError: If there is no such method, gradient or option.
     """
     find_method(method)
-    tolerances = ("rtol", "atol")
-    read_options({name: value for name, value in options.items() if name not in tolerances})
     if gradient not in GRADIENTS:
         raise ValueError(f"gradient must be one of {', '.join(GRADIENTS)}, got {gradient!r}")
-    return {"method": method, "gradient": gradient, **options}
+    rtol, atol = read_tolerances(options.pop("rtol", 1e-4), options.pop("atol", 1e-6))
+    read = read_options(options)
+    check_use(read, gradient, (rtol, atol))
+    # As they were read: parameters from a generator can be had only once.
+    kept = {name: getattr(read, name) for name in options}
+    return {"method": method, "gradient": gradient, "rtol": rtol, "atol": atol, **kept}
 
 
 class NeuralODE(nn.Module):
@@ -84,6 +91,11 @@ class NeuralODE(nn.Module):
         **options: Any,
     ) -> None:
         super().__init__()
+        if not callable(dynamics) or not all(hasattr(dynamics, name) for name in _PARTS):
+            raise ValueError(
+                f"dynamics must be a module that has {', '.join(_PARTS)}, got {shown(dynamics)}; "
+                "make one of a field with FirstOrder(field)"
+            )
         self.dynamics: Any = dynamics
         tolerances = {"rtol": rtol, "atol": atol}
         self.settings = solver_settings(method, gradient, **tolerances, **options)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
+import platform
 from collections.abc import Callable
 from typing import Any
 
@@ -111,4 +112,15 @@ def _compiled_step(field: Field, tableau: Tableau, *, full: bool) -> Callable[..
         squares = (sums.error() / scale).detach().square().sum()
         return end, sums.slopes[-1], squares, tuple(sums.slopes[1:]) if full else ()
 
-    return torch.compile(step, dynamic=False)
+    return torch.compile(step, dynamic=False, options={"cpp.simdlen": _vector_bits()})
+
+
+def _vector_bits() -> int | None:
+    """How many bits the vectors of an Intel or AMD processor have, as far as torch uses them.
+
+    Left to itself, torch's compiler takes code from its cache on disk that was made for wider
+    vectors (ATEN_CPU_CAPABILITY changes them), and gives wrong numbers.
+    """
+    if platform.machine() not in ("x86_64", "AMD64"):
+        return None
+    return {"AVX512": 512, "AVX2": 256}.get(torch.backends.cpu.get_cpu_capability(), 1)

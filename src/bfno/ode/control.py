@@ -9,6 +9,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from bfno.ode.inputs import read_norm
+
 __all__ = ["Control", "Norm", "component_norm", "largest", "root_mean_square"]
 
 Norm = Callable[[Tensor], Tensor | float]
@@ -100,7 +102,7 @@ class Control:
 
     def _measure(self, scaled: Tensor) -> float:
         if self.norm is not None:
-            return abs(float(self.norm(scaled)))
+            return read_norm(self.norm(scaled))
         return torch.linalg.vector_norm(scaled).item() / math.sqrt(max(scaled.numel(), 1))
 
 

@@ -105,6 +105,7 @@ class Dependencies:
         t: A time.
         y: A state.
         further: Tensors that other evaluations may use.
+        only: Whether no others are looked for.
 
     Attributes:
         tensors: Parameters and other leaves, and results of earlier computations.
@@ -112,12 +113,20 @@ class Dependencies:
     """
 
     def __init__(
-        self, field: Callable[..., Tensor], t: Tensor, y: Tensor, further: Iterable[Tensor] = ()
+        self,
+        field: Callable[..., Tensor],
+        t: Tensor,
+        y: Tensor,
+        further: Iterable[Tensor] = (),
+        *,
+        only: bool = False,
     ) -> None:
         since, t, y = mark(), t.detach(), y.detach().requires_grad_()
         slope = field(t, y)
         known = {_edge(tensor): tensor for tensor in further if tensor.requires_grad}
-        missing = _outward(slope, since, known) - known.keys() - {_edge(y)}
+        missing: set[Edge] = set()
+        if not only:
+            missing = _outward(slope, since, known) - known.keys() - {_edge(y)}
         known |= {edge: edge[0].variable for edge in missing if edge[0]._sequence_nr() == LEAF}
         missing -= known.keys()
         if missing:
@@ -126,7 +135,9 @@ class Dependencies:
         self._edges = sorted(known, key=lambda edge: -_age(edge))
         self._known = set(self._edges)
         self.tensors = tuple(known[edge] for edge in self._edges)
-        self._are_tangled = self._check_tangled()
+        self._only = only
+        # Given tensors may be those from which the field's own were computed, once for all calls.
+        self._are_tangled = only or self._check_tangled()
         self.slope = slope.detach()
 
     def refuse_others(self, slope: Tensor, since: int, inputs: Sequence[Tensor]) -> None:
@@ -137,6 +148,8 @@ class Dependencies:
             since: A mark from before it.
             inputs: Its arguments.
         """
+        if self._only:
+            return
         for node, _ in _outward(slope, since, self._known) - self._known:
             variable = getattr(node, "variable", None)
             if any(variable is one for one in inputs):

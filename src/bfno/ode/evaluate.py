@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch._C._functorch import TransformType, get_interpreter_stack
 from torch.autograd import forward_ad
 from torch.nn.utils import parametrize, stateless
 
@@ -20,6 +21,7 @@ __all__ = [
     "ReplayingEvaluator",
     "TrackingEvaluator",
     "borrows_parameters",
+    "is_mapped",
     "is_transformed",
 ]
 
@@ -36,6 +38,11 @@ def is_transformed() -> bool:
         or forward_ad._current_level >= 0
         or torch.compiler.is_compiling()
     )
+
+
+def is_mapped() -> bool:
+    """Whether `torch.func.vmap` is at work, under which no number can be looked at."""
+    return any(one.key() == TransformType.Vmap for one in get_interpreter_stack() or ())
 
 
 def borrows_parameters() -> bool:
@@ -55,13 +62,14 @@ def borrows_parameters() -> bool:
 
 
 class Evaluator:
-    """Calls a field and checks that slopes look like states."""
+    """Calls a field and checks that slopes look like states, in all tensors that there are."""
 
     def __init__(self, field: Field) -> None:
         self.field = field
 
     def __call__(self, t: Tensor, y: Tensor) -> Tensor:
-        return self.check(self.field(t, y), y)
+        # Copies: whether a field writes into its input, or into what it returned, cannot be seen.
+        return self.check(self.field(t, y.clone()), y).clone()
 
     def check(self, slope: Any, y: Tensor) -> Tensor:
         """Refuse a derivative that does not look like the state."""
@@ -104,7 +112,9 @@ class TrackingEvaluator(Evaluator):
         if type(slope) is not Tensor or slope.shape != y.shape or slope.dtype != y.dtype:
             slope = self.check(slope, y)
         self._address = address(slope)
-        return slope.clone() if self._address == before or slope._is_view() else slope
+        # A third reference, besides this one and the question itself, is the field's own.
+        is_shared = self._address == before or slope._is_view() or sys.getrefcount(slope) > 2
+        return slope.clone() if is_shared else slope
 
     def _call_carefully(self, t: Tensor, y: Tensor) -> Tensor:
         """The first call, and calls in inference mode, whose tensors do not count their changes."""

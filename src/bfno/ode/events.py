@@ -57,9 +57,11 @@ class EventOutputs(SharedOutputs):
         """The event's value at the start, refused if it is not what it should be."""
         kind = {"dtype": real_dtype(y.dtype), "device": y.device}
         value = event(torch.tensor(self.times[0], **kind), y)
-        if not isinstance(value, Tensor) or value.is_complex():
+        if not isinstance(value, Tensor) or not value.is_floating_point():
             got = value.dtype if isinstance(value, Tensor) else type(value).__name__
             raise ValueError(f"the event must return a tensor of real numbers, got {got}")
+        if bool(value.isnan().any()):
+            raise ValueError("the event must return a number at the start, got not-a-number")
         if value.shape not in ((), y.shape[:1]):
             raise ValueError(
                 "the event must return one value, or one per sample of the state, got shape "
@@ -250,7 +252,7 @@ class EventFinder:
 def at_event(
     field: Callable[..., Tensor], event: Event, time: Tensor, y: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """Time and state of an event, differentiable with respect to what made the state.
+    """Time and state of an event, differentiable, twice if need be, with respect to all they need.
 
     The time moves so that the event function stays zero, by the implicit function theorem, and the
     state moves along the field with it.
@@ -263,6 +265,28 @@ def at_event(
     """
     if not torch.is_grad_enabled():
         return time, y
+    kind, rate = real_dtype(y.dtype), _rate_of_change(field, event, time, y)
+    if rate is None or float(rate) == 0:
+        return time, y
+
+    def later(delay: Tensor) -> tuple[Tensor, Tensor]:
+        # The midpoint method is right up to second derivatives in the delay.
+        middle = y + field(time.to(kind), y) * (delay / 2)
+        return time + delay, y + field((time + delay / 2).to(kind), middle) * delay
+
+    delay, moment, state = torch.zeros_like(time), time, y
+    # Newton's method moves nothing but derivatives, those of one more order with every step.
+    for _ in range(2):
+        value = event(moment.to(kind), state)
+        delay = delay - ((value - value.detach()) / rate).to(time.dtype)
+        moment, state = later(delay)
+    return moment, state
+
+
+def _rate_of_change(
+    field: Callable[..., Tensor], event: Event, time: Tensor, y: Tensor
+) -> Tensor | None:
+    """How fast an event function changes along the field; None if it tells nothing of that."""
     kind = real_dtype(y.dtype)
     with torch.no_grad():
         slope = field(time.to(kind), y.detach())
@@ -270,13 +294,7 @@ def at_event(
         instant, state = time.detach().requires_grad_(), y.detach().requires_grad_()
         value = event(instant.to(kind), state)
     if not value.requires_grad:
-        return time, y
+        return None
     by_time, by_state = torch.autograd.grad(value, (instant, state), allow_unused=True)
     rate = torch.zeros_like(value) if by_time is None else by_time.to(value.dtype)
-    if by_state is not None:
-        rate = rate + (by_state.conj() * slope).sum().real
-    if float(rate) == 0:
-        return time, y
-    moved = event(time.to(kind), y)  # with a graph to the state and to the event's own parameters
-    delay = -(moved - moved.detach()) / rate  # zero, but for its derivative
-    return time + delay.to(time.dtype), y + slope * delay
+    return rate.detach() if by_state is None else rate + (by_state.conj() * slope).sum().real

@@ -2,20 +2,44 @@
 
 from __future__ import annotations
 
+import difflib
 import math
+import numbers
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
-__all__ = ["check_inputs", "check_state", "check_times", "check_tolerances"]
+from bfno.ode.tableaus import find_method
+
+__all__ = [
+    "check_function",
+    "check_inputs",
+    "check_state",
+    "check_times",
+    "check_use",
+    "read_count",
+    "read_moments",
+    "read_norm",
+    "read_number",
+    "read_parameters",
+    "read_settings",
+    "read_tolerances",
+    "refuse_unknown",
+    "shown",
+]
+
+_ADJOINT_OPTIONS = ("method", "rtol", "atol", "step", "seminorm")
 
 
-def check_inputs(y0: Any, ts: Any, rtol: Any, atol: Any) -> None:
-    """Refuse states, times and tolerances that cannot be solved for."""
+# States and times
+
+
+def check_inputs(y0: Any, ts: Any) -> None:
+    """Refuse states and times that cannot be solved for."""
     check_state(y0)
-    check_tolerances(rtol, atol)
     _check_real("ts", ts)
     if ts.dim() not in (1, 2) or ts.shape[-1] < 2:
         raise ValueError(
@@ -52,25 +76,28 @@ def check_state(y0: Any) -> None:
                 f"y0 must hold real floating-point or complex numbers, got {part.dtype}; convert "
                 "it, for example with y0.float()"
             )
-
-
-def check_tolerances(rtol: Any, atol: Any) -> None:
-    """Refuse tolerances that are not finite and non-negative, or all zero."""
-    for name, value in (("rtol", rtol), ("atol", atol)):
-        if isinstance(value, Tensor):
-            valid = bool((torch.isfinite(value) & (value >= 0)).all())
-        else:
-            valid = isinstance(value, (int, float)) and math.isfinite(value) and value >= 0
-        if not valid:
-            raise ValueError(f"{name} must be a finite number, zero or more, got {value!r}")
-    if not bool((torch.as_tensor(rtol) + torch.as_tensor(atol) > 0).all()):
-        raise ValueError("rtol and atol must not both be zero: no step could be exact enough")
+        _check_dense("y0", part)
 
 
 def _check_real(name: str, value: Any) -> None:
     if not isinstance(value, Tensor) or not value.is_floating_point():
         kind = value.dtype if isinstance(value, Tensor) else type(value).__name__
         raise ValueError(f"{name} must be a tensor of real numbers, got {kind}")
+    _check_dense(name, value)
+
+
+def _check_dense(name: str, value: Tensor) -> None:
+    """Refuse tensors without numbers, or whose numbers do not fill a box."""
+    if value.is_meta:
+        raise ValueError(
+            f"{name} must hold numbers, got a tensor on the meta device; create it on another one"
+        )
+    if value.is_nested:
+        raise ValueError(
+            f"{name} must have one shape, got a nested tensor; pass a tuple of its parts"
+        )
+    if value.layout is not torch.strided:
+        raise ValueError(f"{name} must be dense, got {value.layout}; call .to_dense()")
 
 
 def _check_monotonic(name: str, ts: Tensor) -> None:
@@ -96,3 +123,253 @@ def _check_rows(y0: Any, ts: Tensor) -> None:
     if len(turned):
         row = int(turned[0])
         raise ValueError(f"every row of ts must be monotonic, got ts[{row}]={ts[row].tolist()[:8]}")
+
+
+# Tolerances
+
+
+def read_tolerances(rtol: Any, atol: Any, y0: Any = None, *, prefix: str = "") -> tuple[Any, Any]:
+    """Tolerances as numbers, or tensors that broadcast to a state.
+
+    Args:
+        rtol: The relative one.
+        atol: The absolute one.
+        y0: The state, if it is known yet.
+        prefix: What their names begin with.
+    """
+    relative, absolute = (
+        _read_tolerance(prefix + name, value, y0)
+        for name, value in (("rtol", rtol), ("atol", atol))
+    )
+    if y0 is None and (isinstance(relative, Tensor) or isinstance(absolute, Tensor)):
+        return relative, absolute  # whose shapes may not fit each other
+    total = relative + absolute
+    if not (bool((total > 0).all()) if isinstance(total, Tensor) else total > 0):
+        raise ValueError(
+            f"{prefix}rtol and {prefix}atol must not both be zero: no step could be exact enough"
+        )
+    return relative, absolute
+
+
+def _read_tolerance(name: str, value: Any, y0: Any) -> Tensor | float:
+    if isinstance(value, Tensor):
+        real = value.is_floating_point() and not value.is_meta and not value.requires_grad
+        if real and bool((torch.isfinite(value) & (value >= 0)).all()):
+            _check_fit(name, value, y0)
+            return value
+    elif _is_number(value) and math.isfinite(value) and value >= 0:
+        return float(value)
+    raise ValueError(f"{name} must be a finite number, zero or more, got {shown(value)}")
+
+
+def _check_fit(name: str, value: Tensor, y0: Any) -> None:
+    """Refuse a tolerance that does not broadcast to the state."""
+    if y0 is None or value.dim() == 0:
+        return
+    if not isinstance(y0, Tensor):
+        raise ValueError(
+            f"{name} must be one number where y0 is not one tensor, got shape {tuple(value.shape)}"
+        )
+    sizes = zip(reversed(value.shape), reversed(y0.shape), strict=False)
+    if value.dim() > y0.dim() or any(own not in (1, whole) for own, whole in sizes):
+        raise ValueError(
+            f"{name} must be a number or broadcast to the state's shape {tuple(y0.shape)}, got "
+            f"shape {tuple(value.shape)}"
+        )
+
+
+# Numbers and functions
+
+
+def read_number(name: str, value: Any, *, zero: bool = False) -> float:
+    """A positive number, or zero if that is allowed; also NumPy's, and a tensor's only one."""
+    kind = type(value)
+    if not (kind is float or kind is int):
+        if isinstance(value, Tensor) and value.numel() == 1 and not value.is_meta:
+            value = value.item()
+        if not _is_number(value):
+            raise ValueError(f"{name} must be a number, got {shown(value)}")
+        value = float(value)
+    if not (value > 0 or (zero and value == 0)):
+        rule = "zero or more" if zero else "positive"
+        raise ValueError(f"{name} must be {rule}, got {value}")
+    return value
+
+
+def read_norm(value: Any) -> float:
+    """What a norm returned, as a number."""
+    if isinstance(value, Tensor) and value.numel() == 1:
+        return abs(value.item())
+    if not _is_number(value):
+        raise ValueError(f"norm must return one number, got {shown(value)}")
+    return abs(float(value))
+
+
+def read_count(name: str, value: Any) -> int | float:
+    """A positive whole number; infinity is one."""
+    count = read_number(name, value)
+    if count % 1 > 0:
+        raise ValueError(f"{name} must be a whole number, got {value}")
+    return count if math.isinf(count) else int(count)
+
+
+def read_moments(name: str, value: Any) -> tuple[float, ...]:
+    """Some times as numbers, given in a tuple, a list, a tensor or any other collection."""
+    if isinstance(value, Tensor):
+        value = value.reshape(-1)
+    try:
+        moments = tuple(map(float, value))
+    except (TypeError, ValueError, RuntimeError):  # no collection, no numbers, or a meta tensor
+        moments = (math.nan,)
+    if isinstance(value, str) or any(map(math.isnan, moments)):
+        raise ValueError(f"{name} must hold times, as in {name}=(0.5,), got {shown(value)}")
+    return moments
+
+
+def read_parameters(name: str, value: Any) -> tuple[Tensor, ...] | None:
+    """Tensors, each of them once, from any collection; None is none given."""
+    if value is None:
+        return None
+    if isinstance(value, (str, Tensor)) or not isinstance(value, Iterable):
+        raise ValueError(
+            f"{name} must be a collection of tensors, as in {name}=(weight,), got {shown(value)}"
+        )
+    found = tuple(value)
+    for one in found:
+        if not isinstance(one, Tensor):
+            raise ValueError(f"{name} must hold tensors, got {shown(one)}")
+    return tuple({id(one): one for one in found}.values())
+
+
+def check_function(name: str, value: Any, arguments: str = "time and state") -> None:
+    """Refuse what cannot be called."""
+    if not callable(value):
+        raise ValueError(
+            f"{name} must be a function of {arguments}, or a module, got {shown(value)}"
+        )
+
+
+def refuse_unknown(kind: str, given: Mapping[str, Any], known: Sequence[str]) -> None:
+    """Refuse names that do not exist, with the nearest one that does."""
+    for name in given:
+        if name not in known:
+            near = difflib.get_close_matches(str(name), known, n=1)
+            hint = f"did you mean {near[0]}?" if near else f"known are {', '.join(known)}"
+            raise ValueError(f"{kind} {name!r} does not exist; {hint}")
+
+
+def shown(value: Any) -> str:
+    """A value in one short line."""
+    if isinstance(value, Tensor) and (value.is_meta or value.numel() != 1):
+        return f"a tensor of shape {tuple(value.shape)}"
+    text = " ".join(repr(value).split())
+    return text if len(text) <= 60 else type(value).__name__
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, numbers.Real) and not isinstance(value, bool)
+
+
+# Options
+
+
+def read_settings(options: Any) -> dict[str, Any]:
+    """The options of `solve` that have a rule or more than one form, in the form that is used."""
+    found: dict[str, Any] = {"max_steps": read_count("max_steps", options.max_steps)}
+    for name in ("step", "first_step"):
+        if getattr(options, name) is not None:
+            found[name] = read_number(name, getattr(options, name))
+    found["max_step"] = read_number("max_step", options.max_step)
+    found["min_step"] = read_number("min_step", options.min_step, zero=True)
+    if found["min_step"] > found["max_step"]:
+        raise ValueError(
+            f"min_step must lie between 0 and max_step={options.max_step}, got {options.min_step}"
+        )
+    for name, arguments in _FUNCTIONS.items():
+        if getattr(options, name) is not None:
+            check_function(name, getattr(options, name), arguments)
+    if not isinstance(options.args, (tuple, list)):
+        got = shown(options.args)
+        raise ValueError(f"args must be a tuple, as in args=(rate,), got {got}")
+    for name in ("jumps", "stops"):
+        found[name] = read_moments(name, getattr(options, name))
+    found["ignore"] = _read_ignored(options.ignore, options.norm)
+    if options.adjoint is not None:
+        found["adjoint"] = _read_adjoint(options.adjoint)
+    found["parameters"] = read_parameters("parameters", options.parameters)
+    return found
+
+
+_FUNCTIONS = {
+    "norm": "a state",
+    "event": "time and state",
+    "on_step": "time, state and statistics",
+}
+
+
+def _read_ignored(places: Any, norm: Any) -> tuple[int, ...]:
+    if not isinstance(places, (tuple, list)) or not all(
+        isinstance(one, numbers.Integral) and not isinstance(one, bool) for one in places
+    ):
+        raise ValueError(
+            f"ignore must hold places of components, as in ignore=(1,), got {shown(places)}"
+        )
+    if places and norm is not None:
+        raise ValueError(
+            "ignore and norm exclude each other, for the norm itself can leave components out; "
+            f"pass one of them, got ignore={shown(places)}"
+        )
+    return tuple(int(one) for one in places)
+
+
+def _read_adjoint(given: Any) -> dict[str, Any]:
+    if not isinstance(given, Mapping):
+        raise ValueError(
+            "adjoint must be a dict of settings, as in adjoint={'rtol': 1e-5}, got "
+            f"{shown(given)}"
+        )
+    refuse_unknown("adjoint option", given, _ADJOINT_OPTIONS)
+    found = dict(given)
+    for name in ("rtol", "atol"):
+        if name in found:
+            found[name] = _read_tolerance(f"adjoint {name}", found[name], None)
+    if found.get("step") is not None:
+        found["step"] = read_number("adjoint step", found["step"])
+    if "method" in found:
+        find_method(found["method"])
+    return found
+
+
+def check_use(options: Any, gradient: str, tolerances: tuple[Any, Any], y0: Any = None) -> None:
+    """Refuse options that a gradient or a state cannot make anything of.
+
+    Args:
+        options: Options of `solve`.
+        gradient: One of its gradients.
+        tolerances: The relative and the absolute one.
+        y0: The state, if it is known yet.
+    """
+    if gradient == "adjoint":
+        _check_backward(options.adjoint or {}, *tolerances)
+    else:
+        for name in ("adjoint", "parameters"):
+            if getattr(options, name) is not None:
+                raise ValueError(f"{name} needs gradient='adjoint', got gradient={gradient!r}")
+    if options.ignore and y0 is not None:
+        count = 0 if isinstance(y0, Tensor) else len(tree_leaves(y0))
+        wrong = [place for place in options.ignore if not 0 <= place < count]
+        if wrong:
+            rule = f"lie between 0 and {count - 1}" if count else "be empty where y0 is one tensor"
+            raise ValueError(f"ignore must {rule}, got {wrong[0]}")
+
+
+def _check_backward(adjoint: Mapping[str, Any], rtol: Any, atol: Any) -> None:
+    """Refuse tolerances of single elements for the adjoint equation, whose state is another."""
+    values = {"rtol": rtol, "atol": atol, **adjoint}
+    for name in ("rtol", "atol"):
+        if isinstance(values[name], Tensor) and values[name].dim():
+            raise ValueError(
+                f"gradient='adjoint' needs one number as {name} of its backward solve, got shape "
+                f"{tuple(values[name].shape)}; pass adjoint={{'{name}': 1e-5}}"
+            )
+    read_tolerances(values["rtol"], values["atol"], prefix="adjoint ")

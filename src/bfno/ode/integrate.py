@@ -319,7 +319,7 @@ class _StopList:
             # A sliver that rounding would leave behind is taken along.
             if abs(stop.moment.value - start.value) <= abs(size) * (1 + 1e-9):
                 return stop, stop.moment
-        return None, Moment(free)
+        return None, Moment(free, start.anchor)
 
     def drop_first(self) -> None:
         self._stops.pop()

@@ -17,6 +17,7 @@ from bfno.ode.evaluate import (
     ReplayingEvaluator,
     TrackingEvaluator,
     borrows_parameters,
+    is_mapped,
     is_transformed,
 )
 from bfno.ode.integrate import (
@@ -90,6 +91,11 @@ class Problem:
         """An integration that is ready to run."""
         plan = self.plan([0.0, 1.0] if self.by_sample else times.tolist())
         kind = FixedIntegration if plan.control is None else AdaptiveIntegration
+        if plan.control is not None and is_mapped():
+            raise ValueError(
+                "adaptive steps need numbers, and torch.func.vmap has none; pass step=… for fixed "
+                "steps, or solve the whole batch at once without vmap"
+            )
         return kind(self._stepper(y0, times), plan, outputs, self.stats, self.watcher)
 
     def _stepper(self, y0: Tensor, times: Tensor) -> Stepper:

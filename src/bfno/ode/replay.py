@@ -11,6 +11,8 @@ As long as the tensors of all calls together are few, there is nothing to let go
 from __future__ import annotations
 
 import contextlib
+import threading
+import weakref
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
@@ -18,6 +20,7 @@ import torch
 from torch import Tensor
 
 from bfno.ode.solution import GradientError, Stats
+from bfno.ode.state import clock_dtype
 
 __all__ = ["NOT_REPEATABLE", "Recording", "Replayer", "Surroundings", "address"]
 
@@ -110,11 +113,19 @@ class Replayer:
         self.surroundings = Surroundings(like.device)
         self.unchanged: list[tuple[Tensor, int]] = []
         self.lasting: set[int] = set()  # their addresses, which nothing else can have meanwhile
-        self._ripples = like.new_zeros(0)
-        self.first: Recording | None = None
-        self._begun, self._free = False, KEPT_BYTES
+        self.lock = threading.RLock()  # several threads may differentiate one graph at once
+        self._is_exact = like.device.type == "cpu"
+        self._ripples = torch.zeros(0)
+        self._free = KEPT_BYTES
         self._typical: int | None = None
-        self._held: Recording | None = None
+        # The graph alone keeps calls alive: with it, their tensors go, and not some time later.
+        self._first: Callable[[], Recording | None] = _nothing
+        self._held: Callable[[], Recording | None] = _nothing
+
+    @property
+    def first(self) -> Recording | None:
+        """The first call, until the second one has been seen."""
+        return self._first()
 
     def keeps(self) -> bool:
         """Whether the next call may keep its tensors, like any other, and need not be recorded."""
@@ -137,29 +148,35 @@ class Replayer:
 
     def end(self, call: Recording) -> None:
         """Look at what the first two calls saved."""
-        if not self._begun:
-            self._begun, self.first = True, call
+        if self._typical is not None:
+            return
+        if self.first is None:
+            self._first = weakref.ref(call)
             call.detach()
-        elif self.first is not None:
-            first, second = self.first.saved, call.saved
-            sizes = {where: one.nbytes for one, _ in second if (where := address(one))}
-            # What both calls saved at one address existed before them: weights, buffers, inputs.
-            self.unchanged = [pair for pair in first if address(pair[0]) in sizes]
-            self.lasting = {address(tensor) for tensor, _ in self.unchanged}
-            for where in self.lasting:
-                del sizes[where]
-            self._typical = sum(sizes.values())
-            alike = [one.shape for one, _ in first] == [one.shape for one, _ in second]
-            if alike and self._typical > self._free:
-                self.first.saved = None
-            self._free -= self._typical
-            self.first = None
+        else:
+            self._compare(self.first, call)
+            self._first = _nothing
+
+    def _compare(self, one: Recording, other: Recording) -> None:
+        first, second = one.saved, other.saved
+        sizes = {where: tensor.nbytes for tensor, _ in second if (where := address(tensor))}
+        # What both calls saved at one address existed before them: weights, buffers, inputs.
+        self.unchanged = [pair for pair in first if address(pair[0]) in sizes]
+        self.lasting = {address(tensor) for tensor, _ in self.unchanged}
+        for where in self.lasting:
+            del sizes[where]
+        self._typical = sum(sizes.values())
+        alike = [tensor.shape for tensor, _ in first] == [tensor.shape for tensor, _ in second]
+        if alike and self._typical > self._free:
+            one.saved = None
+        self._free -= self._typical
 
     def hold(self, call: Recording | None) -> None:
         """Hold the tensors of one repeated call at a time, and let those of the last one go."""
-        if self._held is not None:
-            self._held.saved = None
-        self._held = call
+        held = self._held()
+        if held is not None:
+            held.saved = None
+        self._held = _nothing if call is None else weakref.ref(call)
 
     def is_copy(self, tensor: Tensor, where: int) -> bool:
         """Whether a tensor has the values of one that lasted at an address.
@@ -171,33 +188,53 @@ class Replayer:
 
     def checksum(self, result: Any) -> Tensor:
         """One number that tells results apart."""
-        values = (result[0] if isinstance(result, tuple) else result).detach().reshape(-1)
+        values = _values(result)
         return torch.dot(self._weights(values), values)
 
     def is_same(self, checksum: Tensor, result: Any) -> bool:
-        """Whether a result has a checksum, up to rounding."""
-        found = self.checksum(result)
-        if torch.equal(found, checksum):
+        """Whether a result has a checksum."""
+        values = _values(result)
+        weights = self._weights(values)
+        found = torch.dot(weights, values)
+        if torch.equal(found, checksum) or bool(found.isnan() & checksum.isnan()):
             return True
+        if self._is_exact:
+            return False
         # Processors of graphics may add up in another order each time.
-        values = (result[0] if isinstance(result, tuple) else result).detach().reshape(-1)
-        scale = torch.dot(self._weights(values).abs(), values.abs())
-        bound = 64 * torch.finfo(found.dtype).eps * scale.abs()
-        return bool(((found - checksum).abs() <= bound) | (found.isnan() & checksum.isnan()))
+        rounding = torch.finfo((result[0] if isinstance(result, tuple) else result).dtype).eps
+        return bool((found - checksum).abs() <= 16 * rounding * (weights * values).norm())
 
     def _weights(self, values: Tensor) -> Tensor:
         # Waves of no simple period: plain sums or norms would not see changes of fields that keep
         # their sum or their norm, as normalised ones do.
-        if self._ripples.numel() != values.numel() or self._ripples.dtype != values.dtype:
-            count = torch.arange(values.numel(), dtype=torch.float32, device=values.device)
-            self._ripples = (count + 1).cos_().to(values.dtype)
+        if self._ripples.numel() != values.numel():
+            count = torch.arange(values.numel(), dtype=values.dtype, device=values.device)
+            self._ripples = (count + 1).cos_()
         return self._ripples
+
+
+def _nothing() -> None:
+    """What a weak reference to nothing gives."""
+
+
+def _values(result: Any) -> Tensor:
+    """All numbers of a result, in double precision, where no change of one is rounded away."""
+    tensors = (
+        [one for one in result if isinstance(one, Tensor)] if type(result) is tuple else [result]
+    )
+    flat = [_as_real(one.detach()).reshape(-1) for one in tensors]
+    values = flat[0] if len(flat) == 1 else torch.cat(flat)
+    return values.to(clock_dtype(values.device))
+
+
+def _as_real(tensor: Tensor) -> Tensor:
+    return torch.view_as_real(tensor.resolve_conj()) if tensor.is_complex() else tensor
 
 
 class Recording:
     """One call of a function, and how to repeat it.
 
-    Set `result` inside to what the function returned: a tensor, or a tuple that begins with one.
+    Set `result` inside to what the function returned: a tensor, or a tuple with some.
 
     Attributes:
         result: What the function returned.
@@ -205,8 +242,8 @@ class Recording:
     """
 
     __slots__ = (
-        "_addresses", "_checksum", "_evaluations", "_function", "_hooks", "_inputs", "_random",
-        "_replayer", "_versions", "result", "saved",
+        "__weakref__", "_addresses", "_checksum", "_evaluations", "_function", "_hooks", "_inputs",
+        "_random", "_replayer", "_versions", "result", "saved",
     )  # fmt: skip
 
     def __init__(
@@ -247,10 +284,11 @@ class Recording:
 
     def unpack(self, number: int) -> Tensor:
         """Give a tensor back, after repeating the call if need be."""
-        if self.saved is None:
-            self._repeat()
-        found: Any = self.saved
-        tensor, version = found[number]
+        with self._replayer.lock:
+            if self.saved is None:
+                self._repeat()
+            found: Any = self.saved
+            tensor, version = found[number]
         if tensor._version != version:
             raise GradientError(
                 "the field, or something after it, changed a tensor in place that a gradient "

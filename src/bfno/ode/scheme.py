@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import math
+import warnings
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
@@ -14,10 +16,18 @@ from bfno.ode.adams import AdamsMethod
 from bfno.ode.adjoint import adjoint_norm
 from bfno.ode.control import Control, Norm, component_norm, root_mean_square
 from bfno.ode.evaluate import Field
-from bfno.ode.inputs import check_tolerances
+from bfno.ode.inputs import (
+    check_function,
+    read_count,
+    read_moments,
+    read_number,
+    read_tolerances,
+    refuse_unknown,
+    shown,
+)
 from bfno.ode.integrate import Plan, Stop
-from bfno.ode.solve import Options, make_plan, refuse_unknown
-from bfno.ode.state import Packing
+from bfno.ode.solve import Options, make_plan
+from bfno.ode.state import Packing, real_dtype
 from bfno.ode.step import Moment
 from bfno.ode.tableaus import Tableau, find_method
 
@@ -40,6 +50,15 @@ _ADAPTIVE_OPTIONS = (
 _FIXED_OPTIONS = ("norm", "step_size", "grid_constructor", "interp", "perturb")
 _ADAMS_OPTIONS = (*_FIXED_OPTIONS, "max_order", "max_iters")
 _SCIPY_OPTIONS = ("norm", "solver", "min_step", "max_step")
+# What versions before 0.2 had: SciPy's solvers still take it in silence, the others with a warning.
+_IDLE_OPTIONS = ("eps", "grid_points")
+_READERS: dict[str, Callable[[str, Any], Any]] = {
+    **dict.fromkeys(("step_size", "first_step", "max_step"), read_number),
+    **dict.fromkeys(("max_num_steps", "max_order", "max_iters"), read_count),
+    **dict.fromkeys(("step_t", "jump_t"), read_moments),
+    **dict.fromkeys(("safety", "ifactor", "dfactor"), read_number),
+    "min_step": functools.partial(read_number, zero=True),
+}
 _MAX_STEPS = 100_000
 _MAX_STEPS_TO_EVENT = 20_000
 
@@ -60,10 +79,15 @@ class Scheme:
     def __init__(
         self, name: str | None, options: Mapping[str, Any] | None, rtol: Any, atol: Any
     ) -> None:
-        self.name = name or "dopri5"
-        self.options = dict(options or {})
+        self.name = "dopri5" if name is None else name
+        if self.name not in (*_ADAMS, "scipy_solver"):
+            find_method(self.name)
         self.rtol, self.atol = rtol, atol
+        if not isinstance(options, Mapping | None):
+            raise ValueError(f"options must be a dict of settings by name, got {shown(options)}")
+        self.options = self._read_options(options or {})
         self.method = self._find_method()
+        self._kind_of_time = torch.float64
         if self.options.get("interp", "linear") not in ("linear", "cubic"):
             raise ValueError(f"interp must be linear or cubic, got {self.options['interp']!r}")
         dtype = self.time_dtype()
@@ -72,24 +96,46 @@ class Scheme:
         if {"step_size", "grid_constructor"} <= self.options.keys():
             raise ValueError("step_size and grid_constructor exclude each other; pass one of them")
 
+    def _read_options(self, given: Mapping[str, Any]) -> dict[str, Any]:
+        """Options in the form that is used; None is a default there and here."""
+        known = _SCIPY_OPTIONS
+        if self.name in _ADAMS:
+            known = (*_ADAMS_OPTIONS, "implicit") if _ADAMS[self.name] else _ADAMS_OPTIONS
+        elif self.name != "scipy_solver":
+            known = _ADAPTIVE_OPTIONS if find_method(self.name).adaptive else _FIXED_OPTIONS
+        idle = _IDLE_OPTIONS if self.name == "scipy_solver" else _IDLE_OPTIONS[:1]
+        refuse_unknown(
+            f"option of {self.name}", {key: given[key] for key in given if key not in idle}, known
+        )
+        if "eps" in given and self.name != "scipy_solver":
+            warnings.warn(
+                f"option of {self.name} 'eps' does nothing; use perturb or jump_t", stacklevel=4
+            )
+        found = {key: given[key] for key in known if given.get(key) is not None}
+        for key in _READERS.keys() & found.keys():
+            found[key] = _READERS[key](key, found[key])
+        if "grid_constructor" in found:
+            check_function("grid_constructor", found["grid_constructor"], "field, state and times")
+        if found.get("norm", "seminorm") != "seminorm":
+            check_function("norm", found["norm"], "a state")
+        return found
+
     def _find_method(self) -> Tableau | AdamsMethod:
         cubic = self.options.get("interp") == "cubic"
         if self.name in _ADAMS:
-            refuse_unknown(f"option of {self.name}", self.options, _ADAMS_OPTIONS)
+            order = self.options.get("max_order", 12)
+            if order < 4:
+                warnings.warn(
+                    f"max_order is below 4, so that all steps are those of rk4, got {order}",
+                    stacklevel=4,
+                )
             return AdamsMethod(
-                _ADAMS[self.name],
-                max_order=self.options.get("max_order", 12),
+                bool(self.options.get("implicit", True)) and _ADAMS[self.name],
+                max_order=order,
                 max_iterations=self.options.get("max_iters", 4),
-                rtol=float(self.rtol),
-                atol=float(self.atol),
                 cubic=cubic,
             )
-        if self.name == "scipy_solver":
-            refuse_unknown("option of scipy_solver", self.options, _SCIPY_OPTIONS)
-            return find_method("dopri5")
-        tableau = find_method(self.name)
-        known = _ADAPTIVE_OPTIONS if tableau.adaptive else _FIXED_OPTIONS
-        refuse_unknown(f"option of {self.name}", self.options, known)
+        tableau = find_method("dopri5" if self.name == "scipy_solver" else self.name)
         return tableau.with_end_stage() if cubic else tableau
 
     def for_adjoint(self, given: Mapping[str, Any]) -> Scheme:
@@ -104,28 +150,42 @@ class Scheme:
                     f"method={self.name!r}; pass adjoint_options={{}} for defaults"
                 )
             options = {key: value for key, value in self.options.items() if key != "norm"}
-        return Scheme(
-            name or self.name,
-            options,
-            self.rtol if rtol is None else rtol,
-            self.atol if atol is None else atol,
+        # The backward solve has other components; to be as exact as any, it takes the smallest.
+        rtol, atol = read_tolerances(
+            _smallest("adjoint_rtol", self.rtol if rtol is None else rtol),
+            _smallest("adjoint_atol", self.atol if atol is None else atol),
+            prefix="adjoint_",
         )
+        backward = Scheme(self.name if name is None else name, options, rtol, atol)
+        backward._settle(rtol, atol, self._kind_of_time)
+        return backward
 
-    def expand_tolerances(self, packing: Packing, like: Tensor) -> None:
-        """Turn tolerances for the components of a tuple into one value per element."""
-        for name in ("rtol", "atol"):
-            value = getattr(self, name)
-            if isinstance(value, (tuple, list)):
-                parts = packing.unpack(torch.ones_like(like).abs())
-                if not packing.is_nest or len(parts) != len(value):
-                    raise ValueError(f"{name} must hold one value per component of the state")
-                scaled = [part * one for part, one in zip(parts, value, strict=True)]
-                setattr(self, name, packing.pack(scaled))
-        check_tolerances(self.rtol, self.atol)
+    def fit(self, packing: Packing, y0: Tensor, t: Tensor) -> None:
+        """Make each tolerance one number or one per element of a packed state; note time's dtype.
+
+        Args:
+            packing: How the state is packed.
+            y0: The packed state.
+            t: The requested times.
+        """
+        rtol, atol = (
+            value.expand(y0.shape) if isinstance(value, Tensor) and value.dim() else value
+            for value in read_tolerances(
+                _spread("rtol", self.rtol, packing, y0), _spread("atol", self.atol, packing, y0), y0
+            )
+        )
+        self._settle(rtol, atol, t.dtype)
+
+    def _settle(self, rtol: Any, atol: Any, kind_of_time: torch.dtype) -> None:
+        self.rtol, self.atol, self._kind_of_time = rtol, atol, kind_of_time
+        if isinstance(self.method, AdamsMethod):
+            self.method = replace(self.method, rtol=rtol, atol=atol)
 
     def state_norm(self, packing: Packing) -> Norm:
         """Norm of a packed state."""
         user = self.options.get("norm")
+        if user == "seminorm":
+            raise ValueError("norm must be a function of a state, or a module, got 'seminorm'")
         if user is None:
             return component_norm(packing.slices) if packing.is_nest else root_mean_square
         return (lambda scaled: user(packing.unpack(scaled))) if packing.is_nest else user
@@ -160,13 +220,13 @@ class Scheme:
         if "step_size" not in self.options:
             raise ValueError(f"an event with method {self.name!r} needs the option step_size")
         direction = 1.0 if times[-1] >= times[0] else -1.0
-        step = direction * float(self.options["step_size"])
+        step = direction * self.options["step_size"]
         steps = (Stop(Moment(times[0] + k * step)) for k in range(1, _MAX_STEPS_TO_EVENT + 1))
         return self._fixed_plan(times[0], steps, direction)
 
     def event_tolerance(self) -> float:
         """How exactly the time of an event is found."""
-        return float(self.atol) if not isinstance(self.atol, Tensor) else float(self.atol.min())
+        return _smallest("atol", self.atol)
 
     def callbacks(self) -> tuple[str, ...]:
         """Callbacks that the method can make."""
@@ -188,27 +248,32 @@ class Scheme:
         """Keywords for SciPy's solver."""
         bounds = {key: self.options[key] for key in ("min_step", "max_step") if key in self.options}
         solver = self.options.get("solver", "LSODA")
-        return {"method": solver, "rtol": self.rtol, "atol": self.atol, **bounds}
+        rtol, atol = (
+            # SciPy knows one axis and no tensors.
+            one.reshape(-1).cpu().numpy() if isinstance(one, Tensor) and one.dim() else float(one)
+            for one in (self.rtol, self.atol)
+        )
+        return {"method": solver, "rtol": rtol, "atol": atol, **bounds}
 
     def _adaptive_plan(self, tableau: Tableau, times: list[float], norm: Norm) -> Plan:
         given = self.options
-        first = given.get("first_step")
         control = Control(
             self.rtol,
             self.atol,
-            first_step=None if first is None else float(first),
-            min_step=float(given.get("min_step", 0.0)),
-            max_step=float(given.get("max_step", math.inf)),
+            first_step=given.get("first_step"),
+            min_step=given.get("min_step", 0.0),
+            max_step=given.get("max_step", math.inf),
             norm=None if norm is root_mean_square else norm,
-            safety=float(given.get("safety", 0.9)),
-            growth=float(given.get("ifactor", 10.0)),
-            shrink=float(given.get("dfactor", 0.2)),
+            safety=given.get("safety", 0.9),
+            growth=given.get("ifactor", 10.0),
+            shrink=given.get("dfactor", 0.2),
         )
-        jumps, stops = (
-            tuple(torch.as_tensor(given.get(name, ())).tolist()) for name in ("jump_t", "step_t")
+        options = Options(
+            jumps=given.get("jump_t", ()),
+            stops=given.get("step_t", ()),
+            land=False,
+            max_steps=given.get("max_num_steps", _MAX_STEPS),
         )
-        limit = int(given.get("max_num_steps", _MAX_STEPS))
-        options = Options(jumps=jumps, stops=stops, land=False, max_steps=limit)
         plan = make_plan(tableau, options, control, times)
         # max_num_steps counts from output to output.
         return replace(plan, renew_limit=True, keep_pace=False)
@@ -221,10 +286,16 @@ class Scheme:
     def _grid_stops(self, times: list[float], field: Field, y0: Tensor) -> Iterator[Stop]:
         grid = times
         if "grid_constructor" in self.options:
-            requested = torch.tensor(times, dtype=y0.dtype, device=y0.device)
-            grid = self.options["grid_constructor"](field, y0, requested).tolist()
-        elif self.options.get("step_size") is not None:
-            grid = _equal_steps(times[0], times[-1], float(self.options["step_size"]))
+            requested = torch.tensor(times, dtype=self._kind_of_time, device=y0.device)
+            points = self.options["grid_constructor"](field, y0, requested)
+            if not isinstance(points, Tensor) or points.dim() != 1 or not len(points):
+                raise ValueError(
+                    "grid_constructor must return one row of times as a tensor, got "
+                    f"{shown(points)}"
+                )
+            grid = points.tolist()
+        elif "step_size" in self.options:
+            grid = _equal_steps(times[0], times[-1], self.options["step_size"])
         if grid[0] != times[0] or grid[-1] != times[-1]:
             raise ValueError(
                 f"the grid must reach from t[0]={times[0]:g} to t[-1]={times[-1]:g}, "
@@ -237,8 +308,49 @@ class Scheme:
 
 
 def _equal_steps(start: float, end: float, step: float) -> list[float]:
-    if not step > 0:
-        raise ValueError(f"step_size must be positive, got {step}")
     count = math.ceil(abs(end - start) / step)
     points = [start + math.copysign(k * step, end - start) for k in range(count)]
     return [*points, end]
+
+
+def _is_row(tolerance: Any) -> bool:
+    """Whether a tolerance is a tuple, a list, or a tensor or an array with an axis."""
+    return isinstance(tolerance, (tuple, list)) or getattr(tolerance, "ndim", 0) > 0
+
+
+def _smallest(name: str, tolerance: Any) -> Any:
+    """The smallest of some tolerances."""
+    if not _is_row(tolerance):
+        return tolerance
+    return min(_as_tensor(name, tolerance).reshape(-1).tolist(), default=1.0)
+
+
+def _spread(name: str, tolerance: Any, packing: Packing, y0: Tensor) -> Any:
+    """A tolerance for every element of a packed state, given one for every component."""
+    if not _is_row(tolerance):
+        return tolerance
+    kind: dict[str, Any] = {"dtype": real_dtype(y0.dtype), "device": y0.device}
+    if not packing.is_nest:
+        return _as_tensor(name, tolerance, **kind)
+    if len(tolerance) != len(packing.slices):
+        raise ValueError(
+            f"{name} must be a number, or one for each of the {len(packing.slices)} components of "
+            f"the state, got {len(tolerance)}"
+        )
+    parts = []
+    for one, place in zip(tolerance, packing.slices, strict=True):
+        part, size = _as_tensor(name, one, **kind).reshape(-1), place.stop - place.start
+        if len(part) not in (1, size):
+            raise ValueError(
+                f"{name} of a component of {size} numbers must hold as many, got {len(part)}"
+            )
+        parts.append(part.expand(size))
+    return torch.cat(parts)
+
+
+def _as_tensor(name: str, tolerance: Any, **kind: Any) -> Tensor:
+    try:
+        return torch.as_tensor(tolerance, **kind)
+    except (TypeError, ValueError, RuntimeError) as error:
+        message = f"{name} must hold finite numbers, zero or more, got {shown(tolerance)}"
+        raise ValueError(message) from error

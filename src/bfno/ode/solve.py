@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import difflib
 import functools
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
@@ -19,7 +18,14 @@ from bfno.ode.dense import DenseOutput, DenseRecorder
 from bfno.ode.dependencies import refuse_batch_norm
 from bfno.ode.evaluate import Field
 from bfno.ode.events import EventOutputs
-from bfno.ode.inputs import check_inputs
+from bfno.ode.inputs import (
+    check_function,
+    check_inputs,
+    check_use,
+    read_settings,
+    read_tolerances,
+    refuse_unknown,
+)
 from bfno.ode.integrate import Plan, SharedOutputs, Stop
 from bfno.ode.problem import Problem
 from bfno.ode.solution import Solution, Stats, Status
@@ -32,7 +38,6 @@ __all__ = [
     "Options",
     "make_plan",
     "read_options",
-    "refuse_unknown",
     "solve",
 ]
 
@@ -67,7 +72,8 @@ class Options:
             many times. The state has to be one tensor, and the times shared.
         adjoint: Settings of gradient="adjoint" that differ from the forward solve's: method, rtol,
             atol, step, and seminorm to leave the parameters' adjoints out of the error.
-        parameters: The tensors that get gradients with gradient="adjoint"; None finds all.
+        parameters: The tensors that get gradients with gradient="adjoint", such as
+            `net.parameters()`; None finds all.
     """
 
     args: tuple[Any, ...] = ()
@@ -90,14 +96,8 @@ class Options:
     parameters: Sequence[Tensor] | None = None
 
     def __post_init__(self) -> None:
-        for name in ("step", "first_step", "max_step", "max_steps"):
-            value = getattr(self, name)
-            if value is not None and not value > 0:
-                raise ValueError(f"{name} must be positive, got {value}")
-        if not 0 <= self.min_step <= self.max_step:
-            raise ValueError(
-                f"min_step must lie between 0 and max_step={self.max_step}, got {self.min_step}"
-            )
+        for name, value in read_settings(self).items():
+            object.__setattr__(self, name, value)
 
 
 def solve(
@@ -137,9 +137,12 @@ def solve(
         >>> torch.allclose(solution.ys[-1], torch.exp(-ts[-1]).expand(2), atol=1e-5)
         True
     """
-    check_inputs(y0, ts, rtol, atol)
+    check_function("field", field)
+    check_inputs(y0, ts)
     refuse_batch_norm(field)
-    call = _Call(field, y0, ts, method, (rtol, atol), gradient, read_options(options))
+    tolerances, settings = read_tolerances(rtol, atol, y0), read_options(options)
+    check_use(settings, gradient, tolerances, y0)
+    call = _Call(field, y0, ts, method, tolerances, gradient, settings)
     if ts.dim() == 2:
         ys = call.by_rows(ts)
     elif gradient == "adjoint":
@@ -178,7 +181,7 @@ class _Call:
         samples = ts.dim() == 2 or (options.event is not None and _has_samples(y0))
         self.packing = Packing(y0, by_sample=samples)
         self._control = _make_control(self.packing, options, *tolerances)
-        self.y0 = self.packing.pack(y0)
+        self.y0 = _counting_changes(self.packing.pack(y0))
         self.problem = Problem(
             self.packing.wrap(field if not options.args else _with(field, options.args)),
             self._tableau,
@@ -230,6 +233,8 @@ class _Call:
         first, span = ts[:, 0], ts[:, -1] - ts[:, 0]
         one = torch.ones_like(span)
         clock = (ts - first[:, None]) / torch.where(span == 0, one, span)[:, None]
+        self._control = _on_clock(self._control, float(span.detach().abs().max()) if len(ts) else 0)
+        self.problem.plan = self._planner(self.options)
         self.problem.field = _rescaled(self.problem.field, first, span)
         self.problem.by_sample = True
         return self.problem.states(self.y0, clock)
@@ -276,9 +281,8 @@ class _Call:
 
         # What a module owns it may use some time, though perhaps not at the start.
         own = tuple(self._given.parameters()) if isinstance(self._given, nn.Module) else ()
-        return AdjointSettings(
-            tableau, plan, norm, parameters=options.parameters, further=(*own, *further)
-        )
+        given = None if options.parameters is None else (*options.parameters, *further)
+        return AdjointSettings(tableau, plan, norm, parameters=given, further=(*own, *further))
 
     def _refuse_combinations(self, y0: Any, ts: Tensor) -> None:
         """Refuse options that exclude each other."""
@@ -288,6 +292,11 @@ class _Call:
             raise ValueError(
                 f"{extras[0]} needs times that all samples share, gradient='checkpoint' or "
                 "'direct', and no compile=True"
+            )
+        places = [name for name in ("jumps", "stops") if getattr(options, name)]
+        if places and ts.dim() == 2:
+            raise ValueError(
+                f"{places[0]} need times that all samples share, got one row of ts per sample"
             )
         if options.compile and (not isinstance(y0, Tensor) or ts.dim() == 2 or ts.requires_grad):
             raise ValueError(
@@ -300,6 +309,23 @@ def _has_samples(y0: Any) -> bool:
     """Whether all components of a state have the same first axis."""
     parts = [part.shape[:1] for part in tree_leaves(y0)]
     return len(set(parts)) == 1 and len(parts[0]) == 1
+
+
+def _counting_changes(y0: Tensor) -> Tensor:
+    """A state whose changes autograd can count, unlike those made in inference mode."""
+    return y0.clone() if y0.is_inference() and not torch.is_inference_mode_enabled() else y0
+
+
+def _on_clock(control: Control, longest: float) -> Control:
+    """The step-size rule on a clock from zero to one, which the longest interval lends its length.
+
+    So no sample's steps are larger than `max_step`.
+    """
+    if longest == 0:
+        return control
+    first = None if control.first_step is None else control.first_step / longest
+    bounds = {"min_step": control.min_step / longest, "max_step": control.max_step / longest}
+    return replace(control, first_step=first, **bounds)
 
 
 def _with(field: Callable[..., Any], args: tuple[Any, ...]) -> Callable[..., Any]:
@@ -348,40 +374,42 @@ def make_plan(
     """Where steps end on the way through the requested times."""
     start = Moment(times[0], 0)
     direction = 1.0 if times[-1] >= times[0] else -1.0
-    if not tableau.adaptive or options.step is not None:
-        stops = list(_fixed_stops(times, options.step, direction))
-        return Plan(start, stops, None, direction, tableau.order, options.max_steps)
-    stops = _adaptive_stops(tableau, options, times, direction)
+    if tableau.adaptive and options.step is None:
+        # Dense output of much lower order than the steps would spoil what they achieve.
+        coarse = tableau.dense_order < tableau.order - 1
+        landings = range(1 if coarse else len(times) - 1, len(times)) if options.land else ()
+        stops = _knots(times, landings, options, direction)
+    else:
+        knots = _knots(times, range(1, len(times)), options, direction)
+        stops, control = list(_fixed_stops(start, knots, options.step, direction)), None
     return Plan(start, stops, control, direction, tableau.order, options.max_steps)
 
 
-def _adaptive_stops(
-    tableau: Tableau, options: Options, times: Sequence[float], direction: float
+def _knots(
+    times: Sequence[float], landings: Iterable[int], options: Options, direction: float
 ) -> list[Stop]:
-    """Jumps, other stops and, where steps land on them, requested times, in order."""
-    stops = {time: Stop(Moment(time)) for time in options.stops}
-    if options.land:
-        # Dense output of much lower order than the steps would spoil what they achieve.
-        coarse = tableau.dense_order < tableau.order - 1
-        first = 1 if coarse else len(times) - 1
-        stops |= {
-            times[index]: Stop(Moment(times[index], index)) for index in range(first, len(times))
-        }
+    """Jumps, other stops and some of the requested times, in order."""
+    # Where the field jumps does not depend on the requested times, unless it is one of them.
+    stops = {time: Stop(Moment(time, None)) for time in options.stops}
+    stops |= {times[index]: Stop(Moment(times[index], index)) for index in landings}
     for time in options.jumps:
-        stops[time] = Stop(stops[time].moment if time in stops else Moment(time), jump=True)
+        stops[time] = Stop(stops.get(time, Stop(Moment(time, None))).moment, jump=True)
     ahead = [stop for time, stop in stops.items() if (time - times[0]) * direction > 0]
     return sorted(ahead, key=lambda stop: stop.moment.value * direction)
 
 
-def _fixed_stops(times: Sequence[float], step: float | None, direction: float) -> Iterator[Stop]:
-    """Equal steps from each requested time to the next; the last one takes what is left."""
-    for index in range(1, len(times)):
-        begin, end = times[index - 1], times[index]
+def _fixed_stops(
+    start: Moment, knots: Iterable[Stop], step: float | None, direction: float
+) -> Iterator[Stop]:
+    """Equal steps from each knot to the next; the last one takes what is left."""
+    begin = start
+    for knot in knots:
         if step is not None:
-            count = max(1, math.ceil(abs(end - begin) / step - 1e-9))
-            for part in range(1, count):
-                yield Stop(Moment(begin + direction * part * step, index - 1))
-        yield Stop(Moment(end, index))
+            length = abs(knot.moment.value - begin.value)
+            for part in range(1, max(1, math.ceil(length / step - 1e-9))):
+                yield Stop(Moment(begin.value + direction * part * step, begin.anchor))
+        yield knot
+        begin = knot.moment
 
 
 def _rescaled(field: Field, first: Tensor, span: Tensor) -> Field:
@@ -398,12 +426,3 @@ def read_options(options: Mapping[str, Any]) -> Options:
     """Options from keywords; an unknown one is refused by name."""
     refuse_unknown("option", options, [field.name for field in fields(Options)])
     return Options(**options)
-
-
-def refuse_unknown(kind: str, given: Mapping[str, Any], known: Sequence[str]) -> None:
-    """Refuse names that do not exist, with the nearest one that does."""
-    for name in given:
-        if name not in known:
-            near = difflib.get_close_matches(name, known, n=1)
-            hint = f"did you mean {near[0]}?" if near else f"known are {', '.join(known)}"
-            raise ValueError(f"{kind} {name!r} does not exist; {hint}")

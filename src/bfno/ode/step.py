@@ -38,12 +38,13 @@ __all__ = [
 class Moment(NamedTuple):
     """A point in time, and the requested time that it moves with.
 
-    Step boundaries that the solver chose freely move with the first requested time; boundaries at a
-    requested time move with that one. Gradients with respect to times follow from this.
+    A step boundary at a requested time moves with that one, one where the field jumps with none;
+    boundaries that the solver chose freely move like the one before them. Gradients with respect to
+    times follow from this.
     """
 
     value: float
-    anchor: int = 0
+    anchor: int | None = 0
 
 
 class Clock:
@@ -83,11 +84,12 @@ class Clock:
     def just_before(self, end: Moment, start: Moment) -> Tensor:
         """The last moment before the end of a step that the state's dtype can tell from it."""
         value = torch.tensor(end.value, **self._kind)
-        return torch.nextafter(value, torch.tensor(start.value, **self._kind))
+        before = torch.nextafter(value, torch.tensor(start.value, **self._kind))
+        return self.time(Moment(before.item(), end.anchor))
 
     def exact(self, moment: Moment) -> Any:
         """A moment before it is rounded: a number, or a tensor without axes."""
-        if self._ts is None:
+        if self._ts is None or moment.anchor is None:
             return moment.value
         return self._ts[moment.anchor] + (moment.value - self._requested[moment.anchor])
 
@@ -361,15 +363,16 @@ class ReplayedStepper(Stepper):
         times = self._stage_times(start, end, end_inside)
         first = () if self._first is None else (self._first,)
 
-        def step(y: Tensor, *first: Tensor) -> tuple[Tensor, Sums]:
+        def step(y: Tensor, *first: Tensor) -> tuple[Any, ...]:
             sums = Sums(tableau)
             sums.begin(y, size)
             for slope in first:
                 sums.add(slope)
-            return take_stages(evaluate, times, sums), sums
+            # The slopes show a change of the field that a small step nearly hides.
+            return take_stages(evaluate, times, sums), sums, *sums.slopes
 
         with self._replayer.recording(step, (y, *first), len(times) - len(first)) as call:
-            y1, self._sums = call.result = step(y, *first)
+            y1, self._sums, *_ = call.result = step(y, *first)
         return y1
 
 

@@ -86,8 +86,8 @@ def find_method(name: str | Tableau) -> Tableau:
     """A method by its name; a tableau is one already."""
     if isinstance(name, Tableau):
         return name
-    if name not in METHODS:
-        near = difflib.get_close_matches(name, METHODS, n=2)
+    if not isinstance(name, str) or name not in METHODS:
+        near = difflib.get_close_matches(str(name), METHODS, n=2)
         hint = f"; did you mean {' or '.join(near)}?" if near else ""
         raise ValueError(f"method must be one of {', '.join(METHODS)}, got {name!r}{hint}")
     return METHODS[name]
