@@ -885,3 +885,19 @@ def test_an_event_may_start_at_a_number():
     assert bfno.odeint_dense(lambda t, y: -y, torch.ones(1), 0, 1.0)(0.5).item() == pytest.approx(
         0.60653, abs=1e-5
     )
+
+
+@pytest.mark.parametrize("method", ["euler", "rk4", "explicit_adams"])
+def test_times_get_gradients_through_a_grid_that_was_computed_from_them(method):
+    def grid(field, y0, t):
+        return t[0] + (t[-1] - t[0]) * torch.linspace(0, 1, 9) ** 2
+
+    found = []
+    for library in (bfno, torchdiffeq):
+        t = torch.tensor([0.1, 0.5, 1.6], requires_grad=True)
+        ys = library.odeint(
+            lambda t, y: torch.sin(3 * t) * y + t * t, torch.ones(1), t, method=method,
+            options={"grid_constructor": grid},
+        )  # fmt: skip
+        found.append(torch.autograd.grad(ys.square().sum(), t)[0])
+    torch.testing.assert_close(*found, rtol=0, atol=1e-12)

@@ -43,7 +43,7 @@ class AdjointSettings:
     """
 
     method: Tableau | AdamsMethod
-    plan: Callable[[list[float], Callable[[Tensor], Any]], Plan]
+    plan: Callable[[Tensor, Callable[[Tensor], Any]], Plan]
     norm: Callable[[tuple[Tensor, ...]], Any]
     parameters: Sequence[Tensor] | None = None
     further: Sequence[Tensor] = ()

@@ -112,7 +112,8 @@ def _compiled_step(field: Field, tableau: Tableau, *, full: bool) -> Callable[..
         squares = (sums.error() / scale).detach().square().sum()
         return end, sums.slopes[-1], squares, tuple(sums.slopes[1:]) if full else ()
 
-    return torch.compile(step, dynamic=False, options={"cpp.simdlen": _vector_bits()})
+    options: dict[str, Any] = {"cpp.simdlen": _vector_bits()}
+    return torch.compile(step, dynamic=False, options=options)
 
 
 def _vector_bits() -> int | None:

@@ -51,6 +51,8 @@ class Plan:
         jump_at_start: Whether the field may jump at the first moment.
         keep_pace: Whether the step after one that a stop cut short may be as large as that was
             meant to be.
+        knots: Times that the moments move with, if not the requested ones alone: those first, then
+            the points of a grid that was computed from them.
     """
 
     start: Moment
@@ -62,6 +64,7 @@ class Plan:
     renew_limit: bool = False
     jump_at_start: bool = False
     keep_pace: bool = True
+    knots: Tensor | None = None
 
 
 class Outputs(Protocol):

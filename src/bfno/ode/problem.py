@@ -60,7 +60,7 @@ class Problem:
 
     field: Field
     method: Tableau | AdamsMethod
-    plan: Callable[[list[float]], Plan]
+    plan: Callable[[Tensor], Plan]
     by_sample: bool = False
     replay: bool = False
     compile: bool = False
@@ -89,14 +89,15 @@ class Problem:
 
     def integration(self, y0: Tensor, times: Tensor, outputs: Outputs) -> Integration:
         """An integration that is ready to run."""
-        plan = self.plan([0.0, 1.0] if self.by_sample else times.tolist())
+        plan = self.plan(times.new_tensor([0.0, 1.0]) if self.by_sample else times)
         kind = FixedIntegration if plan.control is None else AdaptiveIntegration
         if plan.control is not None and is_mapped():
             raise ValueError(
                 "adaptive steps need numbers, and torch.func.vmap has none; pass step=… for fixed "
                 "steps, or solve the whole batch at once without vmap"
             )
-        return kind(self._stepper(y0, times), plan, outputs, self.stats, self.watcher)
+        knots = times if plan.knots is None else plan.knots
+        return kind(self._stepper(y0, knots), plan, outputs, self.stats, self.watcher)
 
     def _stepper(self, y0: Tensor, times: Tensor) -> Stepper:
         clock = Clock(times.detach().flatten() if self.by_sample else times, y0)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import math
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -206,23 +207,28 @@ class Scheme:
 
         return spread
 
-    def plan(self, times: list[float], norm: Norm, field: Field, y0: Tensor) -> Plan:
+    def plan(self, times: Tensor, norm: Norm, field: Field, y0: Tensor) -> Plan:
         """Where steps end on the way through the requested times."""
         if isinstance(self.method, Tableau) and self.method.adaptive:
             return self._adaptive_plan(self.method, times, norm)
-        direction = 1.0 if times[-1] >= times[0] else -1.0
-        return self._fixed_plan(times[0], self._grid_stops(times, field, y0), direction)
+        if "grid_constructor" in self.options:
+            return self._grid_plan(times, field, y0)
+        values = times.tolist()
+        grid, anchors = values, {time: index for index, time in enumerate(values)}
+        if "step_size" in self.options:  # whose points move with the first time, but for the last
+            grid = _equal_steps(values[0], values[-1], self.options["step_size"])
+            anchors = {values[-1]: len(values) - 1}
+        return self._fixed_plan(Moment(time, anchors.get(time, 0)) for time in grid)
 
-    def endless_plan(self, times: list[float], norm: Norm, field: Field, y0: Tensor) -> Plan:
+    def endless_plan(self, times: Tensor, norm: Norm, field: Field, y0: Tensor) -> Plan:
         """The same without an end."""
         if isinstance(self.method, Tableau) and self.method.adaptive:
             return self.plan(times, norm, field, y0)
         if "step_size" not in self.options:
             raise ValueError(f"an event with method {self.name!r} needs the option step_size")
-        direction = 1.0 if times[-1] >= times[0] else -1.0
-        step = direction * self.options["step_size"]
-        steps = (Stop(Moment(times[0] + k * step)) for k in range(1, _MAX_STEPS_TO_EVENT + 1))
-        return self._fixed_plan(times[0], steps, direction)
+        start, ahead = times[0].item(), 1.0 if times[-1] >= times[0] else -1.0
+        step = ahead * self.options["step_size"]
+        return self._fixed_plan(Moment(start + k * step) for k in range(_MAX_STEPS_TO_EVENT + 1))
 
     def event_tolerance(self) -> float:
         """How exactly the time of an event is found."""
@@ -255,7 +261,7 @@ class Scheme:
         )
         return {"method": solver, "rtol": rtol, "atol": atol, **bounds}
 
-    def _adaptive_plan(self, tableau: Tableau, times: list[float], norm: Norm) -> Plan:
+    def _adaptive_plan(self, tableau: Tableau, times: Tensor, norm: Norm) -> Plan:
         given = self.options
         control = Control(
             self.rtol,
@@ -278,33 +284,35 @@ class Scheme:
         # max_num_steps counts from output to output.
         return replace(plan, renew_limit=True, keep_pace=False)
 
-    def _fixed_plan(self, start: float, stops: Any, direction: float) -> Plan:
-        perturb = bool(self.options.get("perturb", False))
-        stops = (stop._replace(jump=perturb) for stop in stops)
-        return Plan(Moment(start), stops, None, direction, 1, _MAX_STEPS, jump_at_start=perturb)
-
-    def _grid_stops(self, times: list[float], field: Field, y0: Tensor) -> Iterator[Stop]:
-        grid = times
-        if "grid_constructor" in self.options:
-            requested = torch.tensor(times, dtype=self._kind_of_time, device=y0.device)
-            points = self.options["grid_constructor"](field, y0, requested)
-            if not isinstance(points, Tensor) or points.dim() != 1 or not len(points):
-                raise ValueError(
-                    "grid_constructor must return one row of times as a tensor, got "
-                    f"{shown(points)}"
-                )
-            grid = points.tolist()
-        elif "step_size" in self.options:
-            grid = _equal_steps(times[0], times[-1], self.options["step_size"])
-        if grid[0] != times[0] or grid[-1] != times[-1]:
+    def _grid_plan(self, times: Tensor, field: Field, y0: Tensor) -> Plan:
+        """Steps on a user's grid, whose points may have been computed from the requested times."""
+        requested = times.to(self._kind_of_time)
+        points = self.options["grid_constructor"](field, y0, requested)
+        if not isinstance(points, Tensor) or points.dim() != 1 or not len(points):
             raise ValueError(
-                f"the grid must reach from t[0]={times[0]:g} to t[-1]={times[-1]:g}, "
+                f"grid_constructor must return one row of times as a tensor, got {shown(points)}"
+            )
+        grid, values = points.tolist(), times.tolist()
+        if grid[0] != values[0] or grid[-1] != values[-1]:
+            raise ValueError(
+                f"the grid must reach from t[0]={values[0]:g} to t[-1]={values[-1]:g}, "
                 f"got {grid[0]:g} to {grid[-1]:g}"
             )
-        anchors = {time: index for index, time in enumerate(times)}
-        if "step_size" in self.options:  # its points move with the first time, but for the last
-            anchors = {times[-1]: len(times) - 1}
-        return (Stop(Moment(time, anchors.get(time, 0))) for time in grid[1:])
+        if points.requires_grad:
+            plan = self._fixed_plan(Moment(time, len(values) + k) for k, time in enumerate(grid))
+            return replace(plan, knots=torch.cat((requested, points)))
+        anchors = {time: index for index, time in enumerate(values)}
+        return self._fixed_plan(Moment(time, anchors.get(time)) for time in grid)
+
+    def _fixed_plan(self, moments: Iterable[Moment]) -> Plan:
+        """Steps from moment to moment."""
+        ahead = iter(moments)
+        first, second = next(ahead), next(ahead, None)
+        rest = () if second is None else itertools.chain((second,), ahead)
+        direction = 1.0 if second is None or second.value >= first.value else -1.0
+        perturb = bool(self.options.get("perturb", False))
+        stops = (Stop(moment, jump=perturb) for moment in rest)
+        return Plan(first, stops, None, direction, 1, _MAX_STEPS, jump_at_start=perturb)
 
 
 def _equal_steps(start: float, end: float, step: float) -> list[float]:

@@ -261,7 +261,7 @@ class _Call:
                 self.problem.status, self.problem.reached = part.status, part.reached
         return torch.stack(states, dim=1)
 
-    def _planner(self, options: Options) -> Callable[[list[float]], Plan]:
+    def _planner(self, options: Options) -> Callable[[Tensor], Plan]:
         # No method of this call: a problem that held its call would keep both alive.
         return functools.partial(make_plan, self._tableau, options, self._control)
 
@@ -275,7 +275,7 @@ class _Call:
         tolerances = {name: wanted.get(name, getattr(control, name)) for name in ("rtol", "atol")}
         norm = adjoint_norm(control.norm or root_mean_square, seminorm=wanted["seminorm"])
 
-        def plan(times: list[float], packed_norm: Norm) -> Plan:
+        def plan(times: Tensor, packed_norm: Norm) -> Plan:
             steered = Control(**tolerances, norm=packed_norm, max_step=options.max_step)
             return make_plan(tableau, options, steered, times)
 
@@ -369,9 +369,10 @@ def _make_control(packing: Packing, options: Options, rtol: float, atol: float) 
 
 
 def make_plan(
-    tableau: Tableau, options: Options, control: Control | None, times: Sequence[float]
+    tableau: Tableau, options: Options, control: Control | None, requested: Tensor
 ) -> Plan:
     """Where steps end on the way through the requested times."""
+    times = requested.tolist()
     start = Moment(times[0], 0)
     direction = 1.0 if times[-1] >= times[0] else -1.0
     if tableau.adaptive and options.step is None:
