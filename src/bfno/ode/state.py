@@ -60,9 +60,12 @@ class Packing:
         """Take the last axis apart; axes before it stay in front of every component."""
         if not self.is_nest:
             return packed
-        # Pieces one by one: autograd forbids writing into those of split() in words of its own.
-        pieces = [packed.narrow(-1, part.start, part.stop - part.start) for part in self.slices]
         lead = tuple(packed.shape[:-1])
+        if packed.requires_grad:
+            # One by one: autograd forbids writing into pieces of split() in words of its own.
+            pieces = [packed.narrow(-1, part.start, part.stop - part.start) for part in self.slices]
+        else:
+            pieces = packed.split(self._sizes, dim=-1)
         parts = [part.reshape(lead + tail) for part, tail in zip(pieces, self._tails, strict=True)]
         if not self._are_alike:
             parts = [_like(part, dtype) for part, dtype in zip(parts, self._dtypes, strict=True)]
