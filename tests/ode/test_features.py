@@ -851,3 +851,69 @@ def test_a_solve_that_is_let_go_holds_no_memory_until_python_looks_for_cycles(se
         assert held() is None
     finally:
         gc.enable()
+
+
+# What a reader found
+
+
+@pytest.mark.parametrize("gradient", ["direct", "adjoint"])
+@pytest.mark.parametrize("steps", [{"method": "euler", "step": 0.5}, {"method": "rk4"}, {}])
+def test_a_field_may_jump_where_the_solve_starts(steps, gradient):
+    ys = solve(
+        lambda t, y: torch.where(t <= 0, 1.0, 0.0) * torch.ones_like(y), torch.zeros(1),
+        torch.tensor([0.0, 1.0]), jumps=(0.0,), gradient=gradient, **steps,
+    ).ys  # fmt: skip
+    assert ys[-1].item() == 0
+
+
+@pytest.mark.parametrize("method", ["euler", "rk4"])
+def test_jumps_at_large_times_have_two_sides(method):
+    time = float(2**25)  # beyond which single precision knows every second number at best
+    ys = solve(
+        lambda t, y: (t > time).to(y.dtype) * torch.ones_like(y),
+        torch.zeros(1, dtype=torch.float32), torch.tensor([time - 1000, time + 1000]),
+        method=method, step=100.0, jumps=(time,),
+    ).ys  # fmt: skip
+    assert ys[-1].item() == 1000
+
+
+def test_samples_that_have_ended_do_not_loosen_the_tolerance_of_the_others():
+    def error(others):
+        y0 = torch.tensor([[1.0, 0.0]]).expand(1 + others, 2)
+        rest = torch.arange(1 + others) > 0
+        solution = solve(
+            lambda t, y: torch.stack((y[:, 1], -100 * y[:, 0]), dim=-1), y0,
+            torch.tensor([0.0, 10.0]), rtol=1e-5, atol=1e-5,
+            event=lambda t, y: torch.where(rest, 0.01 - t, 1.0),
+        )  # fmt: skip
+        return abs(solution.ys[-1, 0, 0].item() - math.cos(100))
+
+    assert error(99) == pytest.approx(error(0), rel=1e-3)
+
+
+def test_a_component_that_does_not_count_may_not_become_nonsense():
+    solution = solve(
+        lambda t, s: (-s[0], torch.where(t > 0.5, math.nan, 1.0) * torch.ones(1)),
+        (torch.ones(1), torch.ones(1)), torch.tensor([0.0, 1.0]), ignore=(1,), throw=False,
+    )  # fmt: skip
+    assert solution.status is Status.NON_FINITE
+
+
+def test_an_event_that_is_defined_on_one_side_only_is_refused():
+    def event(t, y):
+        return torch.sqrt(y[0] - 0.5)
+
+    with pytest.raises(ValueError, match=r"not-a-number at t = .*both sides"):
+        solve(decay, torch.ones(1), torch.tensor([0.0, 2.0]), event=event)
+    with pytest.raises(ValueError, match=r"not-a-number at t = .*both sides"):
+        bfno.odeint_event(decay, torch.ones(1), torch.tensor(0.0), event_fn=event)
+
+
+def test_rows_of_times_are_as_exact_as_shared_times_with_coarse_dense_output():
+    ts = torch.linspace(0, 2, 7)
+    exact = torch.exp(-torch.sin(ts))
+    settings: dict[str, Any] = {"method": "dopri8", "rtol": 1e-11, "atol": 1e-11}
+    found = solve(
+        lambda t, y: -torch.cos(t)[:, None] * y, torch.ones(2, 1), ts.expand(2, 7), **settings
+    ).ys
+    torch.testing.assert_close(found[0, :, 0], exact, rtol=0, atol=1e-10)

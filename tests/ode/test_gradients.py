@@ -484,22 +484,6 @@ def test_second_derivatives_of_odeint_event_are_exact():
     assert state[-1].item() == pytest.approx(1, abs=1e-8)
 
 
-def test_a_field_may_take_turns_with_its_buffers():
-    buffers, calls = [torch.empty(3), torch.empty(3)], []
-
-    def field(t, y):
-        calls.append(t)
-        buffer = buffers[len(calls) % 2]
-        with torch.no_grad():
-            buffer.copy_(-y * (1 + t))
-        return buffer
-
-    settings: dict[str, Any] = {"method": "rk4", "step": 0.1}
-    found = solve(field, torch.ones(3), torch.tensor([0.0, 1.0]), **settings).ys
-    right = solve(lambda t, y: -y * (1 + t), torch.ones(3), torch.tensor([0.0, 1.0]), **settings).ys
-    torch.testing.assert_close(found, right, rtol=0, atol=0)
-
-
 def test_adaptive_steps_under_vmap_are_refused_with_the_way_out():
     with pytest.raises(ValueError, match="vmap has none; pass step="):
         torch.func.vmap(lambda y: solve(lambda t, y: -y, y, torch.tensor([0.0, 1.0])).ys)(
@@ -518,3 +502,76 @@ def test_states_made_in_inference_mode_may_start_a_training(gradient):
     ).ys  # fmt: skip
     (found,) = torch.autograd.grad(ys[-1].sum(), rate)
     torch.testing.assert_close(found, -torch.exp(-torch.ones(2)), rtol=0, atol=1e-7)
+
+
+def test_the_adjoint_refuses_changes_that_only_later_times_see():
+    class Field(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.rate, self.gain = torch.nn.Parameter(torch.ones(1)), 1.0
+
+        def forward(self, t, y):
+            return -self.rate * y * (self.gain if float(t) > 0.5 else 1.0)
+
+    field = Field()
+    ys = solve(field, torch.ones(1), torch.tensor([0.0, 1.0]), gradient="adjoint").ys
+    field.gain = 2.0
+    with pytest.raises(GradientError, match="another result"):
+        ys.sum().backward()
+
+
+def test_a_fixed_backward_method_needs_a_step_in_units_of_time():
+    rate = torch.tensor(1.0, requires_grad=True)
+
+    def solved(ts, **settings):
+        return solve(
+            lambda t, y: -20 * rate * y, torch.ones(2, 1), ts, gradient="adjoint", **settings
+        )
+
+    ts = torch.tensor([0.0, 2.0])
+    with pytest.raises(ValueError, match="'rk4'} needs a step"):
+        solved(ts, adjoint={"method": "rk4"})
+    counts = []
+    for times in (ts, ts.expand(2, 2)):
+        solution = solved(times, method="rk4", step=0.05, adjoint={"step": 0.01})
+        solution.ys.sum().backward()
+        counts.append(solution.stats.backward_evaluations)
+    assert counts[0] == counts[1] > 4 * 200
+
+
+def test_a_smallest_step_holds_in_the_backward_solve_as_well():
+    rate = torch.tensor(1.0, requires_grad=True)
+    solution = solve(
+        lambda t, y: -rate * y * torch.sin(200 * t), torch.ones(1), torch.tensor([0.0, 1.0]),
+        gradient="adjoint", min_step=0.05, rtol=1e-9, atol=1e-9,
+    )  # fmt: skip
+    solution.ys.sum().backward()
+    assert solution.stats.backward_evaluations < 2 * solution.stats.forward_evaluations + 10
+
+
+def test_one_solve_keeps_no_more_for_rows_of_times(monkeypatch):
+    net, y0 = Network(), torch.randn(4, 3)
+    kept = []
+    for ts in (torch.linspace(0, 1, 11), torch.linspace(0, 1, 11).expand(4, 11)):
+        monkeypatch.setattr(replay, "KEPT_BYTES", 20_000)
+        solution = solve(net, y0, ts, method="rk4", step=0.02)
+        solution.ys.sum().backward()
+        kept.append(solution.stats.forward_evaluations - solution.stats.backward_evaluations)
+    assert 0 < kept[1] <= kept[0] + 4 * 10  # but for the first call of each interval
+
+
+@pytest.mark.parametrize("kind", ["alternating", "detached", "data"])
+def test_slopes_in_memory_that_is_used_again_are_copied(kind):
+    buffers, calls = [torch.empty(3), torch.empty(3)], []
+
+    def field(t, y):
+        calls.append(t)
+        buffer = buffers[len(calls) % 2]
+        with torch.no_grad():
+            buffer.copy_(-y * (1 + t))
+        return {"alternating": buffer, "detached": buffer.detach(), "data": buffer.data}[kind]
+
+    settings: dict[str, Any] = {"method": "rk4", "step": 0.1}
+    found = solve(field, torch.ones(3), torch.tensor([0.0, 1.0]), **settings).ys
+    right = solve(lambda t, y: -y * (1 + t), torch.ones(3), torch.tensor([0.0, 1.0]), **settings).ys
+    torch.testing.assert_close(found, right, rtol=0, atol=1e-15)

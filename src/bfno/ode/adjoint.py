@@ -80,7 +80,7 @@ def solve_adjoint(problem: Problem, y0: Tensor, times: Tensor, settings: Adjoint
 
 
 def _refuse_unseen() -> None:
-    """Refuse to evaluate later a field whose parameters are there for now only."""
+    """Refuse transforms and borrowed parameters, which the backward solve would not see."""
     if is_transformed() or forward_ad._current_level >= 0:
         raise GradientError(
             "gradient='adjoint' does not work under torch.func, forward-mode differentiation or "
@@ -119,7 +119,7 @@ class _Witness:
         return self._replayer.surroundings
 
     def solve(self, y0: Tensor, times: Tensor) -> Tensor:
-        """Solve forward, and note one more evaluation, for a change may hide at the start."""
+        """Solve forward, and note two more evaluations, for a change may hide at the start."""
         problem, noted = self._problem, _Noted(self._problem.field, self._replayer)
         if problem.compile:  # whose field must stay the same object, and is called by no one here
             ys = problem.states(y0, times, self.slope)
@@ -130,7 +130,7 @@ class _Witness:
             ys = watched.states(y0, times, self.slope)
             problem.status, problem.reached = watched.status, watched.reached
         self._refuse_random_numbers()
-        self._seen += noted.seen
+        self._seen += noted.seen()
         return ys
 
     def refuse_change(self) -> None:
@@ -160,18 +160,29 @@ class _Witness:
 
 
 class _Noted:
-    """A field that notes one of its first few calls: where it was made, and a checksum of it."""
+    """A field that notes one of its first calls and its last: where they were, and checksums."""
 
     def __init__(self, field: Field, replayer: Replayer) -> None:
         self._field, self._replayer, self._calls = field, replayer, 0
-        self.seen: list[tuple[Tensor, Tensor, Tensor]] = []
+        self._early: list[Any] = []
+        self._last: list[Any] = []
 
     def __call__(self, t: Tensor, y: Tensor) -> Tensor:
         slope = self._field(t, y)
         self._calls += 1
         if self._calls <= 5 and isinstance(slope, Tensor):  # inside the first step, or at its end
-            self.seen = [(t.detach(), y.detach(), self._replayer.checksum(slope))]
+            # At once: a field may write its next slope into the same tensor.
+            self._early = [t, y, self._replayer.checksum(slope)]
+        self._last = [t, y, slope]
         return slope
+
+    def seen(self) -> list[tuple[Tensor, Tensor, Tensor]]:
+        """Times, states and checksums of the two calls."""
+        if not isinstance(self._last[-1], Tensor):
+            return []
+        self._last[-1] = self._replayer.checksum(self._last[-1])
+        # Copies: a state may be a small part of a large table.
+        return [(t.detach(), y.detach().clone(), sum) for t, y, sum in (self._early, self._last)]
 
 
 class _Adjoint(torch.autograd.Function):

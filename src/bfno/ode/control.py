@@ -31,8 +31,8 @@ class Control:
         max_step: Steps are never larger.
         norm: Norm of a scaled error; None is the root mean square.
         safety: Share of the optimal step that is tried.
-        growth: Most that a step may grow by.
-        shrink: Least that a rejected step shrinks to.
+        growth: Largest factor by which a step may grow.
+        shrink: Smallest factor by which a rejected step is scaled.
     """
 
     rtol: Tensor | float
@@ -70,6 +70,10 @@ class Control:
             least = 1.0 if ratio < 1 else self.shrink
             factor = min(self.growth, max(self.safety / ratio ** (1 / order), least))
         return self.clamp(size * factor)
+
+    def is_elementwise(self) -> bool:
+        """Whether tolerances are tensors, which may tell samples apart."""
+        return isinstance(self.rtol, Tensor) or isinstance(self.atol, Tensor)
 
     def clamp(self, size: float) -> float:
         """Keep a step size, whose sign is the direction of time, between its bounds."""

@@ -62,7 +62,7 @@ def borrows_parameters() -> bool:
 
 
 class Evaluator:
-    """Calls a field and checks that slopes look like states, in all tensors that there are."""
+    """Calls a field and checks that slopes look like states; works with any kind of tensor."""
 
     def __init__(self, field: Field) -> None:
         self.field = field
@@ -112,8 +112,13 @@ class TrackingEvaluator(Evaluator):
         if type(slope) is not Tensor or slope.shape != y.shape or slope.dtype != y.dtype:
             slope = self.check(slope, y)
         self._address = address(slope)
-        # A third reference, besides this one and the question itself, is the field's own.
-        is_shared = self._address == before or slope._is_view() or sys.getrefcount(slope) > 2
+        is_shared = (
+            self._address == before
+            or slope._is_view()
+            or sys.getrefcount(slope) > _REFERENCES  # one is the field's own
+            # With autograd on, something that it does not know of may be anything's memory.
+            or (slope.grad_fn is None and torch.is_grad_enabled())
+        )
         return slope.clone() if is_shared else slope
 
     def _call_carefully(self, t: Tensor, y: Tensor) -> Tensor:
@@ -143,6 +148,13 @@ class TrackingEvaluator(Evaluator):
                 raise ValueError(_IN_PLACE)
 
 
+def _references() -> int:
+    """How many references a tensor has that a function holds alone, which depends on Python."""
+    alone = torch.empty(0)
+    return sys.getrefcount(alone)
+
+
+_REFERENCES = _references()
 _IN_PLACE = (
     "the field must not change its state in place; write y = y * 2 instead of y.mul_(2), and leave "
     "inplace=True out of its first layer"
@@ -157,7 +169,7 @@ class ReplayingEvaluator(TrackingEvaluator):
         self._replayer = replayer
 
     def __call__(self, t: Tensor, y: Tensor) -> Tensor:
-        if not torch.is_grad_enabled() or self._replayer.keeps():
+        if not torch.is_grad_enabled() or self._replayer.reserve():
             return super().__call__(t, y)
         with self._replayer.recording(super().__call__, (t, y)) as call:
             slope = call.result = super().__call__(t, y)

@@ -18,6 +18,11 @@ __all__ = ["Event", "EventFinder", "EventOutputs", "at_event", "first_crossing"]
 
 Event = Callable[[Tensor, Any], Tensor]
 
+_NOT_A_NUMBER = (
+    "the event must return numbers, got not-a-number at t = {:.6g}; it has to be defined on both "
+    "sides of where it is zero"
+)
+
 
 class EventOutputs(SharedOutputs):
     """Requested states of a solve that an event ends, for the whole state or for each sample.
@@ -61,7 +66,7 @@ class EventOutputs(SharedOutputs):
             got = value.dtype if isinstance(value, Tensor) else type(value).__name__
             raise ValueError(f"the event must return a tensor of real numbers, got {got}")
         if bool(value.isnan().any()):
-            raise ValueError("the event must return a number at the start, got not-a-number")
+            raise ValueError(_NOT_A_NUMBER.format(self.times[0]))
         if value.shape not in ((), y.shape[:1]):
             raise ValueError(
                 "the event must return one value, or one per sample of the state, got shape "
@@ -99,6 +104,8 @@ class EventOutputs(SharedOutputs):
     ) -> bool:
         with torch.no_grad():
             value = self._event(stepper.clock.time(end), ends[1]) * self._signs
+        if bool((self._moving & value.isnan()).any()):
+            raise ValueError(_NOT_A_NUMBER.format(end.value))
         crossed = self._moving & (value <= 0)
         if bool(crossed.any()):
             self._note(crossed, stepper, (start, end), ends[0])
@@ -246,13 +253,16 @@ class EventFinder:
         return True
 
     def _is_ahead(self, stepper: Stepper, moment: Moment, y: Tensor) -> bool:
-        return float(self._event(stepper.clock.time(moment), y)) > 0
+        value = float(self._event(stepper.clock.time(moment), y))
+        if math.isnan(value):
+            raise ValueError(_NOT_A_NUMBER.format(moment.value))
+        return value > 0
 
 
 def at_event(
     field: Callable[..., Tensor], event: Event, time: Tensor, y: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """Time and state of an event, differentiable, twice if need be, with respect to all they need.
+    """Time and state of an event, twice differentiable with respect to all that they depend on.
 
     The time moves so that the event function stays zero, by the implicit function theorem, and the
     state moves along the field with it.
@@ -286,7 +296,7 @@ def at_event(
 def _rate_of_change(
     field: Callable[..., Tensor], event: Event, time: Tensor, y: Tensor
 ) -> Tensor | None:
-    """How fast an event function changes along the field; None if it tells nothing of that."""
+    """How fast an event function changes along the field; None if it has no gradient."""
     kind = real_dtype(y.dtype)
     with torch.no_grad():
         slope = field(time.to(kind), y.detach())

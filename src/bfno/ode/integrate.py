@@ -214,7 +214,7 @@ class Integration:
     def _just_after(self, moment: Moment, like: Tensor) -> Moment:
         """The next moment that the state's dtype can tell from this one."""
         value = torch.tensor(moment.value, dtype=like.real.dtype)
-        after = torch.nextafter(value, value + self._plan.direction)
+        after = torch.nextafter(value, torch.full_like(value, self._plan.direction * math.inf))
         return Moment(float(after), moment.anchor)
 
 
@@ -231,7 +231,10 @@ class FixedIntegration(Integration):
             if self._watcher is not None:
                 self._watcher.tried(start, moment.value - start.value, y)
             if stepper.needs_start or jumped or slope is not None or (fresh and reuse):
-                stepper.start(self._just_after(start, y) if jumped else start, y, slope)
+                if jumped:  # a slope that is known belongs to the other side
+                    stepper.start(self._just_after(start, y), y)
+                else:
+                    stepper.start(start, y, slope)
                 slope = None
             y1 = stepper.attempt(start, moment, y, end_inside=jump)
             self._advance(moment, y, y1)
@@ -250,7 +253,10 @@ class AdaptiveIntegration(Integration):
         if self._outputs.complete() or control is None:
             return
         stepper.prepare(control)
-        slope = stepper.start(plan.start, y, slope).detach()
+        if plan.jump_at_start:
+            slope = stepper.start(self._just_after(plan.start, y), y).detach()
+        else:
+            slope = stepper.start(plan.start, y, slope).detach()
         if not bool(torch.isfinite(slope).all()):
             self.status = Status.NON_FINITE
             return
@@ -294,6 +300,8 @@ class AdaptiveIntegration(Integration):
                     size = max(size, wanted, key=abs)
                 if stop.jump:
                     stepper.start(self._just_after(end, y), y)
+        if not bool(torch.isfinite(y).all()):  # in a component that counts for no error
+            self.status = Status.NON_FINITE
 
     def _first_size(self, control: Control, y: Tensor, slope: Tensor) -> float:
         if control.first_step is not None:

@@ -30,7 +30,7 @@ from bfno.ode.integrate import (
     SharedOutputs,
     Watcher,
 )
-from bfno.ode.replay import Replayer
+from bfno.ode.replay import Replayer, Room
 from bfno.ode.solution import SolverError, Stats, Status
 from bfno.ode.step import Clock, ReplayedStepper, Stepper, Sums, TableSums
 from bfno.ode.tableaus import Tableau
@@ -54,8 +54,9 @@ class Problem:
         compile: Whether steps are compiled.
         watcher: Is told of every step.
         stats: Where costs are counted.
-        status: How the last integration ended,
-        reached: and when.
+        room: What the graphs of the solve may keep.
+        status: How the last integration ended.
+        reached: The time at which it ended.
     """
 
     field: Field
@@ -66,6 +67,7 @@ class Problem:
     compile: bool = False
     watcher: Watcher | None = None
     stats: Stats = dataclasses.field(default_factory=Stats)
+    room: Room = dataclasses.field(default_factory=Room)
     status: Status = Status.SUCCESS
     reached: float = 0.0
 
@@ -105,7 +107,7 @@ class Problem:
         graph, stand_ins = torch.is_grad_enabled(), is_transformed()
         evaluate = Evaluator(self.field) if stand_ins else TrackingEvaluator(self.field, y0)
         if self.replay and graph and not stand_ins and not borrows_parameters():
-            replayer = Replayer(y0, stats)
+            replayer = Replayer(y0, stats, self.room)
         if isinstance(method, AdamsMethod):
             return AdamsStepper(evaluate, method, clock, stats)
         if self.compile:

@@ -14,6 +14,7 @@ import contextlib
 import threading
 import weakref
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import torch
@@ -96,6 +97,13 @@ def _autocast_state(device_type: str) -> tuple[bool, torch.dtype, bool]:
     )
 
 
+@dataclass
+class Room:
+    """How many bytes the graphs of one solve may still keep."""
+
+    free: int = field(default_factory=lambda: KEPT_BYTES)
+
+
 class Replayer:
     """Calls functions so that their graphs keep no tensors; backward passes repeat the calls.
 
@@ -106,9 +114,10 @@ class Replayer:
     Args:
         like: A state.
         stats: Where repeated evaluations are counted.
+        room: What the graphs of the solve may keep.
     """
 
-    def __init__(self, like: Tensor, stats: Stats) -> None:
+    def __init__(self, like: Tensor, stats: Stats, room: Room | None = None) -> None:
         self.stats = stats
         self.surroundings = Surroundings(like.device)
         self.unchanged: list[tuple[Tensor, int]] = []
@@ -116,7 +125,7 @@ class Replayer:
         self.lock = threading.RLock()  # several threads may differentiate one graph at once
         self._is_exact = like.device.type == "cpu"
         self._ripples = torch.zeros(0)
-        self._free = KEPT_BYTES
+        self._room = Room() if room is None else room
         self._typical: int | None = None
         # The graph alone keeps calls alive: with it, their tensors go, and not some time later.
         self._first: Callable[[], Recording | None] = _nothing
@@ -127,11 +136,11 @@ class Replayer:
         """The first call, until the second one has been seen."""
         return self._first()
 
-    def keeps(self) -> bool:
-        """Whether the next call may keep its tensors, like any other, and need not be recorded."""
-        if self._typical is None or self._typical > self._free:
+    def reserve(self) -> bool:
+        """Take room for the tensors of the next call; if there is some, it need not be recorded."""
+        if self._typical is None or self._typical > self._room.free:
             return False
-        self._free -= self._typical
+        self._room.free -= self._typical
         return True
 
     def recording(
@@ -167,9 +176,9 @@ class Replayer:
             del sizes[where]
         self._typical = sum(sizes.values())
         alike = [tensor.shape for tensor, _ in first] == [tensor.shape for tensor, _ in second]
-        if alike and self._typical > self._free:
+        if alike and self._typical > self._room.free:
             one.saved = None
-        self._free -= self._typical
+        self._room.free -= self._typical
 
     def hold(self, call: Recording | None) -> None:
         """Hold the tensors of one repeated call at a time, and let those of the last one go."""
@@ -200,7 +209,7 @@ class Replayer:
             return True
         if self._is_exact:
             return False
-        # Processors of graphics may add up in another order each time.
+        # GPUs may sum in a different order each time.
         rounding = torch.finfo((result[0] if isinstance(result, tuple) else result).dtype).eps
         return bool((found - checksum).abs() <= 16 * rounding * (weights * values).norm())
 

@@ -129,7 +129,8 @@ def solve(
 
     Raises:
         SolverError: If the solve fails and `throw` is not False.
-        GradientError: In a backward pass, if the field no longer gives what it gave in the solve.
+        GradientError: If a gradient could not be exact: in the solve itself with adjoint, in the
+            backward pass otherwise.
 
     Example:
         >>> ts = torch.linspace(0, 1, 3)
@@ -234,7 +235,10 @@ class _Call:
         one = torch.ones_like(span)
         clock = (ts - first[:, None]) / torch.where(span == 0, one, span)[:, None]
         self._control = _on_clock(self._control, float(span.detach().abs().max()) if len(ts) else 0)
-        self.problem.plan = self._planner(self.options)
+        options = self.options
+        if _is_coarse(self._tableau):
+            options = replace(options, stops=tuple(clock.detach().unique().tolist()))
+        self.problem.plan = self._planner(options)
         self.problem.field = _rescaled(self.problem.field, first, span)
         self.problem.by_sample = True
         return self.problem.states(self.y0, clock)
@@ -252,7 +256,10 @@ class _Call:
             field = _rescaled(self.problem.field, first, span)
             part = replace(self.problem, field=field, plan=self._planner(options))
             if self.gradient == "adjoint":
-                settings = self._adjoint_settings(options, first, span)
+                backward = dict(options.adjoint or {})
+                if backward.get("step") is not None:  # in time, which the clock takes length for
+                    backward["step"] = min(1.0, backward["step"] / length) if length else 1.0
+                settings = self._adjoint_settings(replace(options, adjoint=backward), first, span)
                 y = solve_adjoint(part, y, clock, settings)[-1]
             else:
                 y = part.states(y, clock)[-1]
@@ -268,21 +275,36 @@ class _Call:
     def _adjoint_settings(self, options: Options, *further: Tensor) -> AdjointSettings:
         """How the adjoint equation is solved, for a field that uses further tensors."""
         wanted = {"seminorm": False, **(options.adjoint or {})}
-        refuse_unknown("adjoint option", wanted, ("method", "rtol", "atol", "step", "seminorm"))
-        tableau = find_method(wanted["method"]) if "method" in wanted else self._tableau
-        options = replace(options, step=wanted.get("step", options.step), first_step=None)
-        control = self._control
+        tableau, step = self._adjoint_method(wanted, options)
+        options, control = replace(options, step=step), self._control
         tolerances = {name: wanted.get(name, getattr(control, name)) for name in ("rtol", "atol")}
         norm = adjoint_norm(control.norm or root_mean_square, seminorm=wanted["seminorm"])
 
         def plan(times: Tensor, packed_norm: Norm) -> Plan:
-            steered = Control(**tolerances, norm=packed_norm, max_step=options.max_step)
+            steered = replace(control, **tolerances, norm=packed_norm, first_step=None)
             return make_plan(tableau, options, steered, times)
 
-        # What a module owns it may use some time, though perhaps not at the start.
+        # A module may use any of its parameters later, even if not at the start.
         own = tuple(self._given.parameters()) if isinstance(self._given, nn.Module) else ()
         given = None if options.parameters is None else (*options.parameters, *further)
         return AdjointSettings(tableau, plan, norm, parameters=given, further=(*own, *further))
+
+    def _adjoint_method(
+        self, wanted: Mapping[str, Any], options: Options
+    ) -> tuple[Tableau, float | None]:
+        """Method and step of the backward solve: the forward solve's, where none are given."""
+        step = wanted.get("step")
+        if "method" not in wanted:
+            return self._tableau, options.step if step is None else step
+        tableau = find_method(wanted["method"])
+        if tableau.adaptive or step is not None:
+            return tableau, step
+        if options.step is None:
+            raise ValueError(
+                f"adjoint={{'method': {tableau.name!r}}} needs a step, as the method has no own: "
+                f"adjoint={{'method': {tableau.name!r}, 'step': 0.1}}"
+            )
+        return tableau, options.step
 
     def _refuse_combinations(self, y0: Any, ts: Tensor) -> None:
         """Refuse options that exclude each other."""
@@ -317,7 +339,7 @@ def _counting_changes(y0: Tensor) -> Tensor:
 
 
 def _on_clock(control: Control, longest: float) -> Control:
-    """The step-size rule on a clock from zero to one, which the longest interval lends its length.
+    """The step-size rule on a clock from zero to one, scaled by the longest interval.
 
     So no sample's steps are larger than `max_step`.
     """
@@ -376,14 +398,21 @@ def make_plan(
     start = Moment(times[0], 0)
     direction = 1.0 if times[-1] >= times[0] else -1.0
     if tableau.adaptive and options.step is None:
-        # Dense output of much lower order than the steps would spoil what they achieve.
-        coarse = tableau.dense_order < tableau.order - 1
+        coarse = _is_coarse(tableau)
         landings = range(1 if coarse else len(times) - 1, len(times)) if options.land else ()
         stops = _knots(times, landings, options, direction)
     else:
         knots = _knots(times, range(1, len(times)), options, direction)
         stops, control = list(_fixed_stops(start, knots, options.step, direction)), None
-    return Plan(start, stops, control, direction, tableau.order, options.max_steps)
+    jumps = times[0] in options.jumps
+    return Plan(
+        start, stops, control, direction, tableau.order, options.max_steps, jump_at_start=jumps
+    )
+
+
+def _is_coarse(tableau: Tableau) -> bool:
+    """Whether dense output, of much lower order than the steps, would spoil what they achieve."""
+    return tableau.dense_order < tableau.order - 1
 
 
 def _knots(

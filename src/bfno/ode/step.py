@@ -215,7 +215,7 @@ class RowSums(Sums):
 def take_stages(
     evaluate: Callable[[Tensor, Tensor], Tensor], times: Sequence[Tensor], sums: Sums
 ) -> Tensor:
-    """Evaluate the stages that `sums` has no slope of yet; return the state after the step."""
+    """Evaluate the stages whose slopes are missing in `sums`; return the state after the step."""
     for time in times[len(sums.slopes) :]:
         sums.add(evaluate(time, sums.point()))
     return sums.end()
@@ -243,6 +243,7 @@ class Stepper:
         self.tableau, self.clock, self.stats = tableau, clock, stats
         self._evaluate, self._field, self._sums = evaluate, evaluate.field, sums
         self._first: Any = None  # slope of the next step's first stage, if it is known
+        self._moving: Tensor | None = None  # which samples still move, if not all
 
     @property
     def slopes(self) -> Sequence[Tensor]:
@@ -287,10 +288,12 @@ class Stepper:
 
     def error_ratio(self, control: Control, y: Tensor, y1: Tensor) -> float:
         """Error of the last attempt, from `y` to `y1`, in units of the tolerance."""
-        if not torch.is_grad_enabled():
-            return control.error_ratio(self._sums.error(), y, y1)
         with torch.no_grad():
-            return control.error_ratio(self._sums.error(), y, y1)
+            error = self._sums.error()
+            if self._moving is not None and not control.is_elementwise():
+                # Samples that stand still have no error, and would loosen a mean over all.
+                error, y, y1 = error[self._moving], y[self._moving], y1[self._moving]
+            return control.error_ratio(error, y, y1)
 
     def accept(self) -> None:
         """Make the last stage of the last attempt, if it can be, the first one of the next."""
@@ -318,6 +321,7 @@ class Stepper:
         # Another object: a backward pass repeats earlier steps with the field that they had.
         self._evaluate = copy.copy(self._evaluate)
         self._evaluate.field = frozen
+        self._moving = moving
 
     def interpolate_rows(self, size: float, y: Tensor, thetas: Tensor, samples: Tensor) -> Tensor:
         """Dense output of single samples, each at its own share θ of the last attempt."""
@@ -348,7 +352,7 @@ class ReplayedStepper(Stepper):
         self._replayer = replayer
 
     def evaluate(self, moment: Moment, y: Tensor) -> Tensor:
-        if not torch.is_grad_enabled() or self._replayer.keeps():
+        if not torch.is_grad_enabled() or self._replayer.reserve():
             return super().evaluate(moment, y)
         self.stats.forward_evaluations += 1
         time = self.clock.time(moment)
@@ -357,7 +361,7 @@ class ReplayedStepper(Stepper):
         return slope
 
     def attempt(self, start: Moment, end: Moment, y: Tensor, *, end_inside: bool = False) -> Tensor:
-        if self._replayer.keeps():
+        if self._replayer.reserve():
             return super().attempt(start, end, y, end_inside=end_inside)
         size, evaluate, tableau = self.clock.size(start, end), self._evaluate, self.tableau
         times = self._stage_times(start, end, end_inside)
@@ -376,12 +380,10 @@ class ReplayedStepper(Stepper):
         return y1
 
 
-def dense_matrix(tableau: Tableau, thetas: Tensor, *, derivative: bool = False) -> Tensor:
-    """`p_i(θ)`, or its derivative, for many θ: one row per θ, one column per stage."""
+def dense_matrix(tableau: Tableau, thetas: Tensor) -> Tensor:
+    """`p_i(θ)` for many θ: one row per θ, one column per stage."""
     coefficients = thetas.new_tensor(tableau.dense)
     degrees = torch.arange(1, coefficients.shape[1] + 1, device=thetas.device)
-    if derivative:
-        return thetas[:, None] ** (degrees - 1) * degrees @ coefficients.T
     return thetas[:, None] ** degrees @ coefficients.T
 
 
