@@ -15,7 +15,6 @@ from benchmarks.growth import growth
 from benchmarks.series import series
 from benchmarks.solvers import solver
 from benchmarks.timing import HEADER, Line, keep_freed_memory
-from bfno.lab.errors import ConfigError
 
 GROUPS = {**cases.CASES, "solver": solver, "growth": growth, "series": series, "flow": flow}
 SEPARATE = ("layer", "step")
@@ -58,7 +57,7 @@ def _read_options(arguments: list[str] | None) -> argparse.Namespace:
     options = parser.parse_args(arguments)
     for group in options.groups:
         if group not in GROUPS:
-            raise ConfigError(group, "is no benchmark", f"choose among {', '.join(GROUPS)}")
+            parser.error(f"{group} is not a benchmark; choose among {', '.join(GROUPS)}")
     return options
 
 

@@ -25,8 +25,8 @@ ALLOWED: dict[str, set[str]] = {
     "lab.data": _WORDS,
     "lab.experiments": _LIBRARY | {"lab.data"} | _WORDS,
     "lab.runs": _LIBRARY | {"lab.experiments", "lab.data"} | _WORDS,
-    "lab.views": {"lab.runs.record", "ode"} | _WORDS,
-    "lab.paper": {"lab.runs.record", "lab.views"} | _WORDS,
+    "lab.views": {"lab.runs.record", "lab.experiments.settings", "ode"} | _WORDS,
+    "lab.paper": {"lab.runs.record", "lab.experiments.settings", "lab.views"} | _WORDS,
     "lab.cli": {"lab.data", "lab.experiments", "lab.runs", "lab.views", "lab.paper"} | _WORDS,
     "__main__": {"lab.cli"},
 }

@@ -47,7 +47,7 @@ def test_files_are_written_through_one_door():
         architecture.writers(PACKAGE)
         == {
             "bfno.lab.files": "the door",
-            "bfno.lab.data.download": "adds to a partial file, which gets its name once it is whole",
+            "bfno.lab.data.download": "adds to a partial file, named once it is whole",
         }.keys()
     )
 

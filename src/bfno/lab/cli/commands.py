@@ -279,10 +279,10 @@ def bench(
 
     Example: bfno bench layer --repeats 5
     """
-    from benchmarks.__main__ import main
+    from bfno.lab.cli.benchmarks import run_benchmarks
 
     words = [*(groups or []), *(["--json"] if as_json else [])]
-    main(words + (["--repeats", str(repeats)] if repeats else []))
+    run_benchmarks(words + (["--repeats", str(repeats)] if repeats else []))
 
 
 def _resolved(

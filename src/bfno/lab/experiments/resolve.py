@@ -11,9 +11,8 @@ import yaml
 
 from bfno.lab.errors import ConfigError, DataError
 from bfno.lab.experiments.families import family_of
-from bfno.lab.experiments.settings import Config, parse
+from bfno.lab.experiments.settings import CIRCUMSTANCES, Config, parse
 from bfno.lab.experiments.trees import Tree, differences, merged
-from bfno.lab.runs.record import CIRCUMSTANCES
 
 __all__ = ["SCALES", "changed_settings", "resolve"]
 

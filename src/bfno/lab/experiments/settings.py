@@ -11,7 +11,20 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from bfno.lab.errors import ConfigError
 
-__all__ = ["Config", "Settings", "SolverSettings", "TrainSettings", "parse"]
+__all__ = [
+    "CIRCUMSTANCES",
+    "DATA_PLACES",
+    "Config",
+    "Settings",
+    "SolverSettings",
+    "TrainSettings",
+    "parse",
+]
+
+DATA_PLACES = ("dir", "folder", "path", "test_path")
+"""Settings of data that say where files are, which is nobody else's business."""
+CIRCUMSTANCES = frozenset({"seed", "threads", *(f"data.{name}" for name in DATA_PLACES)})
+"""Settings that say where and for which seed an experiment was run, not which one it was."""
 
 
 class Settings(BaseModel):

@@ -13,14 +13,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-__all__ = ["CIRCUMSTANCES", "DATA_PLACES", "FORMAT"]
-__all__ += ["make_record", "peak_memory", "source_commit"]
+__all__ = ["FORMAT", "make_record", "peak_memory", "source_commit"]
 
 FORMAT = 1
-DATA_PLACES = ("dir", "folder", "path", "test_path")
-"""Settings of data that say where files are, which is nobody else's business."""
-CIRCUMSTANCES = frozenset({"seed", "threads", *(f"data.{name}" for name in DATA_PLACES)})
-"""Settings that say where and for which seed an experiment was run, not which one it was."""
 
 
 def make_record(

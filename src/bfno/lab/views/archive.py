@@ -9,8 +9,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from bfno.lab.errors import ConfigError, DataError
+from bfno.lab.experiments.settings import DATA_PLACES
 from bfno.lab.files import write_atomically
-from bfno.lab.runs.record import DATA_PLACES
 from bfno.lab.views.exhibit import EXHIBIT
 from bfno.lab.views.record import METRICS, RECORD, RunResult, place_name, read_record, read_run
 from bfno.lab.views.tables import are_replicates

@@ -11,7 +11,8 @@ from pathlib import Path, PurePath
 from typing import Any
 
 from bfno.lab.errors import ConfigError, DataError
-from bfno.lab.runs.record import CIRCUMSTANCES, DATA_PLACES, FORMAT
+from bfno.lab.experiments.settings import CIRCUMSTANCES, DATA_PLACES
+from bfno.lab.runs.record import FORMAT
 
 __all__ = ["COMPANIONS", "HEADLINES", "Metric", "RunResult"]
 __all__ += ["find_metric", "place_name", "read_record", "read_run", "read_runs"]

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from bfno.lab.runs.record import CIRCUMSTANCES
+from bfno.lab.experiments.settings import CIRCUMSTANCES
 from bfno.lab.views.layout import Cell, Column, Estimate, Table
 from bfno.lab.views.record import COMPANIONS, HEADLINES, RunResult
 from bfno.lab.views.tasks import is_transductive, kind_of, sample_name, task_of
