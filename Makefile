@@ -7,7 +7,7 @@ ARGS ?=
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet -c constraints.txt
 TORCH := $(shell grep '^torch==' constraints.txt)
-SOURCES := src tests examples docs/make_api.py
+SOURCES := src tests examples benchmarks docs/make_api.py
 
 .DEFAULT_GOAL := help
 .PHONY: demo test test-slow lint format docs bench clean help

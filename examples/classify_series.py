@@ -11,7 +11,7 @@ import argparse
 import torch
 
 import bfno
-from bfno.data import Series, SeriesSource, length_batches, load_series
+from bfno.lab.data import Series, SeriesSource, length_batches, load_series
 from bfno.models.likelihood import classification_loss, evidence_loss, gaussian_log_likelihood
 
 LATENTS, DEVIATION = 8, 0.1

@@ -14,9 +14,9 @@ import torch
 from torch import Tensor
 
 import bfno
-from bfno.data import toy_points
+from bfno.lab.data import toy_points
+from bfno.lab.views.figures.densities import PlanePicture, density_figure, write_picture
 from bfno.models.flows import ContinuousFlow
-from bfno.results.figures.densities import PlanePicture, density_figure, write_picture
 
 BATCH, SIDE, CELLS = 256, 4.0, 100
 

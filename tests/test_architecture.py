@@ -33,7 +33,7 @@ def test_every_public_name_is_documented():
 
 def test_every_public_name_exists():
     for name in architecture.modules(PACKAGE):
-        if name.endswith(("__main__", ".bench")):
+        if name.endswith("__main__"):
             continue
         module = importlib.import_module(name)
         missing = [
@@ -46,27 +46,27 @@ def test_files_are_written_through_one_door():
     assert (
         architecture.writers(PACKAGE)
         == {
-            "bfno.files": "the door",
-            "bfno.data.download": "adds to a partial file, which gets its name once it is whole",
+            "bfno.lab.files": "the door",
+            "bfno.lab.data.download": "adds to a partial file, named once it is whole",
         }.keys()
     )
 
 
 def test_writer_check_finds(tmp_path):
     files = {
-        "train/a.py": "def f(p):\n    open(p, 'wb')",
-        "train/b.py": "path.write_text('x')",
-        "train/c.py": "import torch\ntorch.save(x, 'y')",
-        "train/d.py": "open(p, mode='a')",
-        "train/reads.py": "open(p)\nopen(p, 'rb')",
+        "lab/runs/a.py": "def f(p):\n    open(p, 'wb')",
+        "lab/runs/b.py": "path.write_text('x')",
+        "lab/runs/c.py": "import torch\ntorch.save(x, 'y')",
+        "lab/runs/d.py": "open(p, mode='a')",
+        "lab/runs/reads.py": "open(p)\nopen(p, 'rb')",
     }
     found = architecture.writers(_sample(tmp_path, files))
-    assert found == {f"bfno.train.{name}" for name in "abcd"}
+    assert found == {f"bfno.lab.runs.{name}" for name in "abcd"}
 
 
 def test_nothing_unpickles_but_the_import_of_released_weights():
     found = architecture.calls(PACKAGE, {"load"}, of={"torch", "pickle", "joblib"})
-    assert found == {"bfno.train.released"}
+    assert found == {"bfno.lab.runs.released"}
 
 
 def test_importing_the_package_loads_no_heavy_dependency():
@@ -103,8 +103,9 @@ BAD_IMPORTS = [
     ("dynamics/a.py", "from bfno.layers import BFNO"),
     ("dynamics/a.py", "from bfno.fields import ConvField"),
     ("dynamics/a.py", "from bfno.fields.interface_of_others import x"),
-    ("results/report.py", "from bfno.models import ImageClassifier"),
-    ("presets/a.py", "from bfno.train import fit"),
+    ("lab/views/report.py", "from bfno.models import ImageClassifier"),
+    ("models/a.py", "from bfno.lab.errors import ConfigError"),
+    ("lab/experiments/a.py", "from bfno.lab.runs import fit"),
     ("surprise/a.py", ""),
 ]
 
@@ -122,8 +123,8 @@ def test_import_check_finds(tmp_path, file, source):
         ("layers/a.py", "import torch, numpy"),
         ("fields/a.py", "from bfno.layers import BFNO"),
         ("dynamics/a.py", "from bfno.fields.interface import Field"),
-        ("results/bench.py", "from bfno.layers import BFNO"),
-        ("__init__.py", "from bfno.cli import main"),
+        ("lab/runs/a.py", "from bfno.lab.experiments.tasks import Task"),
+        ("__init__.py", "from bfno.lab.cli import main"),
     ],
 )
 def test_import_check_accepts(tmp_path, file, source):

@@ -23,15 +23,15 @@ import torch
 import typer
 
 import bfno
-from bfno.cli import main
-from bfno.cli.commands import app
+from bfno.lab.cli import main
+from bfno.lab.cli.commands import app
+from bfno.lab.experiments.density.settings import DensityConfig
+from bfno.lab.experiments.images.settings import ImageConfig
+from bfno.lab.experiments.presets import DENSITY_METHODS, POINT_DATA, SERIES_METHODS
+from bfno.lab.experiments.resolve import resolve
+from bfno.lab.experiments.series.settings import SeriesConfig
+from bfno.lab.experiments.trees import read_settings
 from bfno.ode import METHODS
-from bfno.presets import DENSITY_METHODS, POINT_DATA, SERIES_METHODS
-from bfno.train.density.settings import DensityConfig
-from bfno.train.experiment import resolve
-from bfno.train.images.settings import ImageConfig
-from bfno.train.series.settings import SeriesConfig
-from bfno.train.trees import read_settings
 from tests import documents, world
 from tests.conftest import REPOSITORY
 from tests.documents import PAGES, Block

@@ -3,11 +3,11 @@
 import re
 from pathlib import Path
 
-from bfno.results.archive import finished_runs
-from bfno.results.paper.overview import overview
-from bfno.results.paper.page import claims_text, introduction, section_text
-from bfno.results.paper.sections import sections_of
-from bfno.results.record import read_run
+from bfno.lab.paper.overview import overview
+from bfno.lab.paper.page import claims_text, introduction, section_text
+from bfno.lab.paper.sections import sections_of
+from bfno.lab.views.archive import finished_runs
+from bfno.lab.views.record import read_run
 from tests.conftest import REPOSITORY
 
 RESULTS = REPOSITORY / "results"

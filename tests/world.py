@@ -10,7 +10,7 @@ import torch
 from PIL import Image
 
 from tests.conftest import REPOSITORY
-from tests.data import official, test_activity
+from tests.lab.data import official, test_activity
 
 ENOUGH = 2
 

@@ -2,6 +2,6 @@
 
 import sys
 
-from bfno.cli import main
+from bfno.lab.cli import main
 
 sys.exit(main())

@@ -137,6 +137,6 @@ def load(run: str | Path) -> Any:
         DataError: If its files are damaged.
     """
     # Layers and solvers are used without what training needs to be installed.
-    from bfno.train.load import open_run
+    from bfno.lab.runs.load import open_run
 
     return open_run(Path(run)).model

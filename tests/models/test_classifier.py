@@ -9,9 +9,9 @@ from torch.nn import functional as F
 
 from bfno.dynamics import FirstOrder, InitialVelocity, SecondOrder
 from bfno.fields.convolution import ConvField
+from bfno.lab.experiments.presets.build import build_classifier
 from bfno.models import ImageClassifier
 from bfno.ode import NeuralODE
-from bfno.presets.build import build_classifier
 
 
 def small_classifier(**options):

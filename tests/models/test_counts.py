@@ -6,11 +6,11 @@ import pytest
 import torch
 from torch import nn
 
+from bfno.lab.experiments.presets import IMAGE_PRESETS
+from bfno.lab.experiments.presets.build import build_classifier
 from bfno.layers.afno import AFNO
 from bfno.layers.fno import FNO
 from bfno.models import count_parameters
-from bfno.presets import IMAGE_PRESETS
-from bfno.presets.build import build_classifier
 
 DATA_NAMES = {"MNIST": "mnist", "CIFAR-10": "cifar10", "CIFAR-100": "cifar100", "STL-10": "stl10"}
 

@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from bfno.data import toy_points
 from bfno.fields import MLPField
+from bfno.lab.data import toy_points
 from bfno.models.flows import ContinuousFlow
 
 COUNT = 250

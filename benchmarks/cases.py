@@ -1,0 +1,191 @@
+"""The layer and a training step on the paper's CIFAR-10 model."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from benchmarks.plain import PlainField, bare_work
+from benchmarks.timing import Line, compare, peer_library
+from bfno.fields import OperatorField
+from bfno.lab.runs.record import peak_memory
+from bfno.lab.runs.released import released_weights
+from bfno.ode import solve
+
+__all__ = ["CASES", "SmallField", "memory"]
+
+RELEASED = Path("../shared/released/cifar10_epoch01.pt")
+Lines = Iterator[Line]
+
+
+@dataclass(frozen=True)
+class Case:
+    """A model of the paper to train a step of.
+
+    Attributes:
+        name: What the table calls it.
+        field: Its field.
+        head: Its classifier.
+        images: A batch for it.
+        weights: Where its weights come from.
+    """
+
+    name: str
+    field: OperatorField
+    head: nn.Linear
+    images: Tensor
+    weights: str
+
+
+def cifar_case() -> Case:
+    """The CIFAR-10 model, with the authors' weights where they are at hand."""
+    case = _untrained_case("train", channels=3, side=32, width=76)
+    if not RELEASED.exists():
+        return case
+    weights = released_weights(RELEASED)
+    for module, prefix in ((case.field, "block.dynamics.field."), (case.head, "head.")):
+        names = (name for name in weights if name.startswith(prefix))
+        module.load_state_dict({name.removeprefix(prefix): weights[name] for name in names})
+    return replace(case, weights="released")
+
+
+def _untrained_case(name: str, channels: int, side: int, width: int) -> Case:
+    torch.manual_seed(0)
+    field = OperatorField("bfno", channels, width, depth=3, branches=2)
+    head = nn.Linear(channels * side**2, 10)
+    return Case(name, field, head, smooth_images(64, channels, side), "random")
+
+
+def layer(repeats: int, notes: dict[str, Any]) -> Lines:
+    """A field of three BFNO layers, 76 channels, two branches, 32×32, batch 64."""
+    field = cifar_case().field
+    plain, y = PlainField(field), torch.rand(64, 3, 32, 32)
+    work = bare_work(field, y)
+
+    def without_graph(call: Callable[[], Any]) -> Callable[[], None]:
+        def run() -> None:
+            with torch.no_grad():
+                call()
+
+        return run
+
+    def trained(model: nn.Module) -> Callable[[], None]:
+        def run() -> None:
+            model.zero_grad()
+            model(0.3, y).square().sum().backward()
+
+        return run
+
+    ours = without_graph(lambda: field(0.3, y))
+    forward = without_graph(lambda: plain(0.3, y))
+    yield compare(("layer", "forward", "plain"), ours, forward, repeats=repeats, notes=notes)
+    bare = without_graph(work)
+    yield compare(("layer", "forward", "bare FFT+GEMM"), ours, bare, repeats=repeats, notes=notes)
+    pair = trained(field), trained(plain)
+    yield compare(("layer", "train", "plain"), *pair, repeats=repeats, notes=notes)
+
+
+def _training_step(
+    case: Case, model: nn.Module, solver: Callable[..., Tensor]
+) -> Callable[[], None]:
+    labels, ts = torch.arange(len(case.images)) % 10, torch.tensor([0.0, 1.0])
+
+    def run() -> None:
+        model.zero_grad()
+        case.head.zero_grad()
+        logits = case.head(solver(model, case.images, ts).flatten(1))
+        nn.functional.cross_entropy(logits, labels).backward()
+
+    return run
+
+
+def smooth_images(count: int, channels: int, side: int) -> Tensor:
+    """Random images whose energy falls with frequency as in photographs, between 0 and 1."""
+    generator = torch.Generator().manual_seed(0)
+    noise = torch.randn(count, channels, side, side, generator=generator)
+    grey = torch.randn(count, 1, side, side, generator=generator)
+    rows, columns = torch.fft.fftfreq(side) * side, torch.fft.rfftfreq(side) * side
+    radius = (rows[:, None].square() + columns.square()).sqrt().clamp(min=1)
+    spectrum = torch.fft.rfft2(0.3 * noise + grey) / radius**1.2
+    images = torch.fft.irfft2(spectrum, s=(side, side))
+    return (0.47 + 0.2 * images / images.std((1, 2, 3), keepdim=True)).clamp(0, 1)
+
+
+def _solver(gradient: str, step: float | None = None) -> Callable[..., Tensor]:
+    def run(field: nn.Module, y0: Tensor, ts: Tensor) -> Tensor:
+        settings: dict[str, Any] = {"rtol": 1e-3, "atol": 1e-3, "gradient": gradient, "step": step}
+        return solve(field, y0, ts, **settings).ys[-1]
+
+    return run
+
+
+def step(repeats: int, notes: dict[str, Any]) -> Lines:
+    """One training step of the paper's CIFAR-10 and MNIST models, dopri5 at 1e-3, batch 64."""
+    mnist = _untrained_case("train mnist", channels=1, side=28, width=47)
+    for case in (cifar_case(), mnist):
+        yield _compare_step(case, max(1, repeats // 3), notes)
+
+
+def _compare_step(case: Case, repeats: int, notes: dict[str, Any]) -> Line:
+    torchdiffeq = peer_library("torchdiffeq")
+    field, plain = case.field, PlainField(case.field)
+
+    def authors(model: nn.Module, y0: Tensor, ts: Tensor) -> Tensor:
+        settings = {"rtol": 1e-3, "atol": 1e-3, "method": "dopri5"}
+        return torchdiffeq.odeint_adjoint(model, y0, ts, **settings)[-1]
+
+    def gradient(model: nn.Module, solver: Callable[..., Tensor]) -> Tensor:
+        _training_step(case, model, solver)()
+        return _flat_gradient(field)
+
+    ours = _training_step(case, field, _solver("checkpoint"))
+    theirs = _training_step(case, plain, authors)
+    exact = gradient(field, _solver("direct"))
+    adjoint = gradient(plain, authors)
+    same_steps = [gradient(field, _solver(kind, step=1 / 3)) for kind in ("checkpoint", "direct")]
+    line = compare(("step", case.name, "torchdiffeq adjoint"), ours, theirs, repeats=repeats)
+    more = {
+        "weights": case.weights,
+        "images_per_s": len(case.images) / line.ours_s,
+        "peer_images_per_s": len(case.images) / line.peer_s,
+        "gradient_error": _distance(*same_steps),
+        "peer_gradient_error": _distance(adjoint, exact),
+    }
+    return replace(line, notes={**more, **notes})
+
+
+def _distance(found: Tensor, exact: Tensor) -> float:
+    return float((found - exact).norm() / exact.norm())
+
+
+def _flat_gradient(field: nn.Module) -> Tensor:
+    gradients = [p.grad for p in field.parameters() if p.grad is not None]
+    return torch.cat([gradient.flatten().clone() for gradient in gradients])
+
+
+def memory(gradient: str) -> float:
+    """Peak memory in bytes that a training step adds; run it in a process of its own."""
+    case = cifar_case()
+    before = peak_memory()
+    _training_step(case, case.field, _solver(gradient))()
+    return peak_memory() - before
+
+
+class SmallField(nn.Module):
+    """A field of 20 dimensions with one hidden layer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.net = nn.Sequential(nn.Linear(20, 64), nn.Tanh(), nn.Linear(64, 20))
+
+    def forward(self, t: Tensor, y: Tensor) -> Tensor:
+        return self.net(y)
+
+
+CASES: dict[str, Callable[[int, dict[str, Any]], Lines]] = {"layer": layer, "step": step}

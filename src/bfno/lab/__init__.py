@@ -1,0 +1,1 @@
+"""The program: experiments, runs, and what is made of them."""

@@ -1,0 +1,68 @@
+"""The command line: parse, call, print."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+__all__ = ["main"]
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run the command line and return its exit code.
+
+    Args:
+        arguments: The words behind the program's name; None takes those of this process.
+    """
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    debug = "--debug" in words  # an option of every command, wherever it stands
+    try:
+        return _run([word for word in words if word != "--debug"])
+    except Exception as error:
+        if debug:
+            import traceback
+
+            traceback.print_exc()
+        return _explain(error)
+    except KeyboardInterrupt:
+        return 130
+
+
+def _run(words: list[str]) -> int:
+    # Every import is made in here: a Ctrl-C that comes during one is caught like any other.
+    import logging
+
+    from bfno.lab.cli.commands import app
+
+    logging.basicConfig(format="note: %(message)s", level=logging.WARNING, stream=sys.stderr)
+    result = app(args=words, prog_name="bfno", standalone_mode=False)
+    return result if isinstance(result, int) else 0
+
+
+def _explain(error: Exception) -> int:
+    """Print one line for an error and return the exit code that belongs to it."""
+    if isinstance(error, BrokenPipeError):  # the reader of our output, `head` say, has enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    what = str(error)
+    if hasattr(error, "fix"):
+        code = int(getattr(error, "exit_code", 1))
+    elif hasattr(error, "format_message"):  # click's: the words themselves are wrong
+        usage = str(error.format_message()).rstrip(".?")  # pyright: ignore[reportAttributeAccessIssue]
+        context = getattr(error, "ctx", None)
+        command = context.command_path if context else "bfno"
+        what, code = f"command line: {usage}. Fix: see `{command} --help`", 2
+    elif hasattr(error, "exit_code"):  # Stopped by a signal, and all processes together
+        if os.environ.get("RANK", "0") == "0":
+            print(f"{what}; `bfno resume` goes on from here", file=sys.stderr)
+        return int(error.exit_code)  # pyright: ignore[reportAttributeAccessIssue]
+    elif isinstance(error, ModuleNotFoundError) and error.name not in (None, "bfno"):
+        what, code = f"{error.name}: is not installed. Fix: pip install 'bfno[train,report]'", 2
+    elif isinstance(error, MemoryError) or "can't allocate memory" in what:
+        what, code = "memory: there is not enough. Fix: --set train.batch to a smaller number", 4
+    else:
+        kind = type(error).__name__
+        first = what.splitlines()[0] if what else kind
+        what, code = f"internal: {kind}: {first}. Fix: run again with --debug and report it", 1
+    print("error: " + " ".join(what.split()), file=sys.stderr)
+    return code

@@ -1,0 +1,166 @@
+"""The runs of a table while they are trained: a live board on a terminal, else lines."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+from bfno.lab.runs.campaign.running import Standing, remaining_seconds
+from bfno.lab.views.record import Metric
+
+__all__ = ["duration", "follow"]
+
+# Finished and waiting runs are only counted where there are more of them than this.
+_MOST_ROWS = 12
+_WORDS = {
+    "there": "was there",
+    "elsewhere": "in use elsewhere, waiting for it",
+    "stopped": "stopping, saves its state",
+}
+_STYLES = {"running": "bold", "finished": "green", "failed": "red"}
+_RANK = {"running": 0, "stopped": 1, "elsewhere": 2, "failed": 3, "waiting": 4}
+_OPEN = ("running", "elsewhere", "waiting")
+
+
+def follow(rounds: Iterable[list[Standing]], metric: Metric, slots: int) -> None:
+    """Show the standings of a campaign until it is over.
+
+    Args:
+        rounds: The standings, told again and again.
+        metric: What runs are judged by.
+        slots: How many run at a time.
+    """
+    if not sys.stderr.isatty():
+        _print_lines(rounds, metric)
+        return
+    from rich.console import Console
+    from rich.live import Live
+
+    # The board itself decides when it has changed, so it needs no thread that redraws it.
+    with Live(console=Console(stderr=True), auto_refresh=False, transient=True) as live:
+        for standings in rounds:
+            live.update(_board(standings, metric, slots), refresh=True)
+
+
+def _print_lines(rounds: Iterable[list[Standing]], metric: Metric) -> None:
+    told: dict[str, tuple[str, int]] = {}
+    for standings in rounds:
+        for one in standings:
+            now = (one.state, len(one.epochs))
+            before = told.setdefault(one.job.name, ("waiting", len(one.epochs)))
+            if now != before:
+                told[one.job.name] = now
+                clock = time.strftime("%H:%M:%S")
+                print(f"{clock} {one.job.name}: {_line(one, metric)}", file=sys.stderr, flush=True)
+
+
+def _line(one: Standing, metric: Metric) -> str:
+    score = _score(one, metric)
+    if one.state == "failed":
+        return f"failed: {one.error}"
+    parts = [] if one.state == "running" else [_WORDS.get(one.state, one.state)]
+    if not one.is_done:
+        parts.append(_epochs(one))
+    return ", ".join([*parts, *([score] if score else [])])
+
+
+def _epochs(one: Standing) -> str:
+    if not one.epochs:
+        return "started"
+    return f"epoch {len(one.epochs)} of {one.job.epochs}"
+
+
+def _value(one: Standing, metric: Metric) -> float | None:
+    value = one.metrics.get(metric.key)
+    return float(value) if isinstance(value, int | float) else None
+
+
+def _score(one: Standing, metric: Metric) -> str:
+    value = _value(one, metric)
+    return "" if value is None else f"{metric.title} {_shown(value, metric)}"
+
+
+def _shown(value: float, metric: Metric) -> str:
+    if metric.key == "test_accuracy":
+        return f"{100 * value:.1f} %"
+    return f"{value:.{metric.digits}f}"
+
+
+def _board(standings: Sequence[Standing], metric: Metric, slots: int) -> Any:
+    from rich.console import Group
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=None, pad_edge=False)
+    for title in ("run", "state", "epoch", metric.title, "left"):
+        table.add_column(title, justify="left" if title in ("run", "state") else "right")
+    for one in _rows(standings):
+        value, left = _value(one, metric), one.remaining()
+        table.add_row(
+            Text(one.job.name),
+            _state(one),
+            f"{len(one.epochs)} of {one.job.epochs}",
+            "" if value is None else _shown(value, metric),
+            "" if left is None or one.state not in _OPEN else duration(left),
+        )
+    summary = [_counts(standings), *_best(standings, metric)]
+    left = remaining_seconds(standings, slots)
+    if left and all(one.state != "stopped" for one in standings):
+        summary.append(f"about {duration(left)} left")
+    # At the top, because a terminal that is too low loses the end.
+    return Group(Text(" · ".join(summary)), table)
+
+
+def _state(one: Standing) -> Any:
+    from rich.text import Text
+
+    words = f"failed: {one.error}" if one.error else _WORDS.get(one.state, one.state)
+    return Text(words, style=_STYLES.get(one.state, ""), overflow="ellipsis", no_wrap=True)
+
+
+def _rows(standings: Sequence[Standing]) -> list[Standing]:
+    """Those to show: what happens now first, then what fits."""
+    active = sorted((one for one in standings if not one.is_done), key=lambda one: _RANK[one.state])
+    done = [one for one in standings if one.is_done]
+    busy = [one for one in active if one.state not in ("failed", "waiting")]
+    return [*active, *done][: max(_MOST_ROWS, len(busy))]
+
+
+def _counts(standings: Sequence[Standing]) -> str:
+    counted = Counter(one.state for one in standings)
+    states = ("there", "finished", "running", "elsewhere", "stopped", "failed", "waiting")
+    names = {"there": "were there", "elsewhere": "in use elsewhere", "stopped": "stopping"}
+    parts = [f"{counted[state]} {names.get(state, state)}" for state in states if counted[state]]
+    return f"{len(standings)} runs: {', '.join(parts)}"
+
+
+def _best(standings: Sequence[Standing], metric: Metric) -> Iterator[str]:
+    """For each data set, the method with the best mean of its finished runs."""
+    values: dict[str, dict[str, list[float]]] = {}
+    for one in standings:
+        value = _value(one, metric)
+        if one.is_done and value is not None:
+            data, _, method = one.job.experiment.partition("/")
+            values.setdefault(data, {}).setdefault(method, []).append(value)
+    for data, methods in values.items():
+        means = {name: sum(found) / len(found) for name, found in methods.items()}
+        best = min(means, key=lambda name: metric.rank(means[name]))
+        yield f"best on {data} so far: {best} {_shown(means[best], metric)}"
+
+
+def duration(seconds: float) -> str:
+    """A time as people say it.
+
+    Example:
+        >>> duration(0.2), duration(42), duration(600), duration(9000)
+        ('a moment', '42 s', '10 min', '2 h 30 min')
+    """
+    if seconds < 1:
+        return "a moment"
+    if seconds < 100:
+        return f"{seconds:.0f} s"
+    minutes = round(seconds / 60)
+    return f"{minutes} min" if minutes < 100 else f"{minutes // 60} h {minutes % 60:02} min"

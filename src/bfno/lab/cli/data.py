@@ -1,0 +1,76 @@
+"""The commands about data sets."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from bfno.lab.cli import display
+from bfno.lab.cli.groups import Group
+
+__all__ = ["app"]
+
+app = typer.Typer(
+    cls=Group, help="Data sets: list, download, check.", epilog="Example: bfno data get mnist"
+)
+
+Name = Annotated[str, typer.Argument(help="A name that `bfno data list` prints.")]
+DataDir = Annotated[
+    Path | None, typer.Option(help="Where data sets are; else BFNO_DATA, else the user's cache.")
+]
+
+
+@app.command(name="list")
+def list_sets() -> None:
+    """List the data sets with their sizes and origins.
+
+    Example: bfno data list
+    """
+    from bfno.lab.data import DATA_SETS, SERIES_SETS
+
+    for data in DATA_SETS.values():
+        channels, height, width = data.shape
+        shape = f"{height}×{width}×{channels}"
+        counts = f"{data.train_count:,} + {data.test_count:,}"
+        classes = f"{len(data.class_names)} classes"
+        print(f"{data.name:14} {shape:9} {classes:11} {counts:15} {data.homepage}")
+    for series in SERIES_SETS.values():
+        shape, classes = f"{series.features} values", f"{series.classes} classes"
+        print(f"{series.name:14} {shape:9} {classes:11} {series.amount:15} {series.homepage}")
+    print(f"{'folder':14} your own images: folder/train/<class>/*.png, or folder/<class>/*.png")
+    print(f"{'series':14} your own series: a table id,time,...,label, or a folder of tables")
+
+
+@app.command()
+def get(name: Name, data_dir: DataDir = None) -> None:
+    """Download a data set from its official source.
+
+    A download that broke off goes on where it stopped.
+
+    Example: bfno data get mnist
+    """
+    from bfno.lab.data import store
+
+    with display.download_progress() as progress:
+        folder = store.get(name, data_dir, progress=progress)
+    print(f"{name}: complete in {folder}")
+
+
+@app.command()
+def check(name: Name, data_dir: DataDir = None) -> int:
+    """Compare the files of a data set with what they should be.
+
+    That is their official checksums, or where there are none their known contents.
+
+    Example: bfno data check mnist
+    """
+    from bfno.lab.data import store
+
+    checks = store.check(name, data_dir)
+    for file in checks:
+        print(f"{file.state:16} {file.path}" + (f"  ({file.detail})" if file.detail else ""))
+    if not checks:
+        print(f"{name}: comes with a library, nothing to check")
+    return 0 if all(file.state == "ok" for file in checks) else 3

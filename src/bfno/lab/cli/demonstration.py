@@ -1,0 +1,49 @@
+"""The demo: two models on handwritten digits, compared in a table and a report."""
+
+from __future__ import annotations
+
+import itertools
+from pathlib import Path
+
+from bfno.lab.cli import display
+from bfno.lab.cli.comparison import compare_runs
+from bfno.lab.cli.exhibits import prepare
+from bfno.lab.errors import ConfigError
+from bfno.lab.experiments.resolve import resolve
+from bfno.lab.runs.session import start
+from bfno.lab.views.report.page import write_report
+
+__all__ = ["free_folder", "run_demo"]
+
+_METHODS = ("bfno-node", "node")
+
+
+def free_folder(name: str) -> Path:
+    """The first of NAME, NAME-2, NAME-3, … that does not exist."""
+    names = itertools.chain([name], (f"{name}-{number}" for number in itertools.count(2)))
+    return next(path for path in map(Path, names) if not path.exists())
+
+
+def run_demo(out: Path, scale: str) -> None:
+    """Train both models, print them side by side and write a report.
+
+    Args:
+        out: Folder of the runs and the report.
+        scale: Size of the experiments.
+
+    Raises:
+        ConfigError: If the folder exists.
+    """
+    if out.exists():
+        raise ConfigError(out, "is there already", "choose another folder with --out")
+    report = out / "report.html"
+    runs = [out / f"digits-{method}" for method in _METHODS]
+    for method, run in zip(_METHODS, runs, strict=True):
+        config = resolve(f"digits/{method}", scale=scale)
+        print(f"\n{config.experiment}: {config.train.epochs} epochs of handwritten digits")
+        start(config, run, display.watchers(config, run, None))
+    print()
+    compare_runs(runs)
+    prepare(runs)
+    print(f"\nThe report is {write_report(runs, report)}")
+    print(f"Try `bfno eval {runs[0]}`; your own images: `bfno train folder/bfno-node --folder DIR`")

@@ -1,0 +1,229 @@
+"""The command about samples of densities."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from bfno.lab.cli.words import takes
+from bfno.lab.errors import ConfigError
+
+__all__ = ["app", "keep_samples"]
+
+app = typer.Typer()
+
+_SAMPLES, _POINTS, _PAIRS = 64, 2000, 8
+
+
+@dataclass(frozen=True)
+class _Words:
+    """The words behind `bfno sample`."""
+
+    places: Annotated[
+        list[Path],
+        typer.Argument(
+            metavar="RUN", help="Folders of runs; with --interpolate one, then pairs of images."
+        ),
+    ]
+    count: Annotated[
+        int | None,
+        typer.Option(
+            "-n", min=1, max=100_000, help="How many: 64 images, 2000 points, 8 pairs if not given."
+        ),
+    ] = None
+    out: Annotated[
+        Path | None,
+        typer.Option("--out", "-o", help="A PNG or SVG; else figures/samples.png of RUN."),
+    ] = None
+    temperature: Annotated[
+        float, typer.Option(min=0.0, help="Below 1, samples are likelier and less various.")
+    ] = 1.0
+    seed: Annotated[int, typer.Option(min=0, max=2**63 - 1, help="Decides which samples.")] = 0
+    real: Annotated[bool, typer.Option("--real", help="Show test images beside them.")] = False
+    interpolate: Annotated[
+        bool, typer.Option("--interpolate", help="From one image to another, of files or the test.")
+    ] = False
+    steps: Annotated[int, typer.Option(min=2, max=50, help="Images from one to the other.")] = 10
+    force: Annotated[bool, typer.Option("--force", help="Replace an existing picture.")] = False
+    data_dir: Annotated[
+        Path | None, typer.Option(help="Where data sets are; else where the run found them.")
+    ] = None
+
+    @property
+    def run(self) -> Path:
+        return self.places[0]
+
+    @property
+    def columns(self) -> bool:
+        """Whether images stand in columns with names."""
+        return self.real or (len(self.places) > 1 and not self.interpolate)
+
+    def picture(self) -> Path:
+        """The file to write."""
+        if self.out is not None:
+            return self.out
+        if len(self.places) > 1 and not self.interpolate:
+            raise ConfigError("--out", "several runs have no folder in common", "name it with -o")
+        return self.run / "figures" / f"{'interpolation' if self.interpolate else 'samples'}.png"
+
+
+@app.command()
+@takes(_Words)
+def sample(words: _Words) -> None:
+    """Draw new samples of a density.
+
+    A grid of images, runs side by side, or points and their paths.
+
+    Example: bfno sample runs/moons-ffjord-rnode-s7 -o moons.png
+    """
+    _draw(words)
+
+
+def keep_samples(run: Path) -> None:
+    """Draw the picture of a run's samples, beside real ones if it is images, if there is none.
+
+    Args:
+        run: Folder of the run.
+
+    Raises:
+        ConfigError: If nothing is trained yet.
+        DataError: If its files are damaged, or its data not there any more.
+        NumericalError: If the solver gives up.
+    """
+    words = _Words([run])
+    if not words.picture().exists():
+        _draw(replace(words, real=len(_density_config(run).data.shape) > 1))
+
+
+def _draw(words: _Words) -> None:
+    from bfno.lab.views.figures.densities import write_picture
+
+    config = _check(words)
+    if words.interpolate:
+        content = _interpolations(words)
+    elif words.columns:
+        content = _columns(words)
+    elif len(config.data.shape) == 1:
+        content = _plane(words)
+    else:
+        content = _grid(words)
+    print(f"written to {write_picture(content, words.picture(), force=words.force)}")
+
+
+def _check(words: _Words) -> Any:
+    """Refuse what cannot be drawn or written, before anything is computed; settings of a run."""
+    from bfno.lab.views.figures.densities import MOST_IMAGES, check_picture
+
+    if words.real and words.interpolate:
+        raise ConfigError("--real", "real images are the ends of --interpolate", "leave it out")
+    if not math.isfinite(words.temperature):
+        raise ConfigError("--temperature", f"{words.temperature} is no factor", "write a number")
+    if words.interpolate and len(words.places) % 2 == 0:
+        why = f"{len(words.places) - 1} images make no pairs"
+        raise ConfigError("--interpolate", why, "name two images, or none for those of the test")
+    runs = words.places[:1] if words.interpolate else words.places
+    configs = [_density_config(run) for run in runs]
+    is_plane = [len(config.data.shape) == 1 for config in configs]
+    if any(is_plane) and (words.columns or words.interpolate):
+        where = runs[is_plane.index(True)]
+        raise ConfigError(where, "models points, not images", "name it alone, without --real")
+    drawn = words.columns or is_plane[0]
+    check_picture(words.picture(), ("png", "svg") if drawn else ("png",), force=words.force)
+    if words.real and len({config.data.name for config in configs}) > 1:
+        raise ConfigError("--real", "the runs learned different data", "name runs of one data set")
+    images = (words.count or 1) * (words.steps if words.interpolate else 1)
+    if images > MOST_IMAGES and not is_plane[0]:
+        why = f"{images:,} images do not fit a picture, {MOST_IMAGES:,} do"
+        raise ConfigError("-n", why, "ask for fewer")
+    return configs[0]
+
+
+def _density_config(run: Path) -> Any:
+    from bfno.lab.experiments.density.settings import DensityConfig
+    from bfno.lab.runs.run import RunFolder
+
+    config = RunFolder(run).read_config()
+    if not isinstance(config, DensityConfig):
+        why = f"is a run of {config.experiment}, which is no density"
+        raise ConfigError(run, why, "name a run of a density, mnist-density/ffjord-rnode say")
+    return config
+
+
+def _grid(words: _Words) -> bytes:
+    from bfno.lab.views.figures.densities import image_grid
+
+    return image_grid(_drawn(words, words.run))
+
+
+def _columns(words: _Words) -> bytes:
+    from bfno.lab.experiments.density.sampling import test_images
+    from bfno.lab.runs.load import open_run
+    from bfno.lab.views.figures.densities import image_columns
+
+    shown = {}
+    if words.real:
+        opened = open_run(words.run)
+        shown["real"] = test_images(opened, words.count or _SAMPLES, words.data_dir).numpy()
+    for name, run in _names(words.places).items():
+        shown[name] = _drawn(words, run)
+    return image_columns(shown, words.picture().suffix.lower().lstrip("."))
+
+
+def _names(runs: list[Path]) -> dict[str, Path]:
+    """Runs by their method, or by their folder where methods are the same."""
+    methods = [_density_config(run).experiment.partition("/")[2] for run in runs]
+    folders = [run.absolute().name for run in runs]
+    for names in (methods, folders):
+        if len(set(names)) == len(runs):
+            return dict(zip(names, runs, strict=True))
+    return {str(run): run for run in runs}
+
+
+def _drawn(words: _Words, run: Path) -> Any:
+    """Samples of a run as an array of bytes."""
+    from bfno.lab.experiments.density.sampling import draw
+    from bfno.lab.runs.load import open_run
+
+    opened, count = open_run(run), words.count or _SAMPLES
+    batch = opened.config.train.eval_batch
+    images = draw(opened, count, words.temperature, words.seed, batch).numpy()
+    print(f"{run}: {count} samples, temperature {words.temperature:g}, seed {words.seed}")
+    return images
+
+
+def _plane(words: _Words) -> bytes:
+    from bfno.lab.experiments.density.picture import picture_plane
+    from bfno.lab.runs.load import open_run
+    from bfno.lab.views.figures.densities import PlanePicture, density_figure
+
+    count = words.count or _POINTS
+    found = picture_plane(open_run(words.run), count, words.temperature, words.seed)
+    low_x, high_x, low_y, high_y = found.window
+    print(f"{words.run}: {count} samples, temperature {words.temperature:g}, seed {words.seed}")
+    print(
+        f"the density integrates to {found.mass:.4f} over [{low_x:.2f}, {high_x:.2f}] × "
+        f"[{low_y:.2f}, {high_y:.2f}]"
+    )
+    return density_figure(PlanePicture(**vars(found)), words.picture().suffix.lower().lstrip("."))
+
+
+def _interpolations(words: _Words) -> bytes:
+    from bfno.lab.experiments.density.sampling import interpolate, read_files, test_images
+    from bfno.lab.runs.load import open_run
+    from bfno.lab.views.figures.densities import image_grid
+
+    opened, files = open_run(words.run), words.places[1:]
+    if files:
+        ends = read_files(opened, files)
+    else:
+        ends = test_images(opened, 2 * (words.count or _PAIRS), words.data_dir)
+    pairs = len(ends) // 2
+    batch = opened.config.train.eval_batch
+    images = interpolate(opened, ends[: 2 * pairs : 2], ends[1::2], words.steps, batch)
+    noun = "pair" if pairs == 1 else "pairs"
+    print(f"{words.run}: {pairs} {noun}, {words.steps} images from one to the other")
+    return image_grid(images.flatten(0, 1).numpy(), words.steps)

@@ -1,0 +1,136 @@
+"""The command about reconstructed series."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from bfno.lab.cli.words import takes
+
+__all__ = ["app", "keep_reconstruction"]
+
+app = typer.Typer()
+
+
+@dataclasses.dataclass(frozen=True)
+class _Words:
+    """The words behind `bfno reconstruct`."""
+
+    run: Annotated[Path, typer.Argument(help="Folder of a run of a latent model.")]
+    table: Annotated[
+        Path | None, typer.Argument(help="Other series, a table or a folder; else the test split.")
+    ] = None
+    series: Annotated[
+        list[str] | None, typer.Option(help="A series by its name; repeatable. Else the first 3.")
+    ] = None
+    features: Annotated[
+        list[str] | None,
+        typer.Option(help="A feature by its name; repeatable. Else the 4 observed most."),
+    ] = None
+    until: Annotated[float | None, typer.Option(help="Go on to this time.")] = None
+    points: Annotated[int, typer.Option(min=2, max=100_000, help="Times a series.")] = 200
+    out: Annotated[
+        Path | None,
+        typer.Option("--out", "-o", help="An SVG or PNG; else both in figures of RUN."),
+    ] = None
+    csv: Annotated[Path | None, typer.Option(help="Write the numbers to this table too.")] = None
+    force: Annotated[bool, typer.Option("--force", help="Replace existing files.")] = False
+    hold_out: Annotated[
+        float | None, typer.Option(help="Hide this share of the rows and print the errors there.")
+    ] = None
+    data_dir: Annotated[
+        Path | None, typer.Option(help="Where data sets are; else where the run found them.")
+    ] = None
+
+    def files(self) -> list[Path]:
+        """What to write; nothing if only errors are asked for."""
+        pictures = [] if self.out is None else [self.out]
+        if self.out is None and self.hold_out is None:
+            folder = self.run / "figures"
+            pictures = [folder / f"reconstruction.{kind}" for kind in ("svg", "png")]
+        return [*pictures, *([] if self.csv is None else [self.csv])]
+
+
+@app.command()
+@takes(_Words)
+def reconstruct(words: _Words) -> None:
+    """Draw series between and after their observations.
+
+    The curves are the trajectories of a latent model.
+
+    Example: bfno reconstruct runs/series-latent-bfno-node-s7 --hold-out 0.3
+    """
+    _draw(words)
+
+
+def keep_reconstruction(run: Path) -> None:
+    """Draw the first series of a run's test split as its model sees them, if nobody has.
+
+    Args:
+        run: Folder of the run.
+
+    Raises:
+        ConfigError: If nothing is trained yet.
+        DataError: If its files are damaged, or its data not there any more.
+        NumericalError: If the solver gives up.
+    """
+    words = _Words(run)
+    if not words.files()[0].exists():
+        _draw(words)
+
+
+def _draw(words: _Words) -> None:
+    from bfno.lab.experiments.series import hold_out, reconstruction
+    from bfno.lab.runs.load import open_run
+    from bfno.lab.views.figures.series import check_new, write_reconstruction
+
+    kinds = (("svg", "png"), ("csv",))
+    for file in words.files():
+        check_new(file, kinds[file is words.csv], force=words.force)
+    request = reconstruction.ReconstructionRequest(
+        words.table,
+        tuple(words.series or ()),
+        tuple(words.features or ()),
+        words.until,
+        words.points,
+        words.data_dir,
+    )
+    opened = open_run(words.run)
+    if words.hold_out is not None:
+        scores = hold_out.evaluate_hold_out(opened, request, words.hold_out)
+        print(_hold_out_table({name: vars(score) for name, score in scores.items()}))
+    if words.files():
+        found = [dataclasses.asdict(one) for one in reconstruction.reconstruct(opened, request)]
+        for one in found:
+            print(_line(one))
+        for file in words.files():
+            print(f"written to {write_reconstruction(found, file, force=words.force)}")
+
+
+def _line(one: Mapping[str, Any]) -> str:
+    """The errors of a series at its observations: scaled, then feature by feature."""
+    if one["rmse"] is None:
+        return f"{one['series']}: nothing observed"
+    features = (
+        f"{name} {curve['rmse']:.4g}"
+        for name, curve in one["curves"].items()
+        if curve["rmse"] is not None
+    )
+    return (
+        f"{one['series']}: root mean squared error {one['rmse']:.4f} scaled at {one['observed']} "
+        f"observed values; {', '.join(features)}"
+    )
+
+
+def _hold_out_table(scores: Mapping[str, Mapping[str, float]]) -> str:
+    lines = [f"{'hidden':14} {'values':>7} {'model':>9} {'series mean':>12} {'last value':>11}"]
+    for name, score in scores.items():
+        lines.append(
+            f"{name:14} {score['values']:>7} {score['model']:>9.5f} "
+            f"{score['series_mean']:>12.5f} {score['last_value']:>11.5f}"
+        )
+    return "\n".join([*lines, "mean squared errors of scaled values"])

@@ -1,0 +1,205 @@
+"""The command that makes the paper's tables."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from bfno.lab.cli.data import DataDir
+from bfno.lab.cli.terminal import show_table
+from bfno.lab.cli.words import takes
+from bfno.lab.errors import ConfigError
+
+if TYPE_CHECKING:
+    from bfno.lab.paper.numbers import PaperTable
+    from bfno.lab.runs.campaign.plan import Job
+    from bfno.lab.runs.campaign.running import Standing
+    from bfno.lab.views.layout import Table
+
+__all__ = ["app"]
+
+app = typer.Typer()
+
+
+@dataclasses.dataclass(frozen=True)
+class _Words:
+    """The words behind `bfno table`."""
+
+    name: Annotated[str, typer.Argument(help="1, 2, 3, 4, ablation-branches or ablation-operator.")]
+    data: Annotated[
+        list[str] | None,
+        typer.Option(help="A data set of the table; repeatable. Else all whose files are there."),
+    ] = None
+    scale: Annotated[str, typer.Option(help="smoke, cpu or paper.")] = "cpu"
+    seeds: Annotated[int, typer.Option(help="Runs of each method: seeds 7, 8, ...")] = 1
+    only: Annotated[
+        list[str] | None, typer.Option(help="A method of the table; repeatable. Else all.")
+    ] = None
+    jobs: Annotated[
+        int | None, typer.Option(help="Runs at a time; else one for each GPU or core.")
+    ] = None
+    runs: Annotated[Path, typer.Option(help="Where runs are, and new ones go.")] = Path("runs")
+    data_dir: DataDir = None
+    layout: Annotated[
+        str | None, typer.Option("--format", help="text, markdown, csv or latex.")
+    ] = None
+    out: Annotated[
+        Path | None, typer.Option("--out", "-o", help="A .txt, .md, .csv or .tex to write.")
+    ] = None
+    only_plan: Annotated[
+        bool, typer.Option("--plan", help="Say what would be trained, and train nothing.")
+    ] = False
+
+
+@app.command()
+@takes(_Words)
+def table(words: _Words) -> int:
+    """Make a table of the paper beside its numbers.
+
+    It trains what is missing. Stopped or killed and started again, it does only what is missing
+    then.
+
+    Example: bfno table 1 --data mnist --seeds 3 --jobs 2 -o table1.md
+    """
+    from bfno.lab.paper.numbers import paper_table
+    from bfno.lab.runs.campaign.plan import first_seeds, plan
+
+    paper = paper_table(words.name)
+    _check(words, paper)
+    named = words.data or list(paper.data)
+    rows = paper.selected(words.only or ())
+    experiments = [name for data in named for row in rows if (name := row.experiment(data))]
+    if not experiments:
+        raise ConfigError("--only", f"is not in table {paper.name} for these data", "omit --data")
+    wanted = plan(experiments, words.scale, first_seeds(words.seeds), words.runs)
+    jobs, left_out = _possible(wanted, words)
+    if words.only_plan:
+        print("\n".join([*_plan_lines(jobs, words.jobs), *left_out]))
+        return 0
+    for line in left_out:
+        print(f"note: {line}", file=sys.stderr)
+    return _train_and_print(words, paper, jobs, left_out)
+
+
+def _check(words: _Words, paper: PaperTable) -> None:
+    """Refuse what cannot be done, before torch is imported."""
+    from bfno.lab.views.layout import find_format
+
+    paper.check_data(words.data or ())
+    for option, number in (("--seeds", words.seeds), ("--jobs", words.jobs)):
+        if number is not None and number < 1:
+            raise ConfigError(f"{option} {number}", "is too few", "write 1 or more")
+    find_format(words.layout, words.out)
+
+
+def _possible(jobs: list[Job], words: _Words) -> tuple[list[Job], list[str]]:
+    """The jobs that can be done, and a line for each data set whose files are missing.
+
+    Runs that are there need no files.
+
+    Raises:
+        DataError: If the user named the data set, or nothing can be done.
+    """
+    from bfno.lab.experiments.presets import DENSITY_DATA
+    from bfno.lab.runs.campaign.data import missing_files
+
+    needed = dict.fromkeys(job.experiment.partition("/")[0] for job in jobs if job.state != "there")
+    errors = {data: missing_files(data, words.data_dir) for data in needed}
+    missing = {data: error for data, error in errors.items() if error is not None}
+    kept = [
+        job
+        for job in jobs
+        if job.state == "there" or job.experiment.partition("/")[0] not in missing
+    ]
+    if missing and (words.data or not kept):
+        raise next(iter(missing.values()))
+    return kept, [
+        # Without the places of files: a table may be published.
+        f"{data}: nothing was trained, because {error.why}; "
+        f"`bfno data get {DENSITY_DATA.get(data, data)}` fetches it."
+        for data, error in missing.items()
+    ]
+
+
+def _plan_lines(jobs: Sequence[Job], slots: int | None) -> Iterator[str]:
+    from bfno.lab.cli.board import duration
+    from bfno.lab.runs.campaign.running import Campaign, remaining_seconds
+
+    words = {"there": "is there", "in use": "in use", "begun": "to resume", "missing": "to train"}
+    width = max(len(job.name) for job in jobs)
+    campaign = Campaign(jobs, slots)
+    standings = campaign.standings
+    for job, left in ((one.job, one.remaining()) for one in standings):
+        time = f"  about {duration(left)}" if left else ""
+        yield f"{job.name:{width}}  {words[job.state]:9}  {job.folder}{time}"
+    done = sum(one.is_done for one in standings)
+    seconds = remaining_seconds(standings, campaign.slots)
+    about = ", no record tells how long" if seconds is None else ""
+    if seconds:
+        about = f", about {duration(seconds)} with {campaign.slots} at a time"
+    yield f"{len(jobs)} runs: {done} there, {len(jobs) - done} to do{about}"
+
+
+def _train_and_print(
+    words: _Words, paper: PaperTable, jobs: Sequence[Job], left_out: Sequence[str]
+) -> int:
+    from bfno.lab.cli.board import follow
+    from bfno.lab.runs.campaign.running import Campaign, failure_code
+    from bfno.lab.runs.signals import Stopped
+    from bfno.lab.views.record import find_metric
+
+    campaign = Campaign(jobs, words.jobs, words.data_dir)
+    try:
+        with contextlib.closing(campaign.run()) as rounds:  # which stops them, whatever happens
+            follow(rounds, find_metric(paper.metrics[0]), campaign.slots)
+    except Stopped as stop:
+        print(f"{stop}; the same command goes on from here", file=sys.stderr)
+        return stop.exit_code
+    _print_table(_table(words, paper, campaign.standings, left_out), words)
+    return failure_code(campaign.standings)
+
+
+def _table(
+    words: _Words, paper: PaperTable, standings: Sequence[Standing], left_out: Sequence[str]
+) -> Table:
+    from bfno.lab.paper.comparison import paper_comparison
+    from bfno.lab.runs.campaign.plan import first_seeds
+    from bfno.lab.views.record import read_runs
+
+    folders = [one.job.folder for one in standings if one.is_done]
+    found = read_runs(folders) if folders else []
+    used = {one.job.experiment.partition("/")[0] for one in standings}
+    made = paper_comparison(
+        paper.name,
+        # The plan has compared their settings with those of today.
+        [dataclasses.replace(run, changes=[]) for run in found],
+        words.scale,
+        first_seeds(words.seeds),
+        [name for name in paper.titles if name in used],
+        methods=words.only or (),
+        failures={
+            (one.job.experiment, one.job.seed): one.error
+            for one in standings
+            if one.state == "failed"
+        },
+    )
+    return dataclasses.replace(made, notes=(*made.notes, *left_out))
+
+
+def _print_table(table: Table, words: _Words) -> None:
+    from bfno.lab.views.layout import FORMATS, find_format, write_table
+
+    if words.out is not None:
+        print(f"written to {write_table(table, words.out, words.layout)}")
+        return
+    layout = find_format(words.layout, None)
+    if layout == "text" and sys.stdout.isatty():
+        show_table(table)
+    else:
+        print(FORMATS[layout](table), end="")

@@ -1,0 +1,183 @@
+"""Images with labels as tensors, and how they are divided for training."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from bfno.lab.errors import ConfigError, DataError
+
+__all__ = ["ImageSet", "Split", "Splits", "divide", "resized"]
+
+# Images that are resized at once: 25 million float32 numbers for the largest images.
+_CHUNK = 512
+
+
+@dataclass(frozen=True)
+class Split:
+    """Images and their labels.
+
+    Attributes:
+        images: Bytes of shape `(count, channels, height, width)`.
+        labels: Integers of shape `(count,)`.
+    """
+
+    images: Tensor
+    labels: Tensor
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def take(self, indices: Tensor) -> Split:
+        """Return these images, in this order."""
+        return Split(self.images[indices], self.labels[indices])
+
+
+@dataclass(frozen=True)
+class ImageSet:
+    """A data set as it lies on disk.
+
+    Attributes:
+        train: The training part.
+        test: The test part.
+        classes: Name of each class, by its label.
+        skipped: Files that were left out because they cannot be read.
+    """
+
+    train: Split
+    test: Split
+    classes: tuple[str, ...]
+    skipped: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Splits:
+    """A data set as training sees it.
+
+    Attributes:
+        train: What the model learns from.
+        validation: What decides between models, if anything does.
+        test: What is looked at once, at the end.
+        classes: Name of each class, by its label.
+    """
+
+    train: Split
+    validation: Split | None
+    test: Split
+    classes: tuple[str, ...]
+
+
+def divide(
+    images: ImageSet,
+    *,
+    validation: float = 0.0,
+    seed: int = 0,
+    train_limit: int | None = None,
+    test_limit: int | None = None,
+    size: int | None = None,
+    labelled: bool = True,
+) -> Splits:
+    """Divide a data set into training, validation and test images.
+
+    One random order of the training part decides everything: its first `train_limit` images are
+    kept, and the last share of these is the validation part. Each part is then put back into the
+    order of the file.
+
+    Args:
+        images: The data set.
+        validation: Share of the kept training images that is set apart, from 0 to below 1.
+        seed: Number that fixes the random order.
+        train_limit: Training images to keep, validation included; all if there are fewer.
+        test_limit: Test images to keep, the first ones of the file; all if there are fewer.
+        size: Side of a square grid for all images. Sides that it divides are averaged over
+            blocks; otherwise linear interpolation with antialiasing.
+        labelled: Whether the labels matter, so that there must be several.
+
+    Raises:
+        ConfigError: If a setting is out of range or leaves a part empty.
+        DataError: If the training images are all of one class.
+
+    Example:
+        >>> part = Split(torch.zeros(10, 1, 8, 8, dtype=torch.uint8), torch.arange(10) % 2)
+        >>> splits = divide(ImageSet(part, part, ("a", "b")), validation=0.2, size=4)
+        >>> splits.train.images.shape
+        torch.Size([8, 1, 4, 4])
+    """
+    _check_settings(validation, {"train_limit": train_limit, "test_limit": test_limit}, size)
+    train, held_out = _hold_out(images.train, validation, seed, train_limit)
+    test = Split(images.test.images[:test_limit], images.test.labels[:test_limit])
+    for name, part in {"training": train, "validation": held_out, "test": test}.items():
+        if part is not None and len(part) == 0:
+            raise ConfigError(
+                f"{name} images", "none are left", "raise the limits or change the validation share"
+            )
+    if labelled and bool((train.labels == train.labels[0]).all()):
+        name = images.classes[int(train.labels[0])]
+        raise DataError(
+            "training images",
+            f"all {len(train)} are of one class, {name!r}",
+            "use images of two or more classes, or a larger train_limit",
+        )
+    if size is not None:
+        train, test = resized(train, size), resized(test, size)
+        held_out = resized(held_out, size) if held_out is not None else None
+    return Splits(train, held_out, test, images.classes)
+
+
+def _check_settings(validation: float, limits: dict[str, int | None], size: int | None) -> None:
+    if not 0 <= validation < 1:
+        raise ConfigError("validation", f"{validation} is no share", "use 0 up to below 1")
+    for name, value in {**limits, "size": size}.items():
+        if value is not None and value < 1:
+            raise ConfigError(name, f"{value} is less than 1", "use 1 or more, or leave it out")
+
+
+def _hold_out(
+    train: Split, validation: float, seed: int, limit: int | None
+) -> tuple[Split, Split | None]:
+    if not validation and (limit is None or limit >= len(train)):
+        return train, None
+    order = torch.randperm(len(train), generator=torch.Generator().manual_seed(seed))[:limit]
+    kept = len(order) - round(validation * len(order))
+    held_out = train.take(order[kept:].sort().values) if validation else None
+    return train.take(order[:kept].sort().values), held_out
+
+
+def resized(split: Split, size: int) -> Split:
+    """Return the images on a square grid, rounded to bytes.
+
+    Sides that `size` divides are averaged over blocks; otherwise linear interpolation with
+    antialiasing.
+
+    Args:
+        split: Images of any size.
+        size: Side of the grid.
+
+    Example:
+        >>> images = torch.tensor([[[[0, 10], [20, 31]]]], dtype=torch.uint8)
+        >>> resized(Split(images, torch.tensor([0])), 1).images.item()
+        15
+    """
+    count, channels, height, width = split.images.shape
+    if (height, width) == (size, size):
+        return split
+    resize = _average(size) if height % size == 0 and width % size == 0 else _interpolate(size)
+    images = torch.empty(count, channels, size, size, dtype=torch.uint8)
+    for start in range(0, count, _CHUNK):
+        chunk = split.images[start : start + _CHUNK].to(torch.float32)
+        images[start : start + _CHUNK] = resize(chunk).round_().clamp_(0, 255).to(torch.uint8)
+    return replace(split, images=images)
+
+
+def _average(size: int) -> Callable[[Tensor], Tensor]:
+    return lambda images: functional.adaptive_avg_pool2d(images, size)
+
+
+def _interpolate(size: int) -> Callable[[Tensor], Tensor]:
+    return lambda images: functional.interpolate(
+        images, (size, size), mode="bilinear", antialias=True
+    )

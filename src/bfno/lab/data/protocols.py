@@ -1,0 +1,308 @@
+"""How series are divided and scaled before a model sees them."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from bfno.lab.data.activity import (
+    ACTIVITIES,
+    ACTIVITY_FEATURES,
+    WINDOW,
+    find_activity,
+    read_activity,
+    windows,
+)
+from bfno.lab.data.physionet import OUTCOMES, PARAMETERS, find_physionet, read_physionet
+from bfno.lab.data.places import data_folder
+from bfno.lab.data.series import UNLABELLED, Scaling, Series, SeriesSplits
+from bfno.lab.data.series_files import read_series
+from bfno.lab.data.spirals import MOTIONS, SPIRAL_FEATURES, synthetic_series
+from bfno.lab.data.stratify import hold_out_of_each_class
+from bfno.lab.errors import ConfigError, DataError
+
+__all__ = ["SeriesSource", "load_series"]
+
+_LOG = logging.getLogger(__name__)
+_TEST_SEED = 0  # the test part is the same for every run
+_LIMIT = 5.0  # deviations; further out lie typing errors rather than patients
+_PUBLISHED_SEED, _PUBLISHED_SHARE, _PUBLISHED_WINDOWS = 42, 0.8, 10_000
+_UNUSED_CLASSES = tuple(f"unused {number}" for number in range(len(ACTIVITIES), 11))
+
+
+@dataclass(frozen=True)
+class SeriesSource:
+    """Which series to load, and how to divide and scale them.
+
+    Two protocols divide the known sets. `sound` keeps patients or recordings apart, holds back
+    series for model selection and takes every statistic from the training part. `published` does
+    what the published experiments did: no validation part, statistics of all data, and for
+    HumanActivity overlapping windows on both sides and parts that are drawn with replacement.
+
+    Attributes:
+        name: `physionet`, `activity` or `series`.
+        protocol: `sound` or `published`; one's own series know only `sound`.
+        dir: Folder with data sets; see `data_folder`.
+        path: For `series`, a file or folder of one's own; None for the bundled synthetic series.
+        test_path: A file or folder of one's own with the test series.
+        sets: For `physionet`, which of the sets `a` and `b`.
+        quantum: For `physionet`, the hours that times are rounded to; None as published.
+        validation: Share of the training series for model selection; 0 for none.
+        test_fraction: Share of all series for testing, where there is no `test_path`. Both shares
+            are fixed in the protocol `published`.
+        train_limit: Most training series with those for validation; None for all.
+        test_limit: Most test series; None for all.
+        labels: Whether one's own series have a label for each `series` or `row`; `auto` looks.
+        columns: Names of the columns with series, time and label in one's own tables.
+    """
+
+    name: str
+    protocol: str = "sound"
+    dir: Path | None = None
+    path: Path | None = None
+    test_path: Path | None = None
+    sets: tuple[str, ...] = ("a",)
+    quantum: float | None = None
+    validation: float = 0.1
+    test_fraction: float = 0.2
+    train_limit: int | None = None
+    test_limit: int | None = None
+    labels: str = "auto"
+    columns: tuple[str, str, str] = ("id", "time", "label")
+
+
+def load_series(source: SeriesSource, seed: int) -> SeriesSplits:
+    """Load series, divide and scale them.
+
+    Args:
+        source: Which series.
+        seed: Number that fixes which training series are for validation, and what the published
+            protocol draws with replacement. The test part does not depend on it.
+
+    Raises:
+        ConfigError: If a setting is out of range.
+        DataError: If a file is missing, damaged or not as described.
+    """
+    _check(source)
+    return _LOADERS[source.name, source.protocol](source, seed)
+
+
+def _check(source: SeriesSource) -> None:
+    if source.name not in {name for name, _ in _LOADERS}:
+        fix = "use physionet, activity or series"
+        raise ConfigError("name", f"{source.name!r} names no series", fix)
+    if (source.name, source.protocol) not in _LOADERS:
+        known = " or ".join(protocol for name, protocol in _LOADERS if name == source.name)
+        why = f"{source.name} knows no {source.protocol!r}"
+        raise ConfigError("protocol", why, f"use {known}")
+    if not 0 <= source.validation < 1:
+        raise ConfigError(
+            "validation", f"{source.validation} is no share", "use 0.1, or 0 for none"
+        )
+    if not 0 < source.test_fraction < 1:
+        why = f"{source.test_fraction} is no share"
+        raise ConfigError("test_fraction", why, "use one between 0 and 1")
+    for name in ("train_limit", "test_limit"):
+        if (limit := getattr(source, name)) is not None and limit < 1:
+            raise ConfigError(name, f"{limit} is less than 1", "use 1 or more, or leave it out")
+
+
+def _published_physionet(source: SeriesSource, seed: int) -> SeriesSplits:
+    folder = find_physionet(data_folder(source.dir), source.sets)
+    whole = read_physionet(folder, source.sets, quantum=source.quantum, keep_impossible=True)
+    train, test = _published_split(len(whole))
+    shift, scale = [], []
+    for column, mask in zip(whole.values.T, whole.mask.T, strict=True):
+        seen = column[mask].tolist() or [0.0]
+        shift.append(min(seen))
+        scale.append(max(seen) or 1.0)
+    scaling = Scaling(_span(whole), tuple(shift), tuple(scale))
+    parts = (
+        whole.take(_first(train, source.train_limit)),
+        whole.take(_first(test, source.test_limit)),
+    )
+    return _scaled(parts[0], None, parts[1], (PARAMETERS, OUTCOMES), scaling)
+
+
+def _sound_physionet(source: SeriesSource, seed: int) -> SeriesSplits:
+    folder = find_physionet(data_folder(source.dir), source.sets)
+    whole = read_physionet(folder, source.sets, quantum=source.quantum)
+    return _divide(whole, None, (PARAMETERS, OUTCOMES), source, seed)
+
+
+def _published_activity(source: SeriesSource, seed: int) -> SeriesSplits:
+    sequences = read_activity(find_activity(data_folder(source.dir)))
+    whole = windows(sequences, WINDOW // 2, strict=True)
+    whole = whole.take(torch.arange(min(len(whole), _PUBLISHED_WINDOWS)))
+    if len(whole) < 2:
+        raise DataError("HumanActivity", "has fewer than two windows", "use more of the file")
+    generator = np.random.RandomState(seed)
+    parts = []
+    for part, limit in zip(
+        _published_split(len(whole)), (source.train_limit, source.test_limit), strict=True
+    ):
+        drawn = part[torch.from_numpy(generator.choice(len(part), len(part)))]
+        parts.append(whole.take(_first(drawn, limit)))
+    features = len(ACTIVITY_FEATURES)
+    scaling = Scaling(_span(whole), (0.0,) * features, (1.0,) * features)
+    names = ACTIVITY_FEATURES, ACTIVITIES + _UNUSED_CLASSES
+    return _scaled(parts[0], None, parts[1], names, scaling)
+
+
+def _sound_activity(source: SeriesSource, seed: int) -> SeriesSplits:
+    path = find_activity(data_folder(source.dir))
+    sequences = read_activity(path)
+    sequences = sequences.take((sequences.lengths >= WINDOW).nonzero().flatten())
+    train, test = _hold_out(len(sequences), source.test_fraction, _TEST_SEED)
+    validation = train[:0]
+    if source.validation:
+        kept, held_out = _hold_out(len(train), source.validation, seed)
+        train, validation = train[kept], train[held_out]
+    if not min(len(train), len(test), len(validation) if source.validation else 1):
+        why = f"has {len(sequences)} sequences of {WINDOW} rows, too few for all parts"
+        raise DataError(path, why, "use more of the file, or validation=0")
+    wanted = windows(sequences.take(train), WINDOW // 2, strict=False)
+    chosen = windows(sequences.take(validation), WINDOW, strict=False)
+    whole = len(wanted) + len(chosen)
+    if source.train_limit is not None and whole > source.train_limit:
+        share = max(1, round(source.train_limit * len(wanted) / whole))
+        wanted = _thinned(wanted, share)
+        chosen = _thinned(chosen, max(source.train_limit - share, 1))
+    tested = _thinned(windows(sequences.take(test), WINDOW, strict=False), source.test_limit)
+    parts = wanted, chosen if source.validation else None, tested
+    return _scaled(*parts, (ACTIVITY_FEATURES, ACTIVITIES), _standard(wanted))
+
+
+def _own_series(source: SeriesSource, seed: int) -> SeriesSplits:
+    if source.path is None:
+        if source.test_path is not None:
+            raise ConfigError("test_path", "is set without path", "set path as well")
+        whole, _ = synthetic_series()
+        return _divide(whole, None, (SPIRAL_FEATURES, MOTIONS), source, seed)
+    table = read_series(source.path, columns=source.columns, labels=source.labels)
+    whole = _labelled(table.series, source.path, source.columns[2])
+    names, test = (table.features, table.classes), None
+    if source.test_path is not None:
+        tested = read_series(
+            source.test_path,
+            columns=source.columns,
+            labels="row" if whole.by_row else "series",
+            features=table.features,
+            classes=table.classes,
+        )
+        test = _labelled(tested.series, source.test_path, source.columns[2])
+    return _divide(whole, test, names, source, seed)
+
+
+def _labelled(series: Series, path: Path, column: str) -> Series:
+    """The series that have a label, in some row at least."""
+    known = series.labels != UNLABELLED
+    if series.by_row:
+        owner = torch.arange(len(series)).repeat_interleave(series.lengths)
+        known = torch.zeros(len(series), dtype=torch.bool).index_fill(0, owner[known], True)
+    if not known.any():
+        fix = f"fill the column {column!r}, or name another one with columns"
+        raise DataError(path, "no series has a label", fix)
+    if not known.all():
+        _LOG.warning("%s: left out %d series without label", path, int((~known).sum()))
+    return series.take(known.nonzero().flatten())
+
+
+def _divide(
+    whole: Series,
+    test: Series | None,
+    names: tuple[tuple[str, ...], tuple[str, ...]],
+    source: SeriesSource,
+    seed: int,
+) -> SeriesSplits:
+    """Divide by series, within each class where a series has one, and standardise."""
+    train = whole
+    if test is None:
+        kept, held_out = _hold_out(whole, source.test_fraction, _TEST_SEED)
+        train, test = whole.take(kept), whole.take(held_out)
+    train, validation = _thinned(train, source.train_limit), None
+    if source.validation:
+        kept, held_out = _hold_out(train, source.validation, seed)
+        train, validation = train.take(kept), train.take(held_out) if len(held_out) else None
+    if not len(train) or not len(test):
+        raise DataError(source.path or source.name, "holds too few series to divide", "add some")
+    if len(train.labels[train.labels != UNLABELLED].unique()) < 2:
+        why = "the training series are of a single class"
+        raise DataError(source.path or source.name, why, "add series of another class")
+    test = _thinned(test, source.test_limit)
+    return _scaled(train, validation, test, names, _standard(train))
+
+
+def _scaled(
+    train: Series,
+    validation: Series | None,
+    test: Series,
+    names: tuple[tuple[str, ...], tuple[str, ...]],
+    scaling: Scaling,
+) -> SeriesSplits:
+    chosen = None if validation is None else scaling.apply(validation)
+    return SeriesSplits(scaling.apply(train), chosen, scaling.apply(test), *names, scaling)
+
+
+def _published_split(count: int) -> tuple[Tensor, Tensor]:
+    """The same as scikit-learn's `train_test_split(train_size=0.8, random_state=42)`."""
+    order = torch.from_numpy(np.random.RandomState(_PUBLISHED_SEED).permutation(count))
+    tested = count - int(_PUBLISHED_SHARE * count)
+    return order[tested:], order[:tested]
+
+
+def _hold_out(whole: Series | int, share: float, seed: int) -> tuple[Tensor, Tensor]:
+    """Indices to keep and to hold out; within each class if series have one."""
+    if isinstance(whole, int) or whole.by_row:
+        count = whole if isinstance(whole, int) else len(whole)
+        return hold_out_of_each_class(torch.zeros(count), share, seed)
+    return hold_out_of_each_class(whole.labels, share, seed)
+
+
+def _first(indices: Tensor, limit: int | None) -> Tensor:
+    return indices if limit is None else indices[:limit]
+
+
+def _thinned(series: Series, limit: int | None) -> Series:
+    """So many series at most, of each class in proportion; always the same ones."""
+    if limit is None or len(series) <= limit:
+        return series
+    order = torch.randperm(len(series), generator=torch.Generator().manual_seed(_TEST_SEED))
+    if not series.by_row:
+        order = order[series.labels[order].argsort(stable=True)]
+    # The middle of each stretch, so that a small class is met as soon as its share is half a one.
+    places = ((2 * torch.arange(limit) + 1) * len(series)) // (2 * limit)
+    return series.take(order[places].sort().values)
+
+
+def _span(series: Series) -> float:
+    return float(series.times.abs().max()) or 1.0
+
+
+def _standard(train: Series) -> Scaling:
+    """Mean 0 and deviation 1 of what was observed in training."""
+    features = train.values.shape[1]
+    place = train.mask.nonzero(as_tuple=True)
+    seen, column = train.values[place].double(), place[1]
+    count = column.bincount(minlength=features).clamp(min=1)
+    mean = column.bincount(seen, features) / count
+    deviation = (column.bincount((seen - mean[column]).square(), features) / count).sqrt()
+    # A constant feature, whose deviation is but rounding, keeps its unit.
+    scale = deviation.where(deviation > 1e-6 * mean.abs().clamp(min=1e-30), 1.0)
+    return Scaling(_span(train), tuple(mean.tolist()), tuple(scale.tolist()), _LIMIT)
+
+
+_Loader = Callable[[SeriesSource, int], SeriesSplits]
+_LOADERS: Mapping[tuple[str, str], _Loader] = {
+    ("physionet", "sound"): _sound_physionet,
+    ("physionet", "published"): _published_physionet,
+    ("activity", "sound"): _sound_activity,
+    ("activity", "published"): _published_activity,
+    ("series", "sound"): _own_series,
+}

@@ -1,0 +1,263 @@
+"""Puts the rows of tables together to series."""
+
+from __future__ import annotations
+
+import difflib
+import logging
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from bfno.lab.data.cells import Block, numbers, times, words
+from bfno.lab.data.series import UNLABELLED, Series
+from bfno.lab.errors import DataError
+
+__all__ = ["Rows", "RowsBuilder", "nearest", "to_series"]
+
+_LOG = logging.getLogger(__name__)
+_MOST_CLASSES = 1000
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Rows of one or more tables in the order of the files.
+
+    Attributes:
+        source: The file or folder.
+        files: File of each block of rows.
+        lengths: Number of rows of each block.
+        numbers: Number of each row in its file.
+        owners: Which series each row belongs to.
+        times: Time of each row.
+        values: `(rows, features)`, NaN for what is missing.
+        labels: Number of each row's label in `label_names`, or `UNLABELLED`.
+        ids: Name of each series, in the order of their first rows.
+        label_names: Every label, in the order of their first rows.
+        features: Name of each feature.
+    """
+
+    source: Path
+    files: tuple[Path, ...]
+    lengths: tuple[int, ...]
+    numbers: np.ndarray
+    owners: np.ndarray
+    times: np.ndarray
+    values: np.ndarray
+    labels: np.ndarray
+    ids: tuple[str, ...]
+    label_names: tuple[str, ...]
+    features: tuple[str, ...]
+
+    def wrong(self, index: int, why: str, fix: str) -> DataError:
+        """Return the error about one row."""
+        file = self.files[int(np.searchsorted(np.cumsum(self.lengths), index, side="right"))]
+        return DataError(f"{file}, row {self.numbers[index]}", why, fix)
+
+
+class RowsBuilder:
+    """Gathers rows block by block.
+
+    Args:
+        source: The file or folder, for messages.
+        features: Columns that hold features, in their order.
+        time: Column that holds times.
+        label: Column that holds labels, if any does.
+    """
+
+    def __init__(
+        self, source: Path, features: tuple[str, ...], time: str, label: str | None
+    ) -> None:
+        self._source, self._features, self._time, self._label = source, features, time, label
+        self._files: list[Path] = []
+        self._parts: list[tuple[np.ndarray, ...]] = []
+        self._ids: dict[str, int] = {}
+        self._labels: dict[str, int] = {"": UNLABELLED}
+        self._dates: bool | None = None
+
+    def add(self, block: Block, ids: Sequence[str]) -> None:
+        """Add rows of the series with these names."""
+        moments = times(block, self._time, self._dates)
+        self._dates = moments.dates
+        values = np.empty((len(ids), len(self._features)), np.float32)
+        for column, name in enumerate(self._features):
+            values[:, column] = numbers(block, name)
+        labels = words(block, self._label) if self._label else [""] * len(ids)
+        codes = [self._labels.setdefault(word, len(self._labels) - 1) for word in labels]
+        if len(self._labels) > _MOST_CLASSES + 1:
+            why = f"holds more than {_MOST_CLASSES:,} different labels"
+            raise DataError(self._source, why, "use labels that name classes")
+        owners = [self._ids.setdefault(name, len(self._ids)) for name in ids]
+        self._files.append(block.path)
+        self._parts.append(
+            (np.array(block.rows), np.array(owners), moments.seconds, values, np.array(codes))
+        )
+
+    def rows(self) -> Rows:
+        """Return everything.
+
+        Raises:
+            DataError: If there is nothing.
+        """
+        if not self._ids:
+            raise DataError(self._source, "holds no rows", "add rows below the column names")
+        row, owners, moments, values, labels = (
+            np.concatenate(part) for part in zip(*self._parts, strict=True)
+        )
+        lengths = tuple(len(part[0]) for part in self._parts)
+        names = tuple(name for name in self._labels if name)
+        gathered = (row, owners, moments, values, labels)
+        return Rows(
+            self._source, tuple(self._files), lengths, *gathered, tuple(self._ids), names,
+            self._features,
+        )  # fmt: skip
+
+
+def to_series(
+    rows: Rows, labels: str, classes: tuple[str, ...] | None
+) -> tuple[Series, tuple[str, ...], Tensor]:
+    """Sort the rows, merge those of one time and count times from each series' first row.
+
+    Args:
+        rows: The rows.
+        labels: `series`, `row` or `auto`.
+        classes: Name of each class; None takes those that occur, in order.
+
+    Returns:
+        The series, the classes, and the time of each series' first row.
+
+    Raises:
+        DataError: If labels contradict each other or are unknown.
+    """
+    order = np.lexsort((rows.times, rows.owners))
+    owners, moments = rows.owners[order], rows.times[order]
+    firsts = moments[np.searchsorted(owners, np.arange(len(rows.ids)))]
+    with np.errstate(over="ignore"):
+        moments = moments - firsts[owners]
+    if not np.isfinite(moments).all():
+        index = int(order[int((~np.isfinite(moments)).argmax())])
+        raise rows.wrong(index, "its time is too far from the first", "use smaller times")
+    begins = (np.diff(owners, prepend=-1) != 0) | (np.diff(moments, prepend=np.nan) != 0)
+    _notice(rows, int((~begins).sum()))
+    values, mask = _merged(rows.values[order], begins)
+    classes = _classes(rows) if classes is None else classes
+    codes = _codes(rows, classes)
+    by_row = labels == "row" or (labels == "auto" and _first_conflict(codes, rows.owners) >= 0)
+    found = (
+        _row_labels(rows, codes, order, begins, classes)
+        if by_row
+        else _series_labels(rows, codes, classes)
+    )
+    starts = np.searchsorted(owners[begins], np.arange(len(rows.ids) + 1))
+    series = Series(
+        torch.from_numpy(moments[begins]),
+        torch.from_numpy(values),
+        torch.from_numpy(mask),
+        torch.from_numpy(found),
+        torch.from_numpy(starts),
+        rows.ids,
+        by_row,
+    )
+    return series, classes, torch.from_numpy(firsts)
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """Return what to say about a name that is not known.
+
+    Example:
+        >>> nearest("hart", ["heart", "lung"])
+        "nearest: 'heart'"
+    """
+    found = difflib.get_close_matches(name[:100], [word[:100] for word in known][:1000], 1, 0.0)
+    return f"nearest: {found[0]!r}" if found else "there is none"
+
+
+def _notice(rows: Rows, merged: int) -> None:
+    grouped = np.argsort(rows.owners, kind="stable")
+    same = np.diff(rows.owners[grouped]) == 0
+    back = same & (np.diff(rows.times[grouped]) < 0)
+    if back.any():
+        count = len(np.unique(rows.owners[grouped][1:][back]))
+        _LOG.warning("%s: sorted %d series by time", rows.source, count)
+    if merged:
+        _LOG.warning("%s: merged %d rows with others of the same time", rows.source, merged)
+    for name, column in zip(rows.features, rows.values.T, strict=True):
+        if np.isnan(column).all():
+            _LOG.warning("%s: feature %r is never observed", rows.source, name)
+
+
+def _merged(values: np.ndarray, begins: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Mean of what is observed in each group of rows, zero where nothing is."""
+    mask = ~np.isnan(values)
+    values = np.where(mask, values, np.float32(0))
+    if begins.all():
+        return values, mask
+    places = np.flatnonzero(begins)
+    counts = np.add.reduceat(mask, places, dtype=np.int64)
+    sums = np.add.reduceat(values, places, dtype=np.float64)
+    return (sums / np.maximum(counts, 1)).astype(np.float32), counts > 0
+
+
+def _classes(rows: Rows) -> tuple[str, ...]:
+    """Labels in the order of their numbers if all are numbers, else of the alphabet."""
+    try:
+        return tuple(sorted(rows.label_names, key=lambda name: (float(name), name)))
+    except ValueError:
+        return tuple(sorted(rows.label_names))
+
+
+def _codes(rows: Rows, classes: tuple[str, ...]) -> np.ndarray:
+    """Class of each row in the order of the files."""
+    place = {name: number for number, name in enumerate(classes)}
+    for number, name in enumerate(rows.label_names):
+        if name not in place:
+            index = int((rows.labels == number).argmax())
+            shown = f"the label {name[:40]!r} is unknown"
+            raise rows.wrong(index, shown, f"use a known class; {nearest(name, classes)}")
+    # The last entry is that of rows without label, whose number is -1.
+    in_order = [*(place[name] for name in rows.label_names), UNLABELLED]
+    return np.array(in_order, np.int64)[rows.labels]
+
+
+def _first_conflict(codes: np.ndarray, groups: np.ndarray) -> int:
+    """Index of the first row whose label is not that of its group's first; -1 if all agree."""
+    labelled = np.flatnonzero(codes != UNLABELLED)
+    found, place = np.unique(groups[labelled], return_index=True)
+    first = np.full(int(groups.max()) + 1, UNLABELLED)
+    first[found] = codes[labelled[place]]
+    conflicts = labelled[codes[labelled] != first[groups[labelled]]]
+    return int(conflicts.min()) if len(conflicts) else -1
+
+
+def _series_labels(rows: Rows, codes: np.ndarray, classes: tuple[str, ...]) -> np.ndarray:
+    index = _first_conflict(codes, rows.owners)
+    if index >= 0:
+        why = f"series {rows.ids[rows.owners[index]]!r} has the label {classes[codes[index]]!r}"
+        fix = "give each series one label, or say that every row has its own (labels=row)"
+        raise rows.wrong(index, f"{why}, but another one above", fix)
+    labels = np.full(len(rows.ids), UNLABELLED, np.int64)
+    labelled = codes != UNLABELLED
+    labels[rows.owners[labelled]] = codes[labelled]
+    return labels
+
+
+def _row_labels(
+    rows: Rows,
+    codes: np.ndarray,
+    order: np.ndarray,
+    begins: np.ndarray,
+    classes: tuple[str, ...],
+) -> np.ndarray:
+    groups = np.empty_like(order)
+    groups[order] = np.cumsum(begins) - 1
+    index = _first_conflict(codes, groups)
+    if index >= 0:
+        why = f"has the label {classes[codes[index]]!r}, but another row of the same time differs"
+        raise rows.wrong(index, why, "give each time of a series one label")
+    labels = np.full(int(begins.sum()), UNLABELLED, np.int64)
+    labelled = codes != UNLABELLED
+    labels[groups[labelled]] = codes[labelled]
+    return labels

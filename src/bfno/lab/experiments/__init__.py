@@ -1,0 +1,1 @@
+"""What an experiment is: its settings, data, model and task."""

@@ -1,0 +1,195 @@
+"""Drawing from a trained flow, and moving between samples through its latent space."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from bfno.lab.errors import ConfigError, NumericalError
+from bfno.lab.experiments.density.samples import held_out_samples, require_images
+from bfno.lab.experiments.density.scoring import as_input, is_images, preserved_generators
+from bfno.lab.experiments.evaluation import explained_failure
+from bfno.lab.experiments.family import TrainedRun
+from bfno.lab.experiments.images.sources import read_image_file
+
+__all__ = ["decode", "draw", "encode", "interpolate", "read_files", "test_images"]
+
+LEVELS = 256
+_MOST_ROUNDS = 10
+_logger = logging.getLogger(__name__)
+
+
+def draw(
+    run: TrainedRun, count: int, temperature: float = 1.0, seed: int = 0, batch: int = 64
+) -> Tensor:
+    """Draw samples from a trained flow.
+
+    Flows of layers turn a rare latent variable into numbers beyond all bounds. Such samples are
+    drawn again, and a warning says how many.
+
+    Args:
+        run: The trained flow.
+        count: How many.
+        temperature: Factor of the latent variables; below 1 samples are likelier and less various.
+        seed: Number that fixes the latent variables, whatever the batch.
+        batch: Samples at a time.
+
+    Returns:
+        Images as bytes, `(count, channels, height, width)`, or points, `(count, coordinates)`.
+
+    Raises:
+        ConfigError: If a number is out of range.
+        NumericalError: If the flow cannot be inverted, or hardly any sample is finite.
+    """
+    if count < 1:
+        raise ConfigError("count", f"{count} samples are none", "use 1 or more")
+    if not 0 <= temperature < float("inf"):
+        raise ConfigError("temperature", f"{temperature} is no temperature", "use 1, or 0.7 say")
+    generator = torch.Generator().manual_seed(seed)
+    latent = torch.randn(count, run.model.dimensions, generator=generator)
+    samples = _decoded(run, temperature * latent, batch)
+    wrong = _not_finite(samples)
+    if wrong.any():
+        again = int(wrong.sum())
+        _logger.warning("%d of %d samples were not finite and are drawn again", again, count)
+    for _ in range(_MOST_ROUNDS):
+        if not wrong.any():
+            return _as_samples(run, samples)
+        latent = torch.randn(int(wrong.sum()), run.model.dimensions, generator=generator)
+        samples[wrong] = _decoded(run, temperature * latent, batch)
+        wrong = _not_finite(samples)
+    raise _no_numbers()
+
+
+def decode(run: TrainedRun, latent: Tensor, batch: int = 64) -> Tensor:
+    """Turn latent variables, `(count, dimensions)`, into images as bytes or into points.
+
+    Raises:
+        NumericalError: If the flow cannot be inverted.
+    """
+    samples = _decoded(run, latent, batch)
+    if _not_finite(samples).any():
+        raise _no_numbers()
+    return _as_samples(run, samples)
+
+
+def _decoded(run: TrainedRun, latent: Tensor, batch: int) -> Tensor:
+    like = next(run.model.parameters())
+    with torch.no_grad(), explained_failure("evaluation"):
+        return torch.cat([run.model.decode(part.to(like)).cpu() for part in latent.split(batch)])
+
+
+def _not_finite(samples: Tensor) -> Tensor:
+    return ~samples.isfinite().flatten(1).all(1)
+
+
+def _no_numbers() -> NumericalError:
+    what, why = "the flow", "its samples are not finite numbers"
+    return NumericalError(what, why, "train it on, or again with a smaller train.lr")
+
+
+def _as_samples(run: TrainedRun, samples: Tensor) -> Tensor:
+    """Points as they are, images as bytes."""
+    if len(run.model.event_shape) != 3:
+        return samples
+    return (LEVELS * samples).floor().clamp_(0, LEVELS - 1).to(torch.uint8)
+
+
+def encode(run: TrainedRun, samples: Tensor, batch: int = 64) -> Tensor:
+    """Turn images as bytes, at the middle of each byte, or points into latent variables.
+
+    Raises:
+        ConfigError: If the samples are not of the shape that the flow takes.
+        NumericalError: If the solver gives up.
+    """
+    like, shape = next(run.model.parameters()), run.model.event_shape
+    if tuple(samples.shape[1:]) != shape or is_images(samples) != (len(shape) == 3):
+        raise ConfigError(
+            "samples", f"have shape {tuple(samples.shape[1:])} instead of {shape}", "resize them"
+        )
+    with torch.no_grad(), explained_failure("evaluation"), preserved_generators(like.device):
+        parts = [
+            run.model.encode(as_input(part.to(like.device), "center", like.dtype)).latent.cpu()
+            for part in samples.split(batch)
+        ]
+    return torch.cat(parts)
+
+
+def interpolate(
+    run: TrainedRun, first: Tensor, second: Tensor, steps: int, batch: int = 64
+) -> Tensor:
+    """Move from samples to others along great circles in latent space.
+
+    Latent variables of many dimensions all lie near a sphere: a straight line would leave it, the
+    great circle between two of them stays. The distance from the origin changes evenly.
+
+    Args:
+        run: The trained flow.
+        first: Where to start: images as bytes or points, batch first.
+        second: Where to end, as many.
+        steps: Samples on each way, both ends included.
+        batch: Samples at a time.
+
+    Returns:
+        Samples `(count, steps, *event_shape)`; the ends are decoded like all others.
+
+    Raises:
+        ConfigError: If the samples do not fit, or there are fewer than two steps.
+        NumericalError: If the flow cannot be evaluated or inverted.
+    """
+    if steps < 2:
+        raise ConfigError("steps", f"{steps} are too few for both ends", "use 2 or more")
+    if len(first) != len(second):
+        why = f"{len(first)} to start from but {len(second)} to end at"
+        raise ConfigError("samples", why, "give pairs")
+    start, end = encode(run, first, batch), encode(run, second, batch)
+    path = _great_circle(start, end, torch.linspace(0, 1, steps, dtype=start.dtype))
+    return decode(run, path.flatten(0, 1), batch).view(len(first), steps, *run.model.event_shape)
+
+
+def test_images(run: TrainedRun, count: int, data_dir: Path | None = None) -> Tensor:
+    """The first test samples of a run's own data: images as bytes, or points.
+
+    Args:
+        run: The trained flow.
+        count: How many at most.
+        data_dir: Where the files of data sets are; None is where the run found them.
+
+    Raises:
+        DataError: If files are missing or wrong.
+    """
+    return held_out_samples(run, data_dir=data_dir)[:count]
+
+
+def read_files(run: TrainedRun, files: Iterable[Path]) -> Tensor:
+    """Image files as a flow's training saw its images: bytes `(count, channels, height, width)`.
+
+    Raises:
+        ConfigError: If the run models points.
+        DataError: If a file cannot be read.
+    """
+    require_images(run)
+    return torch.cat([read_image_file(run.config.data, file) for file in files])
+
+
+def _great_circle(start: Tensor, end: Tensor, shares: Tensor) -> Tensor:
+    """Points between rows of two tensors, `(rows, shares, dimensions)`."""
+    lengths = [row.norm(dim=1, keepdim=True).clamp(min=1e-12) for row in (start, end)]
+    one, other = start / lengths[0], end / lengths[1]
+    # Unlike the arc cosine, this is exact for directions that nearly agree.
+    angle = 2 * torch.atan2((one - other).norm(dim=1), (one + other).norm(dim=1))[:, None, None]
+    shares = shares[None, :, None]
+    sine = angle.sin()
+    is_flat = sine < 1e-6
+    divisor = torch.where(is_flat, torch.ones_like(sine), sine)
+    weights = [((1 - shares) * angle).sin() / divisor, (shares * angle).sin() / divisor]
+    weights = [
+        torch.where(is_flat, plain, weight)
+        for plain, weight in zip((1 - shares, shares), weights, strict=True)
+    ]
+    direction = weights[0] * one[:, None] + weights[1] * other[:, None]
+    return direction * ((1 - shares) * lengths[0][:, None] + shares * lengths[1][:, None])

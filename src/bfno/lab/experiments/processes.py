@@ -1,0 +1,92 @@
+"""The processes that train together: one here, or several under `torchrun`."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import os
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from bfno.lab.errors import UserError
+
+__all__ = ["Processes", "explain_lost_peers"]
+
+# A process that has died or hangs is noticed by the others within this time.
+_PATIENCE = timedelta(seconds=60)
+
+
+@dataclass(frozen=True)
+class Processes:
+    """This process among those of a run; by default the only one.
+
+    Attributes:
+        rank: Number of this process.
+        count: How many there are.
+        device: Where this one computes.
+        accelerator: What puts model and optimizer there, once it has joined the others.
+    """
+
+    rank: int = 0
+    count: int = 1
+    device: torch.device = dataclasses.field(default_factory=lambda: torch.device("cpu"))
+    accelerator: Any = None
+
+    @classmethod
+    def join(cls) -> Processes:
+        """Meet the other processes, if the program was launched as several."""
+        from accelerate import Accelerator
+        from accelerate.utils import InitProcessGroupKwargs
+
+        # Where there is no GPU, Accelerate takes each process for the only one unless it is told.
+        several = int(os.environ.get("WORLD_SIZE", "1")) > 1
+        on_cpu = several and not (torch.cuda.is_available() or torch.xpu.is_available())
+        patience = InitProcessGroupKwargs(timeout=_PATIENCE)
+        joined = Accelerator(cpu=on_cpu, kwargs_handlers=[patience])
+        return cls(joined.process_index, joined.num_processes, joined.device, joined)
+
+    @property
+    def is_first(self) -> bool:
+        """Whether this is the process that writes files."""
+        return self.rank == 0
+
+    def add_up(self, values: Tensor) -> Tensor:
+        """The sum over all processes, which each of them gets."""
+        if self.count == 1:
+            return values
+        return self.accelerator.reduce(values.to(self.device), "sum").cpu()
+
+    def wait(self) -> None:
+        """Go on when all have come here."""
+        self.add_up(torch.zeros(1))
+
+
+@contextlib.contextmanager
+def explain_lost_peers(run: Path, rescue: Callable[[], object] = bool) -> Iterator[None]:
+    """Turn the many errors of a broken connection into one that says what to do.
+
+    Args:
+        run: Folder of the run.
+        rescue: Called first; may save what this process still has.
+
+    Raises:
+        UserError: If another process of the run has left or no longer answers.
+    """
+    try:
+        yield
+    except RuntimeError as error:
+        # The errors of torch.distributed, or a plain one with the name of the transport in it.
+        if not type(error).__name__.startswith("Dist") and "gloo" not in str(error):
+            raise
+        rescue()
+        raise UserError(
+            "another process of this run",
+            "has died or hangs",
+            f"look at its output, then bfno resume {run}",
+        ) from error

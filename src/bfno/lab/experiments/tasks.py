@@ -1,0 +1,126 @@
+"""What a task is to the training loop: a loss for some samples, and metrics of a split."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor, nn
+
+from bfno.lab.experiments.processes import Processes
+from bfno.models.flows import FlowError
+from bfno.ode import SolverError, Stats
+
+__all__ = [
+    "FAILURES",
+    "Evaluation",
+    "Place",
+    "Share",
+    "Sums",
+    "Task",
+    "failure_line",
+    "solver_stats",
+]
+
+Sums = dict[str, float]
+"""Totals over samples and batches; averages are taken once, at the end."""
+
+FAILURES = (SolverError, FlowError)
+"""What a model raises when it cannot be evaluated at its present weights."""
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """What a pass over a split has found.
+
+    Attributes:
+        metrics: Averages by name.
+        confusion: Samples by true class (rows) and predicted class; empty if the task has none.
+    """
+
+    metrics: dict[str, float]
+    confusion: list[list[int]]
+
+
+@dataclass(frozen=True)
+class Share:
+    """This process's part of an evaluation.
+
+    Attributes:
+        processes: Those that take part.
+        pause: Called between two batches; may raise to end the evaluation.
+    """
+
+    processes: Processes = field(default_factory=Processes)
+    pause: Callable[[], object] = bool
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where and when a loss is computed.
+
+    Attributes:
+        device: Where.
+        epoch: Number of finished epochs, for losses that change in the course of training.
+    """
+
+    device: torch.device
+    epoch: int = 0
+
+
+class Task(Protocol):
+    """All that the loop knows of a task."""
+
+    data: Any
+    """The divided samples: `train`, `validation` and `test`, each of some length."""
+
+    selection: str
+    """Metric of the validation split that decides which epoch is best."""
+
+    lower_is_better: bool = False
+    """Whether the best epoch is the one where that metric is smallest, not largest."""
+
+    @property
+    def splits(self) -> tuple[str, ...]:
+        """Names of the splits that are evaluated after an epoch."""
+        ...
+
+    def prepare(self, model: nn.Module, device: torch.device) -> None:
+        """Set what a new model takes from its data before the first step, if it takes anything.
+
+        Called once in training mode, in every process with the same samples and the same state of
+        torch's generator; not for a run that goes on from a checkpoint.
+
+        Args:
+            model: The bare model.
+            device: Where it is.
+        """
+
+    def batches(self, size: int, generator: torch.Generator) -> list[Tensor]:
+        """Training samples, by number, of each step of an epoch; every sample once."""
+        ...
+
+    def loss(self, model: nn.Module, samples: Tensor, place: Place) -> tuple[Tensor, Sums]:
+        """Mean loss over training samples, given by number, and further sums over them."""
+        ...
+
+    def train_metrics(self, sums: Sums) -> dict[str, float]:
+        """Averages of the sums of an epoch."""
+        ...
+
+    def evaluate(self, model: nn.Module, split: str, batch: int, share: Share) -> Evaluation:
+        """Evaluate a split without gradients."""
+        ...
+
+
+def solver_stats(model: Any) -> Stats:
+    """What the last solve of a model cost that has `stats` itself or in its `block`."""
+    bare = getattr(model, "module", model)  # distributed training wraps the model
+    return getattr(bare, "block", bare).stats
+
+
+def failure_line(error: Exception) -> str:
+    """What to tell a user of one of `FAILURES`."""
+    return f"the solver gave up: {error}" if isinstance(error, SolverError) else str(error)

@@ -1,0 +1,71 @@
+"""Settings as nested dictionaries: laid over each other, compared, looked into."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+import yaml
+
+from bfno.lab.errors import ConfigError
+
+__all__ = ["Tree", "differences", "merged", "read_settings", "setting"]
+
+Tree = dict[str, Any]
+
+
+def merged(base: Mapping[str, Any], change: Mapping[str, Any]) -> Tree:
+    """Lay one tree of settings over another; only sections are merged.
+
+    Example:
+        >>> merged({"train": {"lr": 0.1, "batch": 8}}, {"train": {"lr": 0.2}})
+        {'train': {'lr': 0.2, 'batch': 8}}
+    """
+    result = dict(base)
+    for key, value in change.items():
+        old = result.get(key)
+        if isinstance(old, Mapping) and isinstance(value, Mapping):
+            value = merged(old, value)
+        result[key] = value
+    return result
+
+
+def read_settings(pairs: Iterable[str]) -> Tree:
+    """Turn `section.key=value` into nested settings; values are YAML.
+
+    Raises:
+        ConfigError: If one has no `=` or its value is not YAML.
+
+    Example:
+        >>> read_settings(["train.lr=0.01", "train.epochs=3"])
+        {'train': {'lr': 0.01, 'epochs': 3}}
+    """
+    tree: Tree = {}
+    for pair in pairs:
+        name, equals, text = pair.partition("=")
+        if not equals or not name:
+            raise ConfigError(pair, "is no setting", "write section.key=value, train.lr=0.01 say")
+        try:
+            value = yaml.safe_load(text)
+        except yaml.YAMLError:
+            raise ConfigError(pair, "the value is not YAML", "quote it") from None
+        for part in reversed(name.split(".")):
+            value = {part: value}
+        tree = merged(tree, value)
+    return tree
+
+
+def differences(before: Any, now: Any, name: str = "") -> Iterator[tuple[str, tuple[Any, Any]]]:
+    """Name and both values of every setting that differs between two trees."""
+    if isinstance(before, Mapping) and isinstance(now, Mapping):
+        for key in {**before, **now}:
+            inner = f"{name}.{key}" if name else str(key)
+            yield from differences(before.get(key), now.get(key), inner)
+    elif before != now:
+        yield name, (before, now)
+
+
+def setting(tree: Mapping[str, Any], section: str, key: str, default: Any) -> Any:
+    """A setting of a section, or a default where tree or section lack it."""
+    inside = tree.get(section)
+    return inside.get(key, default) if isinstance(inside, Mapping) else default

@@ -1,0 +1,177 @@
+"""The paper's own numbers, restated from its tables."""
+
+from __future__ import annotations
+
+import difflib
+import functools
+import importlib.resources
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import yaml
+
+from bfno.lab.errors import ConfigError
+
+__all__ = ["PaperCell", "PaperRow", "PaperTable", "paper_table", "table_names"]
+
+
+@dataclass(frozen=True)
+class PaperCell:
+    """What the paper prints for a method and a data set, each part where it does.
+
+    Attributes:
+        mean: Mean of the metric.
+        std: Its standard deviation.
+        parameters: Number of parameters.
+    """
+
+    mean: float | None = None
+    std: float | None = None
+    parameters: int | None = None
+
+
+@dataclass(frozen=True)
+class PaperRow:
+    """A method of a table.
+
+    Attributes:
+        method: Its name in experiments.
+        label: Its name in the paper.
+        quoted: The earlier work that its numbers were presumably taken from; empty if none.
+        cells: What the paper prints, by data set.
+        instead: Methods that stand for it on single data sets.
+        only: The data sets that it is for; empty for all.
+    """
+
+    method: str
+    label: str
+    quoted: str
+    cells: Mapping[str, PaperCell]
+    instead: Mapping[str, str]
+    only: tuple[str, ...]
+
+    def experiment(self, data: str) -> str | None:
+        """The experiment, `data/method`, that stands for this row; none if it has no such data."""
+        if self.only and data not in self.only:
+            return None
+        return f"{data}/{self.instead.get(data, self.method)}"
+
+    def has_name(self, name: str) -> bool:
+        """Whether a user may mean this row by that name of a method."""
+        return name in (self.method, *self.instead.values())
+
+
+@dataclass(frozen=True)
+class PaperTable:
+    """A table of the paper.
+
+    Attributes:
+        name: What `bfno table` calls it.
+        title: What it is about.
+        metrics: Keys of its metrics in records; the paper prints one, which the first is judged by.
+        digits: Decimals that the paper prints.
+        data: Data sets of the paper by name, with their titles.
+        beyond: Data sets that the paper does not have, in the same way.
+        notes: What has to be known to read it.
+        rows: The methods, in the paper's order.
+    """
+
+    name: str
+    title: str
+    metrics: tuple[str, ...]
+    digits: int
+    data: Mapping[str, str]
+    beyond: Mapping[str, str]
+    notes: tuple[str, ...]
+    rows: tuple[PaperRow, ...]
+
+    @property
+    def titles(self) -> Mapping[str, str]:
+        """Titles of all data sets, those beyond the paper last."""
+        return {**self.data, **self.beyond}
+
+    def check_data(self, names: Sequence[str]) -> None:
+        """Make sure that the table has these data sets.
+
+        Raises:
+            ConfigError: If it lacks one; the message names the nearest.
+        """
+        _check(names, tuple(self.titles), f"is no data set of table {self.name}")
+
+    def selected(self, methods: Sequence[str]) -> tuple[PaperRow, ...]:
+        """The rows of these methods; all if none is named.
+
+        Raises:
+            ConfigError: If it lacks one; the message names the nearest.
+        """
+        names = dict.fromkeys(
+            name for row in self.rows for name in (row.method, *row.instead.values())
+        )
+        _check(methods, tuple(names), f"is no method of table {self.name}")
+        return tuple(row for row in self.rows if not methods or any(map(row.has_name, methods)))
+
+
+def table_names() -> tuple[str, ...]:
+    """Names of all tables, in the paper's order.
+
+    Example:
+        >>> table_names()
+        ('1', '2', '3', '4', 'ablation-operator', 'ablation-branches')
+    """
+    return tuple(_content()["tables"])
+
+
+def paper_table(name: str) -> PaperTable:
+    """Return a table of the paper.
+
+    Args:
+        name: 1, 2, 3, 4, ablation-branches or ablation-operator.
+
+    Raises:
+        ConfigError: If there is no such table; the message names the nearest.
+
+    Example:
+        >>> paper_table("1").rows[-1].cells["cifar10"]
+        PaperCell(mean=0.6289, std=0.0054, parameters=171333)
+    """
+    tables = _content()["tables"]
+    _check([name], tuple(tables), "is no table of the paper")
+    tree = tables[name]
+    sizes = paper_table(tree["sizes_of"]).rows if "sizes_of" in tree else ()
+    return PaperTable(
+        name,
+        tree["title"],
+        tuple(tree["metrics"]),
+        tree["digits"],
+        tree["data"],
+        tree.get("beyond", {}),
+        tuple(tree["notes"]),
+        tuple(_row(row, tree["data"], sizes) for row in tree["rows"]),
+    )
+
+
+def _row(tree: Mapping[str, Any], data: Mapping[str, str], sizes: Sequence[PaperRow]) -> PaperRow:
+    method, instead = tree["method"], tree.get("instead", {})
+    cells = {
+        name: PaperCell(parameters=row.cells[name].parameters)
+        for row in sizes
+        for name in data
+        if row.method == instead.get(name, method)
+    }
+    cells |= {name: PaperCell(**tree[name]) for name in data if name in tree}
+    quoted = _content()["sources"].get(tree.get("quoted"), "")
+    return PaperRow(method, tree["label"], quoted, cells, instead, tuple(tree.get("only", ())))
+
+
+@functools.cache
+def _content() -> dict[str, Any]:
+    file = importlib.resources.files("bfno.lab.paper").joinpath("numbers.yaml")
+    return yaml.safe_load(file.read_text(encoding="utf-8"))
+
+
+def _check(names: Sequence[str], known: Sequence[str], why: str) -> None:
+    for name in names:
+        if name not in known:
+            nearest = difflib.get_close_matches(name, known, n=1, cutoff=0.0)[0]
+            raise ConfigError(name, why, f"write one of {', '.join(known)}; nearest: {nearest}")

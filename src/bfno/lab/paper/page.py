@@ -1,0 +1,137 @@
+"""What a folder of runs shows of the paper, as one Markdown page with figures."""
+
+from __future__ import annotations
+
+import html
+import os
+import re
+import shlex
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from bfno.lab.errors import ConfigError
+from bfno.lab.files import write_atomically
+from bfno.lab.paper.claims import judge_claims
+from bfno.lab.paper.comparison import paper_comparison
+from bfno.lab.paper.overview import around_overview, overview
+from bfno.lab.paper.sections import Section, sections_of
+from bfno.lab.views.archive import finished_runs
+from bfno.lab.views.figures.gallery import draw_figures
+from bfno.lab.views.layout import as_markdown
+from bfno.lab.views.record import RunResult, read_run
+
+__all__ = ["claims_text", "introduction", "section_text", "write_page"]
+
+_MARK = "<!-- Made by `bfno results`; what is changed by hand will be lost. -->\n"
+# Curves of more methods than this are not legible at half the width of a page.
+_MOST_METHODS_BESIDE = 9
+# Names of the figures that illustrate each table, as far as its runs can give them.
+_CURVES = "accuracy|auroc|bits-per-dim|train-loss|nfe"
+_FIGURES: Mapping[str, str] = {
+    "1": f"{_CURVES}|tsne|spectra|flow-.*-bfno-node$",
+    "2": f"series-({_CURVES})",
+    "3": f"series-({_CURVES})|reconstruction-.*-latent-(bfno-node|ode)$",
+    "4": f"density-({_CURVES})|samples",
+    "ablation-operator": "operators|spectra",
+    "ablation-branches": "branches",
+}
+
+
+def write_page(folder: Path, out: Path, overview_in: Path | None = None) -> list[Path]:
+    """Write a page with the paper's tables, its claims and figures from the runs of a folder.
+
+    The figures go into `figures` of the folder. A page that this function wrote is replaced.
+
+    Args:
+        folder: Folder of finished runs, with or without their weights.
+        out: The page.
+        overview_in: A document that marks a place for the overview, which is put there too.
+
+    Returns:
+        The files, the page first.
+
+    Raises:
+        ConfigError: If there is no run of a table, the page is a file of somebody's own, or the
+            other document marks no place.
+        DataError: If a run cannot be read, or a file not be written.
+    """
+    _check_own(out)
+    if overview_in:
+        around_overview(overview_in)  # refused before anything is drawn
+    runs = [(place, read_run(place)) for place in finished_runs(folder)]
+    sections = list(sections_of(runs))
+    if not sections:
+        fix = "train some with `bfno table 1`"
+        raise ConfigError(folder, "holds no run of the paper's tables", fix)
+    parts = [_MARK, introduction(folder, out, runs), overview(sections), claims_text(runs)]
+    written = [out]
+    for section in sections:
+        drawn = _draw(section, folder / "figures")
+        written += drawn
+        images = [_image(section, _relative(file, out.parent), alt) for file, alt in drawn.items()]
+        parts.append("\n".join([section_text(section), *images, ""]))
+    write_atomically(out, "\n".join(parts).encode())
+    if overview_in:
+        table = overview(sections, _relative(out, overview_in.parent))
+        write_atomically(overview_in, table.join(around_overview(overview_in)).encode())
+        written.append(overview_in)
+    return written
+
+
+def _check_own(out: Path) -> None:
+    if out.is_dir():
+        raise ConfigError(out, "is a folder", f"name a file, such as {out / 'RESULTS.md'}")
+    if out.exists() and not out.read_bytes().startswith(_MARK.encode()):
+        raise ConfigError(out, "is there, and not from this command", "name another file with -o")
+
+
+def introduction(folder: Path, out: Path, runs: Sequence[tuple[Path, RunResult]]) -> str:
+    """What the page is about and how it is made."""
+    command = shlex.join(["bfno", "results", str(folder), "-o", str(out)])
+    hours = sum(run.seconds or 0 for _, run in runs) / 3600
+    return (
+        f"# Results\n\n{len(runs)} runs, {hours:.1f} hours of training. Every number here is "
+        f"computed from the records in `{folder}`; none is typed in but the paper's own. "
+        f"`{command}` makes this page again. The command of a table trains all of it, with "
+        f"`--runs {folder}` only what is missing there.\n"
+    )
+
+
+def claims_text(runs: Sequence[tuple[Path, RunResult]]) -> str:
+    """The paper's claims next to the runs of each scale."""
+    parts = ["## The paper's claims next to these runs\n"]
+    for scale in sorted({run.scale for _, run in runs}):
+        table = judge_claims([run for _, run in runs], scale)
+        if table.rows:
+            parts.append(as_markdown(table))
+    return "\n".join(parts)
+
+
+def section_text(section: Section) -> str:
+    """The heading of a section, its command and its table, without figures."""
+    runs = [run for _, run in section.runs]
+    table = paper_comparison(section.table, runs, section.scale, data=[section.data])
+    command = f"```console\n{section.command}\n```\n"
+    return "\n".join([f"## {section.title}\n", command, as_markdown(table)])
+
+
+def _draw(section: Section, pictures: Path) -> dict[Path, str]:
+    """Files of the figures, each with what it shows in words."""
+    figures = draw_figures([run for _, run in section.runs], [place for place, _ in section.runs])
+    written = {}
+    for name, drawn in figures.items():
+        if drawn.png and re.match(_FIGURES[section.table], name):
+            file = pictures / section.figure(name)
+            write_atomically(file, drawn.png)
+            written[file] = drawn.alt
+    return written
+
+
+def _image(section: Section, file: str, alt: str) -> str:
+    """A figure at half the width of the page, which plain Markdown cannot say, or at the whole."""
+    width = "98%" if len({run.method for _, run in section.runs}) > _MOST_METHODS_BESIDE else "49%"
+    return f'<img src="{file}" width="{width}" alt="{html.escape(alt)}">'
+
+
+def _relative(file: Path, start: Path) -> str:
+    return Path(os.path.relpath(file, start)).as_posix()

@@ -1,0 +1,1 @@
+"""Many runs at once: what is missing, where it goes, who trains it."""

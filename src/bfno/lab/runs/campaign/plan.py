@@ -1,0 +1,223 @@
+"""Planning many runs: which are there, which have begun, which are missing."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import math
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import yaml
+
+from bfno.lab.errors import ConfigError, UserError
+from bfno.lab.experiments.families import family_of
+from bfno.lab.experiments.resolve import changed_settings, resolve
+from bfno.lab.experiments.settings import Config, parse
+from bfno.lab.runs.run import RunFolder
+
+__all__ = ["Job", "RunState", "epochs_done", "finished_record", "first_seeds", "plan", "state_of"]
+
+RunState = Literal["there", "in use", "begun", "missing"]
+_ORDER: tuple[RunState, ...] = ("there", "in use", "begun", "missing")
+# What can go wrong with files that anybody may have put there.
+_UNREADABLE = (OSError, ValueError, KeyError, TypeError, OverflowError, RecursionError)
+_UNREADABLE += (yaml.YAMLError, UserError)
+
+
+@dataclass(frozen=True)
+class Job:
+    """A run that is wanted.
+
+    Attributes:
+        experiment: What to train, `data/method`.
+        scale: At which size.
+        seed: With which seed.
+        folder: Where the run is, or will be.
+        state: Whether it is there, somebody is at it, it has begun, or it is missing.
+        epochs: How many epochs it takes.
+        seconds: How long it takes from beginning to end, by the records of others; None if no
+            record tells.
+    """
+
+    experiment: str
+    scale: str
+    seed: int
+    folder: Path
+    state: RunState
+    epochs: int
+    seconds: float | None = None
+
+    @property
+    def name(self) -> str:
+        """What to call it in a list."""
+        return f"{self.experiment} seed {self.seed}"
+
+
+@dataclass(frozen=True)
+class _Known:
+    """A run that was found: its settings are exactly those of its experiment."""
+
+    folder: Path
+    config: Config[Any, Any]
+    state: RunState
+    seconds: float | None
+
+    @property
+    def key(self) -> tuple[str, int]:
+        return self.config.experiment, self.config.seed
+
+
+def first_seeds(count: int) -> list[int]:
+    """So many seeds, from the default one on.
+
+    Example:
+        >>> first_seeds(3)
+        [7, 8, 9]
+    """
+    first = Config.model_fields["seed"].default
+    return list(range(first, first + count))
+
+
+def plan(experiments: Sequence[str], scale: str, seeds: Sequence[int], runs: Path) -> list[Job]:
+    """Look for the runs of experiments and say where the missing ones will go.
+
+    A run counts if its settings are those of the experiment, but for circumstances such as the
+    number of threads; a setting that is younger than the run has its default there.
+
+    Args:
+        experiments: The experiments, `data/method`.
+        scale: Their scale.
+        seeds: The seeds of each.
+        runs: The folder to look in, two folders deep; new runs go to `SCALE/DATA-METHOD-sSEED`.
+
+    Raises:
+        ConfigError: If there is no such experiment or scale.
+    """
+    configs = {name: resolve(name, scale=scale) for name in experiments}
+    known = sorted(
+        _known_runs(runs, set(configs), scale),
+        key=lambda run: (_ORDER.index(run.state), str(run.folder)),
+    )
+    chosen: dict[tuple[str, int], _Known] = {}
+    for run in known:
+        chosen.setdefault(run.key, run)
+    jobs = []
+    for seed, (name, config) in itertools.product(seeds, configs.items()):
+        run = chosen.get((name, seed))
+        folder = run.folder if run else _free_folder(runs / scale, name, seed)
+        state: RunState = run.state if run else "missing"
+        seconds = _expected_seconds(known, name)
+        jobs.append(Job(name, scale, seed, folder, state, config.train.epochs, seconds))
+    return jobs
+
+
+def state_of(folder: Path) -> RunState:
+    """What has become of a run by now.
+
+    Raises:
+        DataError: If it has begun where we cannot write.
+    """
+    if finished_record(folder):
+        return "there"
+    run = RunFolder(folder)
+    if not run.config_file.is_file():
+        return "missing"
+    try:
+        run.check_free()
+    except ConfigError:
+        return "in use"
+    return "begun"
+
+
+def epochs_done(folder: Path) -> list[dict[str, Any]]:
+    """Metrics of the epochs that a run has finished so far."""
+    try:
+        lines = RunFolder(folder).metrics_file.read_text(errors="replace").split("\n")
+    except OSError:
+        return []
+    found: dict[int, dict[str, Any]] = {}
+    for line in lines:
+        try:
+            metrics = json.loads(line)
+            found[int(metrics["epoch"])] = metrics
+        except _UNREADABLE:  # the last line may be half written
+            continue
+    return [found[number] for number in sorted(found)]
+
+
+def finished_record(folder: Path) -> dict[str, Any] | None:
+    """The record of a finished run; None if there is none that can be read."""
+    try:
+        record = json.loads(RunFolder(folder).record_file.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError):
+        return None
+    if not isinstance(record, dict) or "format" not in record:
+        return None
+    # Only finished runs had a record before there was a status.
+    return record if record.get("status", "finished") == "finished" else None
+
+
+def _known_runs(root: Path, experiments: set[str], scale: str) -> Iterator[_Known]:
+    for folder in _run_folders(root, depth=2):
+        try:
+            record = finished_record(folder)
+            settings = record["config"] if record else _written_settings(folder)
+            if settings["experiment"] not in experiments or settings["scale"] != scale:
+                continue
+            config = parse(family_of(settings["experiment"]).config, settings, str(folder))
+            if changed_settings(config):
+                continue
+            state = state_of(folder)
+        except _UNREADABLE:
+            continue
+        yield _Known(folder, config, state, _seconds(record) if record else None)
+
+
+def _seconds(record: Mapping[str, Any]) -> float | None:
+    try:
+        found = float(record["seconds"])
+    except _UNREADABLE:
+        return None
+    return found if math.isfinite(found) else None
+
+
+def _run_folders(root: Path, depth: int) -> Iterator[Path]:
+    """Folders of runs below a folder; links are followed, runs are not looked into."""
+    try:
+        names = sorted(entry.name for entry in os.scandir(root) if entry.is_dir())
+    except OSError:
+        return
+    for folder in (root / name for name in names):
+        run = RunFolder(folder)
+        if run.config_file.is_file() or run.record_file.is_file():
+            yield folder
+        elif depth > 1:
+            yield from _run_folders(folder, depth - 1)
+
+
+def _written_settings(folder: Path) -> Mapping[str, Any]:
+    return yaml.safe_load(RunFolder(folder).config_file.read_text(encoding="utf-8"))
+
+
+def _free_folder(parent: Path, experiment: str, seed: int) -> Path:
+    """The run's own folder, or one beside it if a run of other settings took that."""
+    name = f"{experiment.replace('/', '-')}-s{seed}"
+    names = itertools.chain([name], (f"{name}-{number}" for number in itertools.count(2)))
+    folders = (RunFolder(parent / one) for one in names)
+    return next(
+        run.path for run in folders if not run.config_file.exists() and not run.record_file.exists()
+    )
+
+
+def _expected_seconds(known: Sequence[_Known], experiment: str) -> float | None:
+    """Mean time of the finished runs of an experiment, else of those on the same data."""
+    data = experiment.partition("/")[0]
+    times = [(run.config.experiment, run.seconds) for run in known if run.seconds is not None]
+    same = [seconds for name, seconds in times if name == experiment]
+    like = [seconds for name, seconds in times if name.partition("/")[0] == data]
+    found = same or like
+    return sum(found) / len(found) if found else None

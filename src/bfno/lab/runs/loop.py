@@ -1,0 +1,358 @@
+"""The training loop, one for all tasks and any number of processes, resumable at every step.
+
+Nothing random has a history: the order of an epoch and the noise of a step are functions of the
+seed and their number. A run that goes on from a checkpoint therefore takes the same steps, bit for
+bit, as one that was never stopped.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from bfno.lab.errors import NumericalError
+from bfno.lab.experiments.processes import Processes, explain_lost_peers
+from bfno.lab.experiments.seeds import derive_seed
+from bfno.lab.experiments.settings import Config
+from bfno.lab.experiments.tasks import (
+    FAILURES,
+    Place,
+    Share,
+    Sums,
+    Task,
+    failure_line,
+    solver_stats,
+)
+from bfno.lab.runs.averaging import WeightAverage, optimizer_part
+from bfno.lab.runs.checkpoint import Checkpoint
+from bfno.lab.runs.record import peak_memory
+from bfno.lab.runs.run import RunFolder
+from bfno.lab.runs.signals import Stopped, StopSignals
+from bfno.lab.runs.state import load_optimizer, load_weights, optimizer_state
+
+__all__ = ["Progress", "Trainer", "Watcher"]
+
+
+@dataclass
+class Progress:
+    """How far a run has come; all of it is in a checkpoint.
+
+    Attributes:
+        epoch: Finished epochs.
+        batch: Steps taken in the running epoch.
+        step: Steps taken in all.
+        sums: Totals of the running epoch.
+        seconds: Time that the running epoch has taken.
+        total_seconds: Time that the finished epochs have taken.
+        best: The best epoch so far: its metrics, its step and its confusion matrix.
+        metrics_size: Bytes of the metrics file that belong to the finished epochs.
+    """
+
+    epoch: int = 0
+    batch: int = 0
+    step: int = 0
+    sums: Sums = field(default_factory=dict)
+    seconds: float = 0.0
+    total_seconds: float = 0.0
+    best: dict[str, Any] = field(default_factory=dict)
+    metrics_size: int = 0
+
+
+def _rank(metrics: dict[str, Any], task: Task) -> tuple[float, float]:
+    """What to compare epochs by; later ones are better where there is nothing else."""
+    value = metrics.get(f"validation_{task.selection}")
+    if value is None:
+        value = metrics["epoch"]
+    elif not math.isfinite(value):
+        value = -math.inf
+    elif task.lower_is_better:
+        value = -value
+    # A small split knows few values: among equals, the surer model is the better one.
+    return value, -metrics.get("validation_loss", 0.0)
+
+
+class Watcher:
+    """What the loop tells about itself; a display or a log overrides what it needs."""
+
+    def on_step(self, progress: Progress, steps: int) -> None:
+        """A step of an epoch of so many steps was taken."""
+
+    def on_epoch(self, metrics: dict[str, Any]) -> None:
+        """An epoch was finished and evaluated."""
+
+
+class Trainer:
+    """Trains a model in a run folder.
+
+    Args:
+        config: The settings.
+        task: Loss and metrics.
+        model: The model.
+        run: Where everything is written; only the first process writes.
+        facts: What else a checkpoint should know, such as the names of the classes.
+        watchers: Who is told of steps and epochs.
+    """
+
+    def __init__(
+        self,
+        config: Config[Any, Any],
+        task: Task,
+        model: nn.Module,
+        run: RunFolder,
+        facts: dict[str, Any],
+        watchers: list[Watcher],
+    ) -> None:
+        self.config, self.task, self.run = config, task, run
+        self.facts, self.watchers = facts, watchers
+        settings = config.train
+        trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+        kind = {"adam": torch.optim.Adam, "adamax": torch.optim.Adamax}[settings.optimizer]
+        optimizer = kind(trained, lr=settings.lr, weight_decay=settings.weight_decay)
+        with explain_lost_peers(run.path):
+            self.processes = Processes.join()
+            accelerator = self.processes.accelerator
+            self.model, self.optimizer = accelerator.prepare(model, optimizer)
+        self._bare_model = accelerator.unwrap_model(self.model)
+        self.average = WeightAverage(self._bare_model, settings.average)
+        self.progress = Progress()
+        self._is_new = True
+        self.stop = StopSignals()
+        self._last_save = time.monotonic()
+
+    def restore(self, checkpoint: Checkpoint) -> None:
+        """Go on from a checkpoint.
+
+        Raises:
+            ConfigError: If it is that of another model.
+        """
+        load_weights(self._bare_model, checkpoint)
+        self.average.restore(checkpoint)
+        if "optimizer" in checkpoint.state:  # imported weights come without
+            load_optimizer(self.optimizer.optimizer, optimizer_part(checkpoint))
+        self.progress = Progress(**checkpoint.state["progress"])
+        self._is_new = False
+
+    def fit(self) -> Progress:
+        """Train to the last epoch.
+
+        Raises:
+            Stopped: If a signal asked for it; the state is saved.
+            NumericalError: If loss or gradient is not finite; the state before that step is saved.
+            UserError: If another process is lost; the state before that step is saved.
+        """
+        # The processes talk to each other only while the weights rest, so what is left when one of
+        # them has died is a whole state.
+        with self.stop, explain_lost_peers(self.run.path, self.save):
+            if self._is_new:
+                self._begin()
+            while self.progress.epoch < self.config.train.epochs:
+                try:
+                    self._train_epoch()
+                    self._finish_epoch()
+                except FAILURES as error:
+                    raise self._failed(failure_line(error)) from error
+        return self.progress
+
+    def _begin(self) -> None:
+        """Let the task prepare the model, the same in every process."""
+        self.model.train()
+        torch.manual_seed(derive_seed(self.config.seed, "preparation"))
+        try:
+            self.task.prepare(self._bare_model, self.processes.device)
+        except FAILURES as error:  # nothing is saved: no step was taken
+            what, fix = f"the first batch of {self.config.experiment}", "check the training data"
+            raise NumericalError(what, failure_line(error), fix) from error
+        self._equalise(self._bare_model.state_dict())
+        self.average.restart()
+        self._is_new = False
+
+    def _equalise(self, tensors: Mapping[str, Tensor]) -> None:
+        """Give these tensors the values that they have in the first process."""
+        if self.processes.count > 1:
+            for tensor in tensors.values():
+                mine = tensor.detach().double() * self.processes.is_first
+                tensor.data.copy_(self.processes.add_up(mine))
+
+    def _train_epoch(self) -> None:
+        self.model.train()
+        batches = self._batches()
+        for samples in batches[self.progress.batch :]:
+            self._obey()
+            started = time.perf_counter()
+            totals = self._step(samples)
+            self._note(totals, time.perf_counter() - started)
+            for watcher in self.watchers:
+                watcher.on_step(self.progress, len(batches))
+            if self.progress.batch < len(batches) and self._save_is_due():
+                self.save()
+        self._obey()
+
+    def _batches(self) -> list[Tensor]:
+        """Training samples of each step of the epoch, over all processes."""
+        generator = torch.Generator()
+        generator.manual_seed(derive_seed(self.config.seed, "order", self.progress.epoch))
+        return self.task.batches(self.config.train.batch, generator)
+
+    def _step(self, samples: Tensor) -> Sums:
+        """One step of the optimizer; returns the sums over all processes."""
+        processes, accelerator = self.processes, self.processes.accelerator
+        noise = f"noise of process {processes.rank}"
+        torch.manual_seed(derive_seed(self.config.seed, noise, self.progress.step))
+        mine = samples.tensor_split(processes.count)[processes.rank]
+        # A process without samples computes one that does not count, for all have to take part.
+        weight = len(mine) / len(samples)
+        chosen = mine if len(mine) else samples[:1]
+        for group in self.optimizer.param_groups:
+            group["lr"] = self._learning_rate()
+        self.optimizer.zero_grad()
+        loss, sums = self._loss(chosen)
+        # The processes' gradients are averaged, so each share weighs as much as it has samples.
+        accelerator.backward(loss * (weight * processes.count))
+        longest = self.config.train.clip or math.inf
+        norm = accelerator.clip_grad_norm_(self.model.parameters(), longest)
+        stats = solver_stats(self.model)
+        sums = {name: value * bool(len(mine)) for name, value in sums.items()}
+        sums |= {
+            "loss": loss.item() * len(mine),
+            "samples": len(mine),
+            "solves": 1,
+            "forward_nfe": stats.forward_evaluations,
+            "backward_nfe": stats.backward_evaluations,
+        }
+        totals = self._total(sums)
+        if not math.isfinite(totals["loss"]) or not math.isfinite(float(norm)):
+            what = "loss" if not math.isfinite(totals["loss"]) else "gradient"
+            raise self._failed(f"the {what} is not a finite number")
+        self.optimizer.step()
+        self.average.update(self.progress.step)
+        return totals
+
+    def _loss(self, samples: Tensor) -> tuple[Tensor, Sums]:
+        """Loss of some samples; where the solver of one process gives up, all of them hear it."""
+        failure, found = None, None
+        try:
+            place = Place(self.processes.device, self.progress.epoch)
+            found = self.task.loss(self.model, samples, place)
+        except FAILURES as error:
+            failure = error
+        failures = self.processes.add_up(torch.tensor([float(failure is not None)])).item()
+        if found is None or failures:
+            why = failure_line(failure) if failure else "the solver gave up in another process"
+            raise self._failed(why) from failure
+        return found
+
+    def _learning_rate(self) -> float:
+        step, warmup = self.progress.step, self.config.train.warmup
+        return self._decayed_rate() * min(1.0, (step + 1) / max(warmup, 1))
+
+    def _decayed_rate(self) -> float:
+        settings = self.config.train
+        share = settings.decay ** (self.progress.step // settings.decay_every)
+        return settings.lr * max(share, settings.decay_floor)
+
+    def _note(self, totals: Sums, seconds: float) -> None:
+        progress = self.progress
+        for name, value in totals.items():
+            progress.sums[name] = progress.sums.get(name, 0.0) + value
+        progress.seconds += seconds
+        progress.batch += 1
+        progress.step += 1
+
+    def _finish_epoch(self) -> None:
+        progress, started = self.progress, time.perf_counter()
+        metrics, confusion = self._epoch_metrics()
+        seconds = progress.seconds + time.perf_counter() - started
+        metrics |= {"seconds": round(seconds, 3), "peak_memory": peak_memory()}
+        if self.processes.is_first:
+            self.run.append_metrics(metrics)
+        selection = f"validation_{self.task.selection}"
+        rank = _rank(metrics, self.task)
+        if not progress.best or rank > _rank(progress.best["metrics"], self.task):
+            progress.best = {
+                "by": selection if selection in metrics else "last epoch",
+                "step": progress.step,
+                "metrics": metrics,
+                "confusion": confusion,
+            }
+        self.progress = Progress(
+            epoch=progress.epoch + 1,
+            step=progress.step,
+            total_seconds=progress.total_seconds + seconds,
+            best=progress.best,
+            metrics_size=self.run.metrics_size(),
+        )
+        self.save()
+        for watcher in self.watchers:
+            watcher.on_epoch(metrics)
+
+    def _epoch_metrics(self) -> tuple[dict[str, Any], list[list[int]]]:
+        progress, sums = self.progress, self.progress.sums
+        metrics: dict[str, Any] = {"epoch": progress.epoch + 1, "step": progress.step}
+        metrics["lr"] = self._learning_rate()
+        metrics |= {f"train_{k}": v for k, v in self.task.train_metrics(sums).items()}
+        confusion: list[list[int]] = []
+        # Each process has running statistics of its own; a checkpoint has those of the first.
+        self._equalise(dict(self._bare_model.named_buffers()))
+        with self.average.shown():
+            for split in self.task.splits:
+                batch = self.config.train.eval_batch
+                found = self.task.evaluate(self._bare_model, split, batch, self._share())
+                metrics |= {f"{split}_{name}": value for name, value in found.metrics.items()}
+                confusion = found.confusion
+        for name in ("forward_nfe", "backward_nfe"):
+            metrics[name] = sums[name] / sums["solves"]
+        return metrics, confusion
+
+    def _share(self) -> Share:
+        # Among several, a process that left an evaluation would leave the others waiting.
+        pause = self._obey if self.processes.count == 1 else lambda: None
+        return Share(self.processes, pause)
+
+    def save(self) -> None:
+        """Write a checkpoint of this very step, and drop those no longer needed."""
+        if self.processes.is_first:
+            state: dict[str, Any] = {
+                "progress": asdict(self.progress),
+                "config": self.config.as_dict(),
+            }
+            tensors, state["optimizer"] = optimizer_state(self.optimizer.optimizer)
+            tensors |= self.average.raw()
+            weights = self.average.weights(self._bare_model.state_dict())
+            store = self.run.checkpoints
+            store.save(Checkpoint(self.progress.step, weights, tensors, {**self.facts, **state}))
+            best = {self.progress.best["step"]} if self.progress.best else set()
+            store.keep({*store.steps()[:2], *best})
+        self._last_save = time.monotonic()
+
+    def _save_is_due(self) -> bool:
+        return time.monotonic() - self._last_save >= self.config.train.checkpoint_seconds
+
+    def _obey(self) -> None:
+        """Save and leave if any process was asked to stop."""
+        received = int(self.processes.add_up(torch.tensor([float(self.stop.received)])).item())
+        if received:
+            self.save()
+            # A launcher ends the others as soon as one has left, the one that writes included.
+            self.processes.wait()
+            # Several processes may have heard it; the sum of their signals is no signal.
+            raise Stopped(self.stop.received or 15)
+
+    def _failed(self, why: str) -> NumericalError:
+        self.save()
+        lower = self._decayed_rate() / 4
+        return NumericalError(
+            f"step {self.progress.step + 1} of {self.config.experiment}",
+            f"{why}; the state before this step is saved",
+            f"bfno resume {self.run.path} --set train.lr={lower:.1g}, or a smaller train.clip or "
+            "solver tolerance",
+        )
+
+    def _total(self, sums: Sums) -> Sums:
+        values = self.processes.add_up(torch.tensor(list(sums.values()), dtype=torch.float64))
+        return dict(zip(sums, values.tolist(), strict=True))

@@ -1,0 +1,156 @@
+"""Starting a run, and going on with one."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from bfno.lab.errors import ConfigError
+from bfno.lab.experiments.families import family_of
+from bfno.lab.experiments.resolve import changed_settings
+from bfno.lab.experiments.seeds import derive_seed
+from bfno.lab.experiments.settings import Config, parse
+from bfno.lab.experiments.trees import differences, merged
+from bfno.lab.runs.loop import Trainer, Watcher
+from bfno.lab.runs.record import make_record, source_commit
+from bfno.lab.runs.run import RunFolder
+from bfno.models import count_parameters
+
+__all__ = ["default_folder", "resume", "start"]
+
+_logger = logging.getLogger(__name__)
+
+# What may change between two parts of a run. All else would make it a different experiment.
+_CHANGEABLE = ("train", "solver", "evaluation", "threads", "data.dir")
+
+
+def default_folder(config: Config[Any, Any]) -> Path:
+    """Where a run goes that was given no folder."""
+    name = config.experiment.replace("/", "-")
+    return Path("runs") / f"{name}-s{config.seed}"
+
+
+def start(
+    config: Config[Any, Any], folder: Path, watchers: Sequence[Watcher] = ()
+) -> dict[str, Any]:
+    """Train a model from the beginning and return the record of the run.
+
+    Args:
+        config: Complete settings.
+        folder: Where the run is written; must hold no other run.
+        watchers: Who is told of steps and epochs.
+
+    Raises:
+        ConfigError: If the folder holds a run, or settings do not fit.
+        DataError: If files cannot be read or written.
+        NumericalError: If the training leaves the finite numbers.
+        Stopped: If a signal ended it; `resume` goes on.
+    """
+    config, run = _pinned(config), RunFolder(folder)
+    run.check_unused()  # before the data are loaded, which may take long
+    trainer = _prepare(config, run, watchers)
+    if trainer.processes.is_first:
+        run.create()
+    with _held(trainer):
+        if trainer.processes.is_first:
+            run.write_config(config)
+        return _fit(trainer)
+
+
+def resume(
+    folder: Path, changes: Mapping[str, Any] | None = None, watchers: Sequence[Watcher] = ()
+) -> dict[str, Any]:
+    """Go on with a run from its newest checkpoint that is whole, bit for bit.
+
+    Args:
+        folder: The run.
+        changes: Nested settings to change, of training or solver, such as more epochs.
+        watchers: Who is told of steps and epochs.
+
+    Raises:
+        ConfigError: If this is no run, or the settings no longer fit its checkpoints.
+        DataError: If files cannot be read or written.
+        NumericalError: If the training leaves the finite numbers.
+        Stopped: If a signal ended it once more.
+    """
+    run = RunFolder(folder)
+    before = run.read_config()
+    config = parse(type(before), merged(before.as_dict(), changes or {}), "the changes")
+    _refuse_changes(before.as_dict(), config.as_dict(), "a run that has begun")
+    run.check_free()  # now, for to prepare takes seconds; the first process holds it from then on
+    trainer = _prepare(config, run, watchers)
+    with _held(trainer):
+        checkpoint, problems = run.checkpoints.newest()
+        for problem in problems:
+            _logger.warning("%s: %s; an earlier checkpoint is used", problem.what, problem.why)
+        if checkpoint is not None:
+            _refuse_changes(checkpoint.state["config"], config.as_dict(), "its checkpoints")
+            trainer.restore(checkpoint)
+        if trainer.processes.is_first:
+            run.write_config(config)
+            run.cut_metrics(trainer.progress.metrics_size)
+        return _fit(trainer)
+
+
+def _pinned(config: Config[Any, Any]) -> Config[Any, Any]:
+    """Fix what would otherwise depend on where and how the run is resumed."""
+    paths = {name: value.resolve() for name, value in config.data if isinstance(value, Path)}
+    data = config.data.model_copy(update=paths)
+    threads = config.threads or torch.get_num_threads()
+    return config.model_copy(update={"data": data, "threads": threads})
+
+
+def _prepare(config: Config[Any, Any], run: RunFolder, watchers: Sequence[Watcher]) -> Trainer:
+    source_commit()  # now, while the checkout is still what was imported
+    if config.threads:
+        torch.set_num_threads(config.threads)
+    family = family_of(config.experiment)
+    data = family.load(config)
+    torch.manual_seed(derive_seed(config.seed, "weights"))
+    known = family.facts(data)
+    model = family.build(config, known)
+    sizes = {
+        "parameters": count_parameters(model),
+        "published_parameters": family.published(config),
+    }
+    return Trainer(config, family.task(config, data), model, run, {**known, **sizes}, [*watchers])
+
+
+@contextlib.contextmanager
+def _held(trainer: Trainer) -> Any:
+    """Keep others out of the run's folder; the first process does so for all."""
+    if trainer.processes.is_first:
+        with trainer.run:
+            yield
+    else:
+        yield
+
+
+def _fit(trainer: Trainer) -> dict[str, Any]:
+    progress, task = trainer.fit(), trainer.task
+    facts = {
+        **trainer.facts,
+        "samples": {name: len(getattr(task.data, name)) for name in ("train", *task.splits)},
+        "judged_by": f"test_{task.selection}",
+        "threads": torch.get_num_threads(),
+        "processes": trainer.processes.count,
+        "changes": changed_settings(trainer.config),
+    }
+    record = make_record(trainer.config.as_dict(), vars(progress), facts)
+    if trainer.processes.is_first:
+        trainer.run.write_record(record)
+    return record
+
+
+def _refuse_changes(before: Mapping[str, Any], now: Mapping[str, Any], of: str) -> None:
+    """Name the first setting that differs although it may not."""
+    for name, (old, new) in differences(before, now):
+        if not any(name == free or name.startswith(f"{free}.") for free in _CHANGEABLE):
+            raise ConfigError(
+                name, f"is {new!r}, but {old!r} in {of}", "start a new run with `bfno train`"
+            )

@@ -1,0 +1,158 @@
+"""Keeps what tables and figures need of runs, without their weights, for version control."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+from bfno.lab.errors import ConfigError, DataError
+from bfno.lab.experiments.settings import DATA_PLACES
+from bfno.lab.files import write_atomically
+from bfno.lab.views.exhibit import EXHIBIT
+from bfno.lab.views.record import METRICS, RECORD, RunResult, place_name, read_record, read_run
+from bfno.lab.views.tables import are_replicates
+
+__all__ = ["finished_runs", "keep_runs"]
+
+_DEPTH = 3  # folders between the one that is named and a run
+_LARGEST_PICTURE = 200_000
+_LONGEST_NAME = 100
+
+
+def finished_runs(folder: Path) -> list[Path]:
+    """The folders of finished runs in a folder and its folders, in order.
+
+    Raises:
+        ConfigError: If there is no such folder.
+    """
+    if not folder.is_dir():
+        raise ConfigError(folder, "is not a folder", "name a folder that holds runs, such as runs")
+    return sorted(_runs(folder, _DEPTH))
+
+
+def _runs(folder: Path, depth: int) -> Iterator[Path]:
+    if (folder / RECORD).is_file():
+        yield folder
+    elif depth:
+        for inner in folder.iterdir():
+            if inner.is_dir():
+                yield from _runs(inner, depth - 1)
+
+
+def keep_runs(source: Path, target: Path) -> list[Path]:
+    """Copy records, metrics, exhibits and small pictures of finished runs.
+
+    A run gets `SCALE/DATA-METHOD-sSEED`, or the name of its own folder where its settings were
+    changed; if another run has that name, a number is added. What was kept stays, but for this:
+
+    - Files that a kept run has got since, or that have changed, are brought up to date.
+    - If the source has another record of the same experiment, scale, settings and seed, and no
+      longer that which was kept, the run was trained anew, and takes the place of the old one.
+
+    A folder with a `config.yaml` belongs to a training, and is never written to.
+
+    Args:
+        source: Folder of runs.
+        target: Folder that gets them.
+
+    Returns:
+        The folders that are new or have changed; none if nothing has.
+
+    Raises:
+        ConfigError: If there is no such folder.
+        DataError: If a run cannot be read, or something not be written.
+    """
+    # By their records: a mere copy of a run is the same run.
+    fresh: dict[bytes, tuple[Path, RunResult]] = {}
+    for folder in finished_runs(source):
+        fresh.setdefault(_record(folder), (folder, read_run(folder)))
+    known = {_record(place): place for place in (finished_runs(target) if target.is_dir() else [])}
+    outdated = {
+        place: read_run(place)
+        for record, place in known.items()
+        if record not in fresh and not _is_training(place)
+    }
+    kept = []
+    for record, (folder, run) in fresh.items():
+        place = known.get(record) or _old_place(run, outdated) or _free_place(run, target)
+        if not _is_training(place) and _bring_up_to_date(place, folder, record):
+            kept.append(place)
+    return kept
+
+
+def _old_place(run: RunResult, outdated: dict[Path, RunResult]) -> Path | None:
+    """The place of the record that this run replaces, which is taken out of the outdated ones."""
+    for place, old in outdated.items():
+        if old.seed == run.seed and are_replicates(old, run):
+            del outdated[place]
+            return place
+    return None
+
+
+def _free_place(run: RunResult, target: Path) -> Path:
+    name = f"{_file_name(run.data)}-{_file_name(run.method)}-s{run.seed}"
+    if run.changes:
+        # The name without changes is for the run without changes, even if that comes later.
+        own = _file_name(run.name)
+        name = f"{name}-changed" if own == name else own
+    numbered = (f"{name}-{number}" for number in itertools.count(2))
+    places = (target / _file_name(run.scale) / one for one in itertools.chain([name], numbered))
+    return next(
+        place for place in places if not (place / RECORD).exists() and not _is_training(place)
+    )
+
+
+def _is_training(folder: Path) -> bool:
+    return (folder / "config.yaml").exists()
+
+
+def _file_name(name: str) -> str:
+    """The name as that of one file or folder, whatever a record says."""
+    return re.sub(r"[^\w.-]+", "-", name)[:_LONGEST_NAME].strip(".-") or "unnamed"
+
+
+def _bring_up_to_date(place: Path, folder: Path, record: bytes) -> bool:
+    """Copy what is missing or has changed; whether anything was."""
+    wanted = {name: (folder / name).read_bytes() for name in _files(folder)}
+    there = {name: (place / name).read_bytes() for name in _files(place)}
+    is_new = not (place / RECORD).is_file() or _record(place) != record
+    if is_new:
+        # The record goes first and comes last: only with it, a copy counts as complete.
+        for name in (RECORD, *(there.keys() - wanted.keys())):
+            _remove(place / name)
+    changed = [name for name in wanted if there.get(name) != wanted[name]]
+    for name in changed:
+        write_atomically(place / name, wanted[name])
+    if is_new:
+        write_atomically(place / RECORD, record)
+    return is_new or bool(changed)
+
+
+def _files(folder: Path) -> list[str]:
+    """What is kept of a run besides its record."""
+    pictures = sorted((folder / "figures").glob("*.[ps][nv]g"))
+    small = [file for file in pictures if file.stat().st_size <= _LARGEST_PICTURE]
+    files = [folder / METRICS, folder / EXHIBIT, *small]
+    return [file.relative_to(folder).as_posix() for file in files if file.is_file()]
+
+
+def _remove(file: Path) -> None:
+    try:
+        file.unlink(missing_ok=True)
+    except OSError as error:
+        why = f"cannot be removed: {(error.strerror or str(error)).lower()}"
+        raise DataError(file, why, "check the folder's rights") from error
+
+
+def _record(folder: Path) -> bytes:
+    """The record without the places of files on the machine of the run."""
+    record = read_record(folder)
+    config = record.get("config")
+    data = config.get("data") if isinstance(config, dict) else None
+    if isinstance(data, dict):
+        names = {name: place_name(data[name]) for name in DATA_PLACES if data.get(name)}
+        data.update({name: None if name == "dir" else last for name, last in names.items()})
+    return (json.dumps(record, indent=1, ensure_ascii=False) + "\n").encode()

@@ -1,0 +1,264 @@
+"""Curves over the epochs: a line for each method, a band over its seeds, a panel for each task."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from bfno.lab.views.figures.methods import Methods
+from bfno.lab.views.figures.style import MARKERS, Drawn, Look, drawn, short_name
+from bfno.lab.views.record import RunResult
+from bfno.lab.views.tables import Replicates
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+__all__ = [
+    "EpochPoint",
+    "curves_figure",
+    "draw_series",
+    "epoch_points",
+    "logarithmic",
+    "method_panels",
+    "panel_grid",
+    "scale_epochs",
+    "task_title",
+]
+
+PANEL_WIDTH, PANEL_HEIGHT = 4.0, 2.9  # inches
+LONE_WIDTH, LONE_HEIGHT = 6.0, 3.8  # of a panel that is alone
+_WIDEST = 9.0  # inches of all panels side by side: more would make letters small on a page
+# Inches of a legend: a row, what is beside a name, what is beside all; and letters an inch.
+_LEGEND_ROW, _LEGEND_LINE, _LEGEND_EDGE, _LETTERS_AN_INCH = 0.2, 0.8, 0.2, 12.5
+# Values that differ by more than this factor do not show on a linear axis.
+_WIDE_RANGE = 50.0
+_MOST_MARKERS = 8
+_ALIKE = 0.01  # of an axis: lines nearer than that are one to the eye
+
+
+@dataclass(frozen=True)
+class EpochPoint:
+    """What the seeds of a method have measured in an epoch.
+
+    Attributes:
+        epoch: The epoch, from 1.
+        low: The least value.
+        high: The greatest.
+        mean: The mean.
+    """
+
+    epoch: int
+    low: float
+    high: float
+    mean: float
+
+
+def epoch_points(group: Replicates, key: str) -> list[EpochPoint]:
+    """A metric over the epochs; values that are not finite are left out.
+
+    Args:
+        group: Runs that differ in their seed alone.
+        key: The metric's key in their metrics.
+    """
+    values: dict[int, list[float]] = {}
+    for run in group.runs:
+        for epoch in run.epochs:
+            value = epoch.get(key)
+            if value is not None and math.isfinite(value):
+                values.setdefault(epoch["epoch"], []).append(value)
+    return [
+        EpochPoint(epoch, min(found), max(found), sum(found) / len(found))
+        for epoch, found in sorted(values.items())
+    ]
+
+
+def draw_series(axes: Axes, points: Sequence[EpochPoint], look: Look) -> None:
+    """The mean as a line, with a band from the lowest to the highest where these differ."""
+    epochs = [point.epoch for point in points]
+    low, high = [point.low for point in points], [point.high for point in points]
+    spacing = math.ceil(len(points) / _MOST_MARKERS)
+    # Lines that lie on each other show their markers at epochs of their own.
+    start = MARKERS.index(look.marker) % spacing
+    marks = {"marker": look.marker, "markersize": 4.0, "markevery": (start, spacing)}
+    line = {"color": look.colour, "linestyle": look.dashes, "linewidth": 1.3}
+    axes.plot(epochs, [point.mean for point in points], markeredgewidth=0, **line, **marks)
+    if low != high:
+        axes.fill_between(epochs, low, high, color=look.colour, alpha=0.14, linewidth=0)
+
+
+def scale_epochs(axes: Axes, points: Sequence[EpochPoint]) -> None:
+    """Whole epochs from the first on; a logarithmic axis where values span magnitudes."""
+    first, last = min(point.epoch for point in points), max(point.epoch for point in points)
+    spacing = _tick_spacing(last - first)
+    round_epochs = range(spacing, last + 1, spacing)
+    axes.set_xticks(sorted({first, *(epoch for epoch in round_epochs if epoch > first)}))
+    axes.margins(x=0.03)
+    low, high = min(point.mean for point in points), max(point.mean for point in points)
+    if low > 0 and high > _WIDE_RANGE * low:
+        logarithmic(axes, (1.0, 2.0, 5.0))
+
+
+def _tick_spacing(span: int) -> int:
+    """A round number of epochs between ticks, so that there are at most eight."""
+    power = 1
+    while True:
+        for factor in (1, 2, 5):
+            if span <= 8 * factor * power:
+                return factor * power
+        power *= 10
+
+
+def logarithmic(axes: Axes, between: tuple[float, ...] = (1.0,)) -> None:
+    """Make the upright axis logarithmic, with plain numbers.
+
+    Args:
+        axes: The panel.
+        between: Which multiples of the powers of ten have a number.
+    """
+    from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
+
+    axes.set_yscale("log")
+    axes.yaxis.set_major_locator(LogLocator(subs=between, numticks=8))
+    axes.yaxis.set_minor_locator(NullLocator())
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+
+
+def curves_figure(
+    methods: Methods,
+    title: str,
+    key_of: Callable[[RunResult], str | None],
+    unit_of: Callable[[str], str],
+) -> Drawn | None:
+    """A metric against the epochs, a panel for each task; none if no run has measured it.
+
+    Args:
+        methods: Methods of one kind of task.
+        title: What is drawn.
+        key_of: Key of the metric for a run.
+        unit_of: What to write at the axis for a key.
+    """
+    panels = list(_panels(methods, key_of))
+    if not panels:
+        return None
+    styles = methods.looks_of(group for panel in panels for group, _ in panel.series)
+    alt = f"{title} against epochs on {', '.join(task_title(panel.task) for panel in panels)}"
+
+    def paint(figure: Figure) -> None:
+        for axes, panel in zip(method_panels(figure, len(panels), styles), panels, strict=True):
+            panel.draw(axes, styles)
+            axes.set_title(task_title(panel.task))
+            axes.set(xlabel="epoch", ylabel=unit_of(panel.key))
+
+    return drawn(alt, paint)
+
+
+@dataclass(frozen=True)
+class _Panel:
+    task: tuple[str, str, str]
+    key: str
+    series: list[tuple[Replicates, list[EpochPoint]]]
+
+    def draw(self, axes: Axes, styles: Mapping[str, Look]) -> None:
+        # The best last, on top of the others.
+        for group, points in reversed(self.series):
+            draw_series(axes, points, styles[group.label])
+        scale_epochs(axes, [point for _, points in self.series for point in points])
+        if any(len(group.runs) > 1 for group, _ in self.series):
+            note = {"loc": "right", "fontsize": 8, "fontweight": "normal"}
+            axes.set_title("bands: lowest to highest seed", **note)
+        for end, count in self._coinciding():
+            # Behind the ends of the lines, where no line is covered.
+            place = {"xytext": (6, 0), "textcoords": "offset points", "va": "center"}
+            axes.annotate(f"{count} alike", end, fontsize=8, **place)
+
+    def _coinciding(self) -> Iterator[tuple[tuple[int, float], int]]:
+        """Where lines end that nobody can see apart, and how many they are."""
+        means = [point.mean for _, points in self.series for point in points]
+        step = _ALIKE * (max(means) - min(means)) or 1.0
+        alike = Counter(
+            tuple((point.epoch, round((point.mean - min(means)) / step)) for point in points)
+            for _, points in self.series
+        )
+        for line, count in alike.items():
+            if count > 1:
+                epoch, height = line[-1]
+                yield (epoch, min(means) + height * step), count
+
+
+def _panels(methods: Methods, key_of: Callable[[RunResult], str | None]) -> Iterator[_Panel]:
+    """Each task with its lines; methods that measured only zeros have none."""
+    for task, groups in methods.tasks():
+        key = next((key for group in groups if (key := key_of(group.runs[0]))), None)
+        if key is None:
+            continue
+        series = [(group, epoch_points(group, key)) for group in groups]
+        shown = [(group, points) for group, points in series if any(one.high for one in points)]
+        if shown:
+            yield _Panel(task, key, shown)
+
+
+def task_title(task: tuple[str, str, str]) -> str:
+    """A task as a panel names it.
+
+    Example:
+        >>> task_title(("mnist", "cpu", "")), task_title(("physionet", "cpu", "sound"))
+        ('mnist (cpu)', 'physionet (cpu, sound)')
+    """
+    data, *rest = task
+    return f"{short_name(data)} ({', '.join(filter(None, rest))})"
+
+
+def panel_grid(
+    figure: Figure, count: int, size: tuple[float, float], margins: tuple[float, float] = (0, 0)
+) -> list[Axes]:
+    """Panels in rows.
+
+    Args:
+        figure: An empty figure, which gets its size.
+        count: How many panels.
+        size: Width and height of a panel in inches.
+        margins: Inches for a legend, on the right and below.
+    """
+    width, height = size
+    columns = min(count, int(_WIDEST // width)) if count != 4 else 2
+    rows = math.ceil(count / columns)
+    figure.set_size_inches(width * columns + margins[0], height * rows + margins[1])
+    places = list(figure.subplots(rows, columns, squeeze=False).flat)
+    for spare in places[count:]:
+        spare.set_axis_off()
+    return places[:count]
+
+
+def method_panels(
+    figure: Figure, count: int, styles: Mapping[str, Look], *, lines: bool = True
+) -> list[Axes]:
+    """Panels that compare methods, with one legend on their right, where it covers no line.
+
+    Args:
+        figure: An empty figure, which gets its size.
+        count: How many panels.
+        styles: The look of each method.
+        lines: Whether the methods have lines, or dots alone.
+    """
+    size = (LONE_WIDTH, LONE_HEIGHT) if count == 1 else (PANEL_WIDTH, PANEL_HEIGHT)
+    names = [short_name(label) for label in styles]
+    columns = 1 if len(names) * _LEGEND_ROW <= size[1] else 2
+    wide = columns * (_LEGEND_LINE + max(map(len, names)) / _LETTERS_AN_INCH) + _LEGEND_EDGE
+    panels = panel_grid(figure, count, size, (wide, 0))
+    high = _LEGEND_ROW * math.ceil(len(names) / columns) + _LEGEND_EDGE
+    figure.set_figheight(max(figure.get_figheight(), high))
+    placed: dict[str, Any] = {"loc": "outside right center", "ncols": columns}
+    handles = [_handle(look, lines) for look in styles.values()]
+    figure.legend(handles, names, handlelength=3.4 if lines else 1.0, **placed)
+    return panels
+
+
+def _handle(look: Look, lines: bool) -> Any:
+    from matplotlib.lines import Line2D
+
+    line = {"color": look.colour, "linestyle": look.dashes if lines else "none", "linewidth": 1.6}
+    return Line2D([], [], marker=look.marker, markersize=5.5, markeredgewidth=0, **line)

@@ -1,0 +1,256 @@
+"""The one style of all figures: colours, letters, and how a figure becomes bytes.
+
+The same runs give the same bytes. Text and paper of an SVG take the colours of the page that it
+stands in, if it is themed and the page defines `--ink`, `--paper` and so on; alone, a figure is
+dark on white.
+"""
+
+from __future__ import annotations
+
+import html
+import io
+import re
+import warnings
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from bfno.lab.errors import ConfigError
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+__all__ = [
+    "DARK_PALETTE",
+    "DOTS_PER_INCH",
+    "FAINT",
+    "INK",
+    "LARGEST_PNG",
+    "MARKERS",
+    "OURS",
+    "PALETTE",
+    "Drawn",
+    "Look",
+    "drawing",
+    "drawn",
+    "is_ablation",
+    "looks",
+    "short_name",
+    "svg_element",
+]
+
+# Okabe and Ito's colours, and two dark ones of Tol's: people with any colour vision can tell them
+# apart. Ours is the first.
+PALETTE = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#6b6b6b")
+PALETTE += ("#661100", "#332288")
+DARK_PALETTE = ("#3d9fdc", "#f0813a", "#2bbd92", "#e29bc2", "#f0b432", "#7fcaf2", "#8c8c8c")
+DARK_PALETTE += ("#e05a5a", "#8a6df0")
+"""The same hues on a dark page."""
+MARKERS = ("o", "s", "^", "D", "v", "P", "X", "<", ">", "p")
+_DASHES = ("-", (0, (5, 1.6)), (0, (1.2, 1.2)), (0, (6, 1.4, 1.2, 1.4)))
+INK, FAINT, _PAPER = "#1f2430", "#d9dce3", "#fefefe"
+_THEME = {INK: "--ink", FAINT: "--faint", _PAPER: "--paper"}
+_THEME |= {colour: f"--method-{index}" for index, colour in enumerate(PALETTE)}
+_STYLE = {
+    "svg.fonttype": "none",  # text stays text: small, searchable, and in any alphabet
+    "text.parse_math": False,  # a dollar sign in a name is a dollar sign
+    "font.size": 10.0,
+    "font.sans-serif": ["DejaVu Sans", "Helvetica", "Arial", "sans-serif"],
+    "text.color": INK,
+    "axes.labelcolor": INK,
+    "axes.titlelocation": "left",
+    "axes.titlesize": 11.0,
+    "axes.titleweight": "bold",
+    "axes.edgecolor": FAINT,
+    "axes.facecolor": _PAPER,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "axes.grid.axis": "y",
+    "axes.axisbelow": True,
+    "grid.color": FAINT,
+    "grid.linewidth": 0.6,
+    "figure.facecolor": _PAPER,
+    "figure.constrained_layout.use": True,
+    "figure.constrained_layout.w_pad": 0.08,
+    "xtick.color": FAINT,
+    "ytick.color": FAINT,
+    "xtick.labelcolor": INK,
+    "ytick.labelcolor": INK,
+    "legend.frameon": False,
+    "legend.fontsize": 9.0,
+}
+# What matplotlib would stamp onto a file: its own version and the date.
+_STAMPS = {"svg": ("Creator", "Date", "Format", "Type"), "png": ("Software",)}
+DOTS_PER_INCH = 160
+LARGEST_PNG = 200_000
+"""Most bytes of a PNG, so that many fit a repository."""
+_LONGEST_NAME = 24
+_ABLATION = re.compile(r"bfno-node-(branches|small).*|a?fno-node.*")
+
+
+@dataclass(frozen=True)
+class Look:
+    """How a method is drawn, so that it is told from others also without colours.
+
+    Attributes:
+        colour: Its colour.
+        marker: Its marker, as matplotlib names them.
+        dashes: Its line, as matplotlib takes them.
+    """
+
+    colour: str
+    marker: str
+    dashes: Any
+
+
+OURS = Look(PALETTE[0], MARKERS[0], _DASHES[0])
+"""The first look, which ours has."""
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """A figure, ready to be written.
+
+    Attributes:
+        alt: What it shows, for those who cannot see it.
+        svg: It as SVG.
+        png: It as PNG; none of a picture that its run keeps as SVG alone.
+    """
+
+    alt: str
+    svg: str
+    png: bytes | None
+
+
+def is_ablation(method: str) -> bool:
+    """Whether a method is a variant of ours that ablations alone compare."""
+    return _ABLATION.fullmatch(method) is not None
+
+
+def looks(labels: Iterable[str]) -> dict[str, Look]:
+    """A look for each method: ours first, the rest by name, those of ablations last.
+
+    A method keeps its look in all figures that are given the same looks.
+    """
+
+    def place(label: str) -> tuple[bool, bool, str]:
+        return is_ablation(label), "bfno" not in label, label
+
+    return {label: _look(index) for index, label in enumerate(sorted(set(labels), key=place))}
+
+
+def _look(index: int) -> Look:
+    if index == 0:
+        return OURS
+    # Nobody shares the first colour. Eight others and ten markers: no pair twice among forty.
+    turn, place = divmod(index - 1, len(PALETTE) - 1)
+    # A colour comes again after eight, and so would its dashes, of which there are four.
+    dashes = _DASHES[(index + turn) % len(_DASHES)]
+    return Look(PALETTE[1 + place], MARKERS[index % len(MARKERS)], dashes)
+
+
+def drawn(alt: str, paint: Callable[[Figure], None]) -> Drawn:
+    """A figure in both kinds.
+
+    Args:
+        alt: What it shows, for those who cannot see it; figures of other runs say something else.
+        paint: Fills an empty figure.
+
+    Raises:
+        ConfigError: matplotlib is missing.
+    """
+    with _canvas(alt) as figure:
+        paint(figure)
+        svg = svg_element(_saved(figure, "svg").decode(), alt, themed=False)
+        return Drawn(alt, f"{svg}\n", _light(_saved(figure, "png")))
+
+
+@contextmanager
+def drawing(salt: str, kind: str = "svg") -> Iterator[tuple[Figure, io.BytesIO]]:
+    """An empty figure, and what holds its bytes afterwards, the same whenever it is drawn.
+
+    Args:
+        salt: Makes the names inside a figure its own, since many share one page.
+        kind: `svg` or `png`.
+
+    Raises:
+        ConfigError: matplotlib is missing.
+    """
+    written = io.BytesIO()
+    with _canvas(salt) as figure:
+        yield figure, written
+        written.write(_saved(figure, kind))
+
+
+@contextmanager
+def _canvas(salt: str) -> Iterator[Figure]:
+    try:
+        import matplotlib
+        from matplotlib.figure import Figure
+    except ImportError:
+        fix = "pip install 'bfno[report]'"
+        raise ConfigError("matplotlib", "is not installed", fix) from None
+    with matplotlib.rc_context(), warnings.catch_warnings():
+        matplotlib.rcdefaults()  # a user's own style would make other bytes of the same runs
+        style: dict[Any, Any] = {**_STYLE, "svg.hashsalt": salt}
+        matplotlib.rcParams.update(style)
+        # The text of an SVG is set by the reader's browser: it need not be in matplotlib's font.
+        warnings.filterwarnings("ignore", message="Glyph .* missing from font")
+        yield Figure()
+
+
+def _saved(figure: Figure, kind: str) -> bytes:
+    written = io.BytesIO()
+    nothing = dict.fromkeys(_STAMPS[kind])
+    figure.savefig(written, format=kind, metadata=nothing, dpi=DOTS_PER_INCH)
+    return written.getvalue()
+
+
+def _light(png: bytes) -> bytes:
+    """The same picture in fewer bytes: fewer colours if need be, then fewer pixels."""
+    from PIL import Image
+
+    picture = Image.open(io.BytesIO(png)).convert("RGB")
+    content = _packed(picture)
+    while len(content) > LARGEST_PNG:
+        content = _packed(picture.quantize(256, dither=Image.Dither.NONE))
+        width, height = (round(0.8 * side) for side in picture.size)
+        picture = picture.resize((width, height), Image.Resampling.LANCZOS)
+    return content
+
+
+def _packed(picture: Any) -> bytes:
+    written = io.BytesIO()
+    picture.save(written, "PNG", optimize=True)
+    return written.getvalue()
+
+
+def svg_element(svg: str, alt: str, *, themed: bool = True) -> str:
+    """The SVG element alone, with a text for those who cannot see it.
+
+    Args:
+        svg: What matplotlib wrote.
+        alt: The text.
+        themed: Whether it takes the colours of the page that it stands in.
+    """
+    svg = svg[svg.index("<svg") :]
+    svg = re.sub(r"<metadata>.*?</metadata>|<!--.*?-->", "", svg, flags=re.DOTALL)
+    used = set(re.findall(r'(?:url\(|href=")#([^)"]+)', svg))
+    # Names that nothing refers to would be there once for each figure of a page.
+    svg = re.sub(r'(<\w+) id="([^"]*)"', lambda name: name[0] if name[2] in used else name[1], svg)
+    if themed:
+        svg = re.sub(r"((?:fill|stroke): )(#[0-9a-f]{6})\b", _themed, svg)
+    label = html.escape(alt, quote=True)
+    return svg.replace("<svg", f'<svg role="img" aria-label="{label}"', 1).strip()
+
+
+def _themed(colour: re.Match[str]) -> str:
+    name = _THEME.get(colour[2])
+    return colour[0] if name is None else f"{colour[1]}var({name}, {colour[2]})"
+
+
+def short_name(name: str) -> str:
+    """The name, cut off where it would not fit a figure."""
+    return name if len(name) <= _LONGEST_NAME else name[: _LONGEST_NAME - 1] + "…"

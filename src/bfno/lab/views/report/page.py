@@ -1,0 +1,231 @@
+"""One HTML page about runs, to read, print or send: no network, nothing but the runs."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from importlib import resources
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+from bfno.lab.errors import ConfigError
+from bfno.lab.files import write_atomically
+from bfno.lab.views.exhibit import Exhibit, read_exhibit
+from bfno.lab.views.figures import style
+from bfno.lab.views.layout import cell_text
+from bfno.lab.views.record import RunResult, read_runs
+from bfno.lab.views.report import drawings
+from bfno.lab.views.report.chart_data import charts, curves
+from bfno.lab.views.report.exhibit_view import ShownFlow, flow_data, flow_view
+from bfno.lab.views.report.marks import mark
+from bfno.lab.views.report.method_table import method_table
+from bfno.lab.views.report.run import Pictures, portable, read_pictures, run_view, setting_text
+from bfno.lab.views.report.summary import listed, scale_notes, subtitle, summary
+from bfno.lab.views.tables import Replicates, replicates
+
+__all__ = ["check_page", "render_report", "write_report"]
+
+# With more runs than this, all but the best start folded.
+_MOST_OPEN_RUNS = 3
+_PROTOCOLS = {
+    "sound": "Protocol sound: test series come from other records or sequences than training "
+    "series, every statistic is taken from the training part, and the mean over the latent "
+    "samples is judged.",
+    "published": "Protocol published: as in the published code, statistics are taken from all "
+    "data, there is no validation part, and every latent sample is judged for itself.",
+}
+
+
+def write_report(folders: Sequence[Path], out: Path, force: bool = False) -> Path:
+    """Write one self-contained HTML page about runs.
+
+    Args:
+        folders: The runs, in any order.
+        out: The file to write.
+        force: Whether to overwrite a file that is there.
+
+    Returns:
+        The file.
+
+    Raises:
+        ConfigError: A run is not finished, the file is there already, or a package is missing.
+        DataError: A run cannot be read, or the file cannot be written.
+    """
+    check_page(out, force)
+    places = list({Path(folder).resolve(): Path(folder) for folder in folders}.values())
+    runs = read_runs(places)
+    pictures = [read_pictures(folder / "figures") for folder in places]
+    page = render_report(runs, pictures, [read_exhibit(folder) for folder in places])
+    write_atomically(Path(out), page.encode())
+    return Path(out)
+
+
+def check_page(out: Path, force: bool = False) -> None:
+    """Refuse a page that cannot be written, before anything is done for it.
+
+    Args:
+        out: The file to write.
+        force: Whether to overwrite a file that is there.
+
+    Raises:
+        ConfigError: The file is a folder, or there already.
+    """
+    out = Path(out)
+    if out.is_dir():
+        raise ConfigError(out, "is a folder", f"name a file, such as {out / 'report.html'}")
+    if out.exists() and not force:
+        raise ConfigError(out, "is there already", "pass --force, or name another file")
+
+
+def render_report(
+    runs: Sequence[RunResult],
+    pictures: Sequence[Pictures] | None = None,
+    exhibits: Sequence[Exhibit | None] | None = None,
+) -> str:
+    """The page as text: a pure function of the runs, whatever their order.
+
+    Args:
+        runs: Runs of one task or of several.
+        pictures: What the folder of each run has of the pictures that a page shows.
+        exhibits: What the classifier of each run shows.
+    """
+    try:
+        from jinja2 import Environment, StrictUndefined
+        from markupsafe import Markup
+    except ImportError:
+        raise ConfigError("jinja2", "is not installed", "pip install 'bfno[report]'") from None
+    environment = Environment(
+        autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    )
+    environment.filters.update(cell=cell_text, setting=setting_text)
+    shown = _shown(runs, pictures or [{}] * len(runs), exhibits or [None] * len(runs))
+    sheet, script = _source("report.css"), _source("report.js")
+    # Everything is escaped except our own files and figures, whose texts matplotlib has escaped.
+    page = environment.from_string(_source("report.html.j2")).render(
+        _content(shown), markup=Markup, sheet=sheet, script=script, digest=_digest(script)
+    )
+    return page if page.endswith("\n") else page + "\n"
+
+
+def _source(name: str) -> str:
+    return resources.files("bfno.lab.views.report").joinpath(name).read_text(encoding="utf-8")
+
+
+def _digest(script: str) -> str:
+    """What the page's policy knows its one script by."""
+    return base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+
+
+Task = tuple[str, str, str]
+
+
+@dataclass(frozen=True)
+class _Shown:
+    """The runs of a page in its order, and what else there is of each, by its identity.
+
+    Two runs may be equal in all that they recorded, so that equality does not tell them apart.
+    """
+
+    groups: list[Replicates]
+    pictures: dict[int, Pictures]
+    exhibits: dict[int, Exhibit | None]
+    looks: dict[Task, dict[str, style.Look]]
+
+    @property
+    def ordered(self) -> list[RunResult]:
+        return _runs(self.groups)
+
+    def mark(self, group: Replicates, run: RunResult) -> dict[str, Any]:
+        """How a method is drawn among those of its task, and where on the page a run of it is."""
+        # By place, not by name: a name may hold anything.
+        place = next(place for place, other in enumerate(self.ordered, 1) if other is run)
+        return mark(self.looks[group.task][group.label], f"run-{place}")
+
+
+def _shown(
+    runs: Sequence[RunResult],
+    pictures: Sequence[Pictures],
+    exhibits: Sequence[Exhibit | None],
+) -> _Shown:
+    runs = [replace(run, experiment=portable(run.experiment)) for run in runs]
+    groups = replicates(runs)
+    return _Shown(
+        groups,
+        {id(run): picture for run, picture in zip(runs, pictures, strict=True)},
+        {id(run): exhibit for run, exhibit in zip(runs, exhibits, strict=True)},
+        {task: style.looks(one.label for one in members) for task, members in _by_task(groups)},
+    )
+
+
+def _by_task(groups: list[Replicates]) -> list[tuple[Task, list[Replicates]]]:
+    return [(task, list(one)) for task, one in groupby(groups, key=lambda group: group.task)]
+
+
+def _runs(groups: list[Replicates]) -> list[RunResult]:
+    return [run for group in groups for run in group.runs]
+
+
+def _content(shown: _Shown) -> dict[str, Any]:
+    """All that the template shows."""
+    ordered = shown.ordered
+    tasks = [_task(members, shown) for _, members in _by_task(shown.groups)]
+    data = list(dict.fromkeys(run.data for run in ordered))
+    return {
+        "title": f"Results on {listed(data)}",
+        "subtitle": subtitle(shown.groups),
+        "scales": scale_notes(shown.groups),
+        "palette": list(zip(style.PALETTE, style.DARK_PALETTE, strict=True)),
+        "tasks": tasks,
+        "data": [{"curves": task["curves"], "flow": task["flow_data"]} for task in tasks],
+        "runs": [
+            run_view(
+                run,
+                group.label,
+                shown.mark(group, run),
+                shown.pictures[id(run)],
+                shown.exhibits[id(run)],
+            )
+            for group in shown.groups
+            for run in group.runs
+        ],
+        "unfolded": len(ordered) if len(ordered) <= _MOST_OPEN_RUNS else 1,
+    }
+
+
+def _task(groups: list[Replicates], shown: _Shown) -> dict[str, Any]:
+    runs = _runs(groups)
+    draw = (drawings.loss_curves, drawings.metric_curves, drawings.nfe_curves)
+    drawn = [curve(runs) for curve in draw]
+    data, scale, protocol = groups[0].task
+    choices = charts(runs)
+    watched = _watched(groups, shown)
+    return {
+        "title": f"{data}, scale {scale}" + (protocol and f", protocol {protocol}"),
+        "protocol": _PROTOCOLS.get(protocol, ""),
+        "summary": summary(groups),
+        "table": method_table(groups),
+        "marks": [shown.mark(group, group.runs[0]) for group in groups],
+        "methods": [group.label for group in groups],
+        "figures": [figure for figure in drawn if figure],
+        "charts": choices,
+        "curves": curves(groups, [key for chart in choices for key in chart["metrics"]]),
+        "flow": flow_view(watched),
+        "flow_data": flow_data(watched),
+        "banded": any(len(group.runs) > 1 for group in groups),
+    }
+
+
+def _watched(groups: list[Replicates], shown: _Shown) -> list[ShownFlow]:
+    """One run of each method that has states to show: ours beside the plain one, then the best."""
+    found = []
+    for group in sorted(
+        groups, key=lambda group: ("bfno" not in group.label, group.label != "node")
+    ):
+        exhibits = ((run, shown.exhibits[id(run)]) for run in group.runs)
+        run, exhibit = next(((run, one) for run, one in exhibits if one), (None, None))
+        if run is not None and exhibit is not None:
+            found.append(ShownFlow(group.label, shown.mark(group, run), run, exhibit.flow))
+    return found

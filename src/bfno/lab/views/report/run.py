@@ -1,0 +1,193 @@
+"""What a page tells of one run: how to train it again, what it measured, what it shows."""
+
+from __future__ import annotations
+
+import base64
+import json
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath, PureWindowsPath
+from typing import Any
+
+from bfno.lab.errors import DataError
+from bfno.lab.views.exhibit import Exhibit
+from bfno.lab.views.layout import Estimate, Table, cell_text
+from bfno.lab.views.record import Metric, RunResult
+from bfno.lab.views.report import drawings
+from bfno.lab.views.report.exhibit_view import mistakes_view, scatter_view, spectra_view
+from bfno.lab.views.report.summary import samples_text
+from bfno.lab.views.tables import flat_config, per_class
+from bfno.lab.views.tasks import is_transductive, task_of
+
+__all__ = ["EXAMINED", "Pictures", "portable", "read_pictures", "run_view", "setting_text"]
+
+_WORDS = {
+    **{name: name.upper() for name in ("auroc", "auprc", "mse", "nfe", "nll")},
+    "gpus": "GPUs",
+    "macro_f1": "macro-F1",
+    "bits_per_dim": "bits/dim (uniform)",
+    "bits_per_dim_center": "bits/dim (center)",
+}
+EXAMINED = 1000
+"""Most test images that a classifier is asked about for its exhibit."""
+_LARGEST_PICTURE = 8 * 2**20
+
+
+@dataclass(frozen=True)
+class _Drawn:
+    """A picture that a command draws into the folder of a run.
+
+    Attributes:
+        file: Its name.
+        command: The command.
+        title: What it is called on the page.
+        alt: What it shows, for those who cannot see it.
+        media: Its media type.
+    """
+
+    file: str
+    command: str
+    title: str
+    alt: str
+    media: str
+
+
+_PICTURES = (
+    _Drawn(
+        "reconstruction.svg",
+        "reconstruct",
+        "Reconstructed series",
+        "Observed values and their reconstruction over time",
+        "image/svg+xml",
+    ),
+    _Drawn("samples.png", "sample", "Samples", "Samples drawn from the model", "image/png"),
+)
+Pictures = dict[str, bytes]
+"""Content of the pictures in the folder of a run, by the name of the file."""
+
+
+def read_pictures(folder: Path) -> Pictures:
+    """Read the pictures that commands have drawn into the folder of a run.
+
+    Args:
+        folder: Where its figures are.
+
+    Raises:
+        DataError: If one is too large or cannot be read.
+    """
+    found = {drawn.file: _picture(folder / drawn.file, drawn.command) for drawn in _PICTURES}
+    return {name: picture for name, picture in found.items() if picture is not None}
+
+
+def _picture(file: Path, command: str) -> bytes | None:
+    try:
+        if not file.is_file():
+            return None
+        if file.stat().st_size > _LARGEST_PICTURE:
+            fix = f"draw it again with `bfno {command} --force`"
+            raise DataError(file, f"has more than {_LARGEST_PICTURE >> 20} MB", fix)
+        return file.read_bytes()
+    except OSError as error:
+        why = f"cannot be read ({error.strerror})"
+        raise DataError(file, why, "check the file's permissions") from None
+
+
+def run_view(
+    run: RunResult, label: str, mark: dict[str, Any], pictures: Pictures, exhibit: Exhibit | None
+) -> dict[str, Any]:
+    """All that the template shows of a run.
+
+    Args:
+        run: The run.
+        label: Its method, with what tells it from others of the same name.
+        mark: Its colour and its place on the page.
+        pictures: What its folder has of the pictures that a page shows.
+        exhibit: What its classifier shows, if it was asked.
+    """
+    return {
+        "run": run,
+        "label": label,
+        "pictures": [
+            {"drawn": drawn, "content": base64.b64encode(pictures[drawn.file]).decode()}
+            for drawn in _PICTURES
+            if drawn.file in pictures
+        ],
+        "mark": mark,
+        "score": _score(run.headline, run),
+        "facts": {name: cell_text(fact) for name, fact in _facts(run).items() if fact is not None},
+        "environment": _environment(run),
+        "result": {_metric_name(key): f"{value:.6g}" for key, value in run.result.items()},
+        "config": _sections(run.config),
+        "confusion": drawings.confusion_matrix(run),
+        "classes": per_class(run) if run.confusion else Table((), ()),
+        "mistakes": mistakes_view(exhibit.mistakes, run) if exhibit else [],
+        "examined": min(EXAMINED, sum(map(sum, run.confusion))) or EXAMINED,
+        "scatter": exhibit and scatter_view(exhibit.scatter, run),
+        "spectra": spectra_view(exhibit.spectra) if exhibit else [],
+    }
+
+
+def _metric_name(key: str) -> str:
+    """The key of a metric as people say it."""
+    split, _, name = key.partition("_")
+    if name in _WORDS:
+        return f"{split} {_WORDS[name]}"
+    return " ".join(_WORDS.get(word, word) for word in key.split("_"))
+
+
+def _facts(run: RunResult) -> dict[str, str | int | None]:
+    chosen = None if run.chosen_epoch is None else f"{run.chosen_epoch} of {len(run.epochs)}"
+    if chosen and run.chosen_by:
+        chosen += f", by {_metric_name(run.chosen_by)}"
+    return {
+        "folder": run.name,
+        "protocol": task_of(run)[2] or None,
+        "transductive": "yes, within a batch" if is_transductive(run) else None,
+        "parameters": run.parameters,
+        "published parameters": run.published_parameters,
+        "samples": samples_text(run) or None,
+        "training steps": run.steps,
+        "kept epoch": chosen,
+    }
+
+
+def _environment(run: RunResult) -> dict[str, str]:
+    known = {
+        "commit": run.commit,
+        **run.versions,
+        **run.hardware,
+        "threads × processes": run.threads and f"{run.threads} × {run.processes or 1}",
+    }
+    return {_WORDS.get(name, name): setting_text(fact) for name, fact in known.items() if fact}
+
+
+def _sections(config: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    """Settings by section, those of the top level first."""
+    top = {key: value for key, value in config.items() if not isinstance(value, dict)}
+    nested = {key: flat_config(value) for key, value in config.items() if isinstance(value, dict)}
+    return ({"run": top} if top else {}) | {key: inner for key, inner in nested.items() if inner}
+
+
+def setting_text(value: Any) -> str:
+    """A setting as people read it."""
+    if isinstance(value, list):
+        return ", ".join(setting_text(inner) for inner in value) or "none"
+    if isinstance(value, str):
+        return portable(value)
+    return json.dumps(value, ensure_ascii=False)
+
+
+def portable(text: str) -> str:
+    """The text, of a path on this machine its last part: the rest is nobody else's business."""
+    for kind in (PurePosixPath, PureWindowsPath):
+        path = kind(text)
+        if path.is_absolute() or text.startswith("~/"):
+            return path.name or text
+    return text
+
+
+def _score(metric: Metric | None, run: RunResult) -> str:
+    if metric is None:
+        return ""
+    protocol = task_of(run)[2]
+    score = f"{metric.title} {Estimate(run.result[metric.key], None, metric.digits)}"
+    return score + (protocol and f", protocol {protocol}")

@@ -1,1 +1,0 @@
-"""Speed and memory, side by side with peers in one run: `python -m bfno.results.bench`."""

@@ -1,5 +1,0 @@
-"""Classification of irregular series: settings, task, evaluation and prediction."""
-
-from bfno.train.series.family import SeriesFamily
-
-__all__ = ["SeriesFamily"]

@@ -1,0 +1,304 @@
+"""The program as its users meet it: what it prints, and its exit codes."""
+
+import csv
+import io
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+
+import pytest
+import torch
+from PIL import Image
+
+import bfno
+from bfno.lab.cli import main
+from bfno.lab.experiments.presets import (
+    DENSITY_METHODS,
+    IMAGE_DATA,
+    IMAGE_PRESETS,
+    SERIES_DATA,
+    SERIES_METHODS,
+)
+from tests.lab.cli.output import error_line
+
+TINY = [
+    *("--scale", "smoke", "--set", "threads=1", "--set", "solver.method=midpoint"),
+    *("--set", "train.epochs=1", "--set", "model.width=2", "--set", "model.depth=1"),
+]
+
+
+@pytest.fixture(scope="module")
+def digits_run(tmp_path_factory):
+    run = tmp_path_factory.mktemp("runs") / "digits"
+    assert main(["train", "digits/bfno-node", "--out", str(run), *TINY]) == 0
+    return run
+
+
+@pytest.fixture(scope="module")
+def photos(tmp_path_factory):
+    """A folder of small pictures: red ones and blue ones."""
+    folder = tmp_path_factory.mktemp("photos")
+    generator = torch.Generator().manual_seed(0)
+    for name, channel in (("red", 0), ("blue", 2)):
+        (folder / name).mkdir()
+        for number in range(20):
+            pixels = torch.randint(0, 90, (12, 10, 3), generator=generator, dtype=torch.uint8)
+            pixels[..., channel] += 150
+            Image.fromarray(pixels.numpy()).save(folder / name / f"{number}.png")
+    return folder
+
+
+def test_help_waits_for_no_large_library():
+    # What it imports tells why it is slow, its seconds tell how busy the machine is.
+    program = (
+        "import sys\n"
+        "from bfno.lab.cli import main\n"
+        "main(['--help'])\n"
+        "print(*{name.partition('.')[0] for name in sys.modules}, file=sys.stderr)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], check=True, capture_output=True, text=True
+    )
+    imported = set(done.stderr.split())
+    assert "train" in done.stdout and "predict" in done.stdout
+    assert {"bfno", "typer"} <= imported
+    large = {"torch", "numpy", "scipy", "sklearn", "matplotlib", "pandas", "accelerate", "PIL"}
+    assert not imported & (large | {"pydantic", "yaml", "jinja2", "rich", "requests", "pooch"})
+
+
+@pytest.mark.parametrize("words", [[], ["data"]])
+def test_without_a_command_the_help_is_printed(words, capsys):
+    assert main(words) == 0
+    printed = capsys.readouterr()
+    assert main([*words, "--help"]) == 0
+    assert printed == capsys.readouterr()
+    assert printed.out.startswith("Usage: ") and printed.out.count("\n") > 10 and not printed.err
+
+
+@pytest.mark.parametrize("words", [[], ["data"]])
+def test_the_list_of_commands_cuts_no_summary(words, capsys):
+    main(words)
+    printed = capsys.readouterr().out
+    assert "..." not in printed.partition("Commands:")[2]
+
+
+def test_commands_are_listed_in_the_order_of_use(capsys):
+    main([])
+    commands = capsys.readouterr().out.partition("Commands:")[2]
+    listed = re.findall(r"^  ([a-z-]+) ", commands, re.MULTILINE)
+    assert listed[:5] == ["demo", "train", "resume", "eval", "predict"]
+    assert listed.index("compare") < listed.index("report") < listed.index("table")
+    assert listed[-1] == "bench"
+
+
+def test_version_is_that_of_the_package(capsys):
+    assert main(["--version"]) == 0
+    assert capsys.readouterr().out.strip() == bfno.__version__
+
+
+def test_models_prints_every_preset_with_the_paper_beside_it(capsys):
+    assert main(["models", "--json"]) == 0
+    rows = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert {"data": "cifar10", "method": "bfno-node", "parameters": 171333, "paper": 171333} in rows
+    found = {(row["data"], row["method"]): (row["parameters"], row["paper"]) for row in rows}
+    images = {name: (p.parameters, p.published) for name, p in IMAGE_PRESETS.items()}
+    assert {name: sizes for name, sizes in found.items() if name in images} == images
+    series = {(data, method) for data in SERIES_DATA for method in SERIES_METHODS}
+    densities = {(f"{data}-density", method) for data in IMAGE_DATA for method in DENSITY_METHODS}
+    assert set(found) == {*images, *series, *densities}
+    assert found["mnist-density", "ffjord-rnode"] == (800636, None)
+    assert found["cifar10-density", "ffjord-rnode"] == (1358868, None)
+
+
+def test_a_run_has_its_files(digits_run):
+    names = {path.name for path in digits_run.iterdir() if not path.name.startswith(".")}
+    assert names == {"config.yaml", "metrics.jsonl", "record.json", "checkpoints"}
+    record = json.loads((digits_run / "record.json").read_text())
+    assert record["experiment"] == "digits/bfno-node" and record["status"] == "finished"
+    assert {"config", "versions", "commit", "threads", "seed", "seconds"} <= set(record)
+    assert record["hardware"]["cores"] == os.cpu_count()
+    assert record["hardware"]["processor"]
+    tested = sum(map(sum, record["confusion"]))
+    assert record["samples"]["test"] == tested and record["samples"]["train"] > tested
+
+
+def test_a_record_says_what_was_changed(digits_run):
+    changes = json.loads((digits_run / "record.json").read_text())["changes"]
+    given = {word for word in TINY if "=" in word and not word.startswith("threads")}
+    assert {change.replace('"', "") for change in changes} == given
+
+
+def test_eval_prints_one_object(digits_run, capsys):
+    assert main(["eval", str(digits_run), "--limit", "50", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["samples"] == 50 and 0 <= found["accuracy"] <= 1
+    assert {"accuracy", "nfe", "samples", "seconds", "confusion", "per_class"} <= set(found)
+    right = sum(found["confusion"][k][k] for k in range(10))
+    assert found["accuracy"] == pytest.approx(right / 50)
+
+
+def test_eval_of_a_run_repeats_its_record(digits_run, capsys):
+    main(["eval", str(digits_run), "--json"])
+    found = json.loads(capsys.readouterr().out)
+    result = json.loads((digits_run / "record.json").read_text())["result"]
+    assert found["accuracy"] == result["test_accuracy"]
+    assert found["loss"] == pytest.approx(result["test_loss"], rel=1e-6)
+    main(["eval", str(digits_run)])
+    printed = capsys.readouterr().out
+    assert "precision" in printed and "confusion" in printed
+
+
+def test_loading_a_run_gives_a_model_ready_to_call(digits_run):
+    model = bfno.load(digits_run)
+    assert not model.training and model.class_names == tuple("0123456789")
+    assert model(torch.rand(2, *model.in_shape)).shape == (2, 10)
+
+
+def test_a_folder_of_images_becomes_a_model_that_names_their_class(photos, tmp_path, capsys):
+    run = tmp_path / "run"
+    words = ["train", "folder/bfno-node", "--folder", str(photos), "--out", str(run), *TINY]
+    assert main([*words, "--set", "train.epochs=12", "--set", "train.lr=0.05"]) == 0
+    assert json.loads((run / "record.json").read_text())["result"]["test_accuracy"] == 1
+    assert main(["eval", str(run), "--data", str(photos), "--json"]) == 0
+    capsys.readouterr()
+    files = [str(photos / "red" / "0.png"), str(photos / "blue" / "3.png")]
+    assert main(["predict", str(run), *files, "--format", "json"]) == 0
+    found = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [one["label"] for one in found] == ["red", "blue"]
+    assert sum(found[0]["probabilities"].values()) == pytest.approx(1, abs=1e-6)
+    assert main(["predict", str(run), *files, "--format", "csv"]) == 0
+    table = list(csv.DictReader(io.StringIO(capsys.readouterr().out)))
+    assert [row["label"] for row in table] == ["red", "blue"] and "red" in table[0]
+    assert main(["predict", str(run), *files]) == 0
+    assert "red" in capsys.readouterr().out
+
+
+def test_a_bad_file_among_predictions_spoils_no_other(digits_run, photos, tmp_path, capsys):
+    bad = tmp_path / "bad.png"
+    bad.write_bytes(b"no image")
+    good = str(photos / "red" / "0.png")
+    assert main(["predict", str(digits_run), str(bad), good, "--format", "json"]) == 3
+    printed = capsys.readouterr()
+    assert json.loads(printed.out)["file"] == good
+    assert printed.err.startswith(f"error: {bad}: ") and printed.err.count("\n") == 1
+
+
+def test_resume_of_a_finished_run_can_add_epochs(digits_run, tmp_path, capsys):
+    run = tmp_path / "run"
+    main(["train", "digits/node", "--out", str(run), *TINY])
+    assert main(["resume", str(run), "--set", "train.epochs=2"]) == 0
+    assert len((run / "metrics.jsonl").read_text().splitlines()) == 2
+
+
+def test_compare_and_report_take_runs(digits_run, tmp_path, capsys):
+    assert main(["compare", str(digits_run)]) == 0
+    printed = capsys.readouterr().out
+    assert "bfno-node reaches a test accuracy of" in printed and "first → last" in printed
+    assert main(["compare", str(digits_run), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["method"] == "bfno-node"
+    # A report leaves an exhibit in the run, which another test counts the files of.
+    page, run = tmp_path / "report.html", tmp_path / "run"
+    shutil.copytree(digits_run, run)
+    assert main(["report", str(run), "-o", str(page)]) == 0
+    assert "bfno-node" in page.read_text()
+    capsys.readouterr()
+    assert main(["report", str(run), "-o", str(page)]) == 2
+    assert "report.html" in error_line(capsys)
+
+
+def test_compare_fits_the_terminal(digits_run, monkeypatch, capsys):
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True, raising=False)
+    monkeypatch.setenv("COLUMNS", "100")
+    assert main(["compare", str(digits_run)]) == 0
+    lines = re.sub(r"\x1b\[\d*m", "", capsys.readouterr().out).splitlines()
+    assert max(map(len, lines)) <= 100 and "accuracy" in lines[1]
+
+
+def test_config_prints_what_train_takes(tmp_path, capsys):
+    assert main(["config", "digits/hbnode", *TINY]) == 0
+    file = tmp_path / "mine.yaml"
+    file.write_text(capsys.readouterr().out)
+    assert main(["train", str(file), "--out", str(tmp_path / "run")]) == 0
+
+
+def test_data_list_and_check(shared_folder, capsys):
+    assert main(["data", "list"]) == 0
+    assert {"mnist", "cifar100", "stl10", "folder"} <= set(capsys.readouterr().out.split())
+    assert main(["data", "check", "mnist", "--data-dir", str(shared_folder / "data")]) == 0
+    assert capsys.readouterr().out.count("ok ") == 4
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "message"),
+    [
+        (["trian"], 2, "trian"),
+        (["trian"], 2, "see `bfno --help`"),
+        (["train"], 2, "'experiment'. Fix: see `bfno train --help`"),
+        (["data", "get"], 2, "'name'. Fix: see `bfno data get --help`"),
+        (["train", "mnist/bfno"], 2, "mnist/bfno-node"),
+        (["train", "digits/node", "--scale", "huge"], 2, "smoke, cpu, paper"),
+        (["train", "digits/node", "--set", "train.lrr=1"], 2, "train.lr"),
+        (["train", "digits/node", "--log", "wandb"], 2, "tensorboard"),
+        (["train", "folder/node"], 2, "--folder"),
+        (["train", "folder/node", "--folder", "nowhere"], 3, "nowhere"),
+        (["train", "mnist/node", "--data-dir", "nowhere"], 3, "bfno data get mnist"),
+        (["train", "nowhere.yaml"], 3, "nowhere.yaml"),
+        (["eval", "nowhere"], 2, "nowhere"),
+        (["resume", "nowhere"], 2, "nowhere"),
+        (["predict", "nowhere", "x.png"], 2, "nowhere"),
+        (["predict", "nowhere", "x.png", "--format", "xml"], 2, "table, csv or json"),
+        (["compare", "nowhere"], 2, "nowhere"),
+        (["data", "get", "mnst"], 2, "mnist"),
+        (["data", "check", "mnist", "--data-dir", "nowhere"], 3, ""),
+        (["import-released", "nowhere.pt", "-o", "x"], 3, "nowhere.pt"),
+        (["train", "digits/node", "--seed", "-1"], 2, "seed"),
+        (["bench", "layers"], 2, "layer"),
+    ],
+)
+def test_wrong_words_are_one_line_with_the_fix(tmp_path, monkeypatch, capsys, words, code, message):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("BFNO_DATA", raising=False)
+    assert main(words) == code
+    if message:
+        assert message in error_line(capsys)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_numerical_failure_has_its_own_code(tmp_path, capsys):
+    words = ["train", "digits/node", "--out", str(tmp_path / "run"), *TINY]
+    diverging = ["--set", "solver.method=dopri5", "--set", "solver.max_steps=5"]
+    assert main([*words, *diverging, "--set", "train.lr=1e6", "--set", "train.epochs=5"]) == 4
+    printed = capsys.readouterr().err
+    assert printed.startswith("error: step ") and printed.count("\n") == 1
+
+
+def test_a_checkpoint_of_another_model_is_refused(digits_run, tmp_path, capsys):
+    run = tmp_path / "run"
+    main(["train", "digits/node", "--out", str(run), *TINY])
+    config = (digits_run / "config.yaml").read_text()
+    (run / "config.yaml").write_text(config)
+    capsys.readouterr()
+    assert main(["eval", str(run)]) == 2
+    assert "another model" in error_line(capsys)
+
+
+def test_an_internal_error_shows_its_traceback_only_when_asked(monkeypatch, capsys):
+    def broken(*_, **__):
+        raise KeyError("surprise")
+
+    monkeypatch.setattr("bfno.lab.experiments.resolve.resolve", broken)
+    assert main(["config", "digits/node"]) == 1
+    assert "internal: KeyError" in error_line(capsys)
+    assert main(["config", "digits/node", "--debug"]) == 1
+    assert "Traceback" in capsys.readouterr().err
+
+
+def test_the_demo_compares_two_models_and_writes_a_report(tmp_path, capsys):
+    assert main(["demo", "--out", str(tmp_path / "demo"), "--scale", "smoke"]) == 0
+    printed = capsys.readouterr().out
+    assert "bfno-node" in printed and str(tmp_path / "demo" / "report.html") in printed
+    assert (tmp_path / "demo" / "report.html").stat().st_size > 10_000
+    assert main(["demo", "--out", str(tmp_path / "demo"), "--scale", "smoke"]) == 2

@@ -1,0 +1,138 @@
+"""From a user's own table to a model, scores and predictions; and every kind of bad table."""
+
+import csv
+import io
+import json
+
+import pytest
+
+from bfno.lab.cli import main
+from tests.lab.cli.output import error_line
+from tests.lab.experiments.series.test_evaluation import write_table
+
+QUICK = ["--scale", "smoke", "--set", "threads=1", "--set", "data.train_limit=null"]
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """A table and the run that was trained on it."""
+    folder = tmp_path_factory.mktemp("own")
+    table = write_table(folder / "mine.csv")
+    words = ["train", "series/rnn-delta-t", "--out", str(folder / "run"), *QUICK]
+    assert main([*words, "--set", f"data.path={table}"]) == 0
+    return folder
+
+
+def test_train_and_eval_speak_of_series(trained, capsys):
+    assert main(["eval", str(trained / "run")]) == 0
+    printed = capsys.readouterr().out
+    assert "of 6 series" in printed and "AUROC" in printed and "[" in printed
+    assert main(["eval", str(trained / "run"), "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert {"accuracy", "macro_f1", "auroc", "auprc", "mse", "intervals"} <= set(found)
+    assert found["samples"] == 6 and found["transductive"] is False
+
+
+def test_predict_prints_every_series_in_every_format(trained, capsys):
+    new = write_table(trained / "new.csv", seed=4, count=3)
+    run = str(trained / "run")
+    assert main(["predict", run, str(new)]) == 0
+    rows = capsys.readouterr().out.splitlines()
+    assert [row.split()[1] for row in rows] == ["p00", "p01", "p02"]
+    assert main(["predict", run, str(new), "--format", "csv"]) == 0
+    found = list(csv.DictReader(io.StringIO(capsys.readouterr().out)))
+    assert list(found[0]) == ["file", "id", "label", "high", "low"]
+    assert main(["predict", run, str(new), "--format", "json"]) == 0
+    objects = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    for row, one in zip(found, objects, strict=True):
+        assert (row["id"], row["label"]) == (one["id"], one["label"])
+        assert float(row["high"]) == pytest.approx(one["probabilities"]["high"], abs=1e-6)
+
+
+def test_resume_trains_on_with_more_epochs(trained, capsys):
+    run = str(trained / "run")
+    assert main(["resume", run, "--set", "train.epochs=3"]) == 0
+    record = json.loads((trained / "run" / "record.json").read_text())
+    assert record["epochs"] == 3 and record["judged_by"] == "test_auroc"
+
+
+HEAD = "id,time,pulse,temp,label\n"
+GOOD = "".join(
+    f"p{n},{t},{n + t},1,{'high' if n % 2 else 'low'}\n" for n in range(9) for t in (0, 1)
+)
+BAD_TABLES = {
+    "empty file": ("", "mine.csv"),
+    "no rows": (HEAD, "no rows"),
+    "text for a time": (HEAD + "p,noon,1,1,low\n", "row 2"),
+    "infinite value": (HEAD + "p,0,inf,1,low\n", "row 2"),
+    "text for a value": (HEAD + "p,0,1,1,low\np,1,high,1,low\n", "row 3"),
+    "too few cells": (HEAD + "p,0,1,1,low\np,1,1\np,2,1,1,low\n", "row 3"),
+    "too many cells": (HEAD + "p,0,1,1,low,9\n", "row 2"),
+    "cut off mid-line": (HEAD + "p,0,1,1,low\np,1,1", "row 3"),
+    "no time column": ("id,when,pulse,temp,label\np,0,1,1,low\n", "time"),
+    "column twice": ("id,time,pulse,pulse,label\np,0,1,1,low\n", "pulse"),
+    "binary": ("\x00\x01\x02" * 50, "mine.csv"),
+    "one class": (HEAD + GOOD.replace("high", "low"), "class"),
+    "no labels": ("id,time,pulse,temp\np,0,1,1\n", "label"),
+}
+
+
+@pytest.mark.parametrize("name", BAD_TABLES)
+def test_a_bad_table_is_one_line_with_file_and_place(name, tmp_path, capsys):
+    content, named = BAD_TABLES[name]
+    table = tmp_path / "mine.csv"
+    table.write_text(content)
+    words = ["train", "series/gru-d", "--out", str(tmp_path / "run"), *QUICK]
+    assert main([*words, "--set", f"data.path={table}"]) == 3
+    assert named in error_line(capsys)
+    assert not (tmp_path / "run").exists()
+
+
+ODD_TABLES = {
+    "one time point": "q,0,1,1,low\n",
+    "unsorted times": "q,3,1,1,low\nq,1,2,1,low\n",
+    "times twice": "q,1,1,1,low\nq,1,2,1,low\n",
+    "missing cells": "q,0,,,low\nq,1,NaN,2,low\n",
+    "never observed": "q,0,,,low\n",
+    "large times": "q,1000000000000,1,1,low\nq,1000000000009,1,1,low\n",
+    "date-times": "q,2024-01-01T10:00:00,1,1,low\nq,2024-01-01T10:00:07,1,1,low\n",
+    "mixed lengths": GOOD + "q,0,1,1,low\n",
+}
+
+
+@pytest.mark.parametrize("name", ODD_TABLES)
+@pytest.mark.parametrize("command", ["eval", "predict"])
+def test_an_odd_table_gets_finite_answers(name, command, trained, tmp_path, capsys):
+    table = tmp_path / "odd.csv"
+    table.write_text(HEAD + ODD_TABLES[name])
+    run = str(trained / "run")
+    if command == "eval":
+        assert main(["eval", run, "--data", str(table), "--json"]) == 0
+        found = json.loads(capsys.readouterr().out)
+        assert 0 <= found["accuracy"] <= 1 and found["mse"] < 1e12
+    else:
+        assert main(["predict", run, str(table), "--format", "json"]) == 0
+        for line in capsys.readouterr().out.splitlines():
+            assert sum(json.loads(line)["probabilities"].values()) == pytest.approx(1)
+
+
+@pytest.mark.parametrize(
+    ("head", "named"),
+    [
+        ("id,time,pulse,label\np,0,1,low\n", "temp"),
+        ("id,time,pulse,temp,extra,label\np,0,1,1,1,low\n", "extra"),
+        (HEAD + "p,0,1,1,middling\n", "middling"),
+        (HEAD + "p,0,1,1,low\np,36000,1,1,low\n", "series 'p' lasts"),
+    ],
+)
+def test_unknown_features_labels_and_units_are_named(head, named, trained, tmp_path, capsys):
+    table = tmp_path / "other.csv"
+    table.write_text(head)
+    assert main(["eval", str(trained / "run"), "--data", str(table)]) == 3
+    assert named in error_line(capsys)
+
+
+def test_a_missing_file_is_one_line(tmp_path, capsys):
+    words = ["train", "series/gru-d", "--out", str(tmp_path / "run"), *QUICK]
+    assert main([*words, "--set", "data.path=nowhere.csv"]) == 3
+    assert "nowhere.csv" in error_line(capsys)

@@ -1,0 +1,295 @@
+import logging
+import os
+import struct
+import zlib
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from bfno.lab.data import load_folder, read_image
+from bfno.lab.errors import ConfigError, DataError
+
+Image = pytest.importorskip("PIL.Image")
+
+
+def save(path: Path, value: Any = 0, size=(6, 4), mode="RGB", **options) -> Path:
+    """An image of one colour; `size` is width and height."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    Image.new(mode, size, value).save(path, **options)
+    return path
+
+
+def pets(folder: Path, each: int = 5, parts=("",)) -> Path:
+    for part in parts:
+        for label, name in enumerate(["cat", "dog"]):
+            for k in range(each):
+                save(folder / part / name / f"{k}.png", (100 * label + k, 0, 0))
+    return folder
+
+
+def reds(split) -> list[int]:
+    return sorted(split.images[:, 0, 0, 0].tolist())
+
+
+def test_two_parts_are_taken_as_they_are(tmp_path):
+    images = load_folder(pets(tmp_path, parts=("train", "test")))
+    assert images.classes == ("cat", "dog") and len(images.train) == len(images.test) == 10
+    assert images.train.images.shape == (10, 3, 4, 6) and images.train.images.dtype == torch.uint8
+    assert (images.train.images[:, 0, 0, 0].long() // 100 == images.train.labels).all()
+
+
+@pytest.mark.parametrize("parts", [("",), ("train",)])
+def test_one_part_is_divided_class_by_class(tmp_path, parts):
+    images = load_folder(pets(tmp_path, each=10, parts=parts), test_fraction=0.3)
+    assert images.test.labels.tolist() == [0] * 3 + [1] * 3
+    assert reds(images.train) + reds(images.test) != reds(images.test) + reds(images.train)
+    assert sorted(reds(images.train) + reds(images.test)) == [*range(10), *range(100, 110)]
+
+
+def test_the_division_depends_on_the_seed_and_not_on_the_file_system(tmp_path, monkeypatch):
+    pets(tmp_path, each=10)
+    first = reds(load_folder(tmp_path, seed=3).test)
+    listed = Path.iterdir
+    monkeypatch.setattr(Path, "iterdir", lambda path: sorted(listed(path), reverse=True))
+    assert reds(load_folder(tmp_path, seed=3).test) == first
+    assert reds(load_folder(tmp_path, seed=4).test) != first
+
+
+def test_the_default_size_is_the_common_one_or_32(tmp_path):
+    pets(tmp_path)
+    assert load_folder(tmp_path).train.images.shape[2:] == (4, 6)
+    save(tmp_path / "dog" / "other.png", size=(7, 7))
+    assert load_folder(tmp_path).train.images.shape[2:] == (32, 32)
+    assert load_folder(tmp_path, size=5).train.images.shape[2:] == (5, 5)
+    assert load_folder(tmp_path, size=(5, 9)).train.images.shape[2:] == (5, 9)
+    for name in ("a", "b"):
+        save(tmp_path / "large" / name / "1.png", size=(97, 97))
+        save(tmp_path / "large" / name / "2.png", size=(97, 97))
+    assert load_folder(tmp_path / "large").train.images.shape[2:] == (32, 32)
+
+
+def test_images_are_grey_if_all_are_stored_so(tmp_path):
+    for name in ("a", "b"):
+        save(tmp_path / name / "1.png", 7, mode="L")
+        save(tmp_path / name / "2.png", 1, mode="1")
+    assert load_folder(tmp_path).train.images.shape[1] == 1
+    assert load_folder(tmp_path, colour=True).train.images.shape[1] == 3
+    save(tmp_path / "a" / "3.png", (1, 2, 3))
+    assert load_folder(tmp_path).train.images.shape[1] == 3
+    assert load_folder(tmp_path, colour=False).train.images.shape[1] == 1
+
+
+def test_hidden_files_and_other_files_are_ignored(tmp_path):
+    pets(tmp_path)
+    (tmp_path / ".hidden").mkdir()
+    (tmp_path / "readme.txt").write_text("no image")
+    for name in (".a.png", "notes.txt", "model.pkl"):
+        (tmp_path / "cat" / name).write_bytes(b"no image")
+    (tmp_path / "cat" / "folder.png").mkdir()
+    os.mkfifo(tmp_path / "cat" / "fifo.png")
+    images = load_folder(tmp_path)
+    assert len(images.train) + len(images.test) == 10
+
+
+def test_names_in_any_script_and_links_in_a_circle_do_no_harm(tmp_path):
+    save(tmp_path / "кошка" / "ä ö.png")
+    save(tmp_path / "犬🐶" / "1.JPEG")
+    (tmp_path / "犬🐶" / "again.png").symlink_to("again.png")
+    (tmp_path / "loop").symlink_to("loop")
+    assert load_folder(tmp_path).classes == ("кошка", "犬🐶")
+    (tmp_path / "up").symlink_to(tmp_path)
+    with pytest.raises(DataError, match="up: holds no images"):
+        load_folder(tmp_path)
+
+
+PNG = b"\x89PNG\r\n\x1a\n"
+
+
+def chunk(kind: bytes, data: bytes) -> bytes:
+    return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+
+
+def huge_png(path: Path, width: int, height: int) -> Path:
+    header = struct.pack(">IIBBBBB", width, height, 8, 0, 0, 0, 0)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    data = zlib.compress(bytes(1_000_000), 9)
+    path.write_bytes(PNG + chunk(b"IHDR", header) + chunk(b"IDAT", data) + chunk(b"IEND", b""))
+    return path
+
+
+@pytest.mark.parametrize("side", [7_072, 10_000, 60_000])
+def test_more_than_fifty_megapixels_are_refused_before_decoding(tmp_path, side):
+    path = huge_png(tmp_path / "huge.png", side, side)
+    with pytest.raises(DataError, match=r"huge\.png: has more than 50 megapixels"):
+        read_image(path, (3, 8, 8))
+
+
+def test_a_bad_image_is_named_with_the_number_of_others(tmp_path):
+    pets(tmp_path)
+    for name in ("8.png", "9.png"):
+        (tmp_path / "dog" / name).write_bytes(b"no image at all")
+    whole = (tmp_path / "cat" / "3.png").read_bytes()
+    (tmp_path / "cat" / "3.png").write_bytes(whole[:-30])
+    with pytest.raises(DataError) as caught:
+        load_folder(tmp_path)
+    text = str(caught.value)
+    assert text.startswith(
+        f"{tmp_path / 'cat' / '3.png'}: cannot be read as an image (image file is"
+    )
+    assert ", and 2 more cannot be read." in text and "data.corrupt=skip" in text
+    assert "\n" not in text
+
+
+def test_bad_images_are_left_out_if_asked(tmp_path, caplog):
+    pets(tmp_path)
+    (tmp_path / "dog" / "9.png").write_bytes(b"no image at all")
+    whole = (tmp_path / "cat" / "3.png").read_bytes()
+    (tmp_path / "cat" / "3.png").write_bytes(whole[:-30])
+    with caplog.at_level(logging.WARNING):
+        images = load_folder(tmp_path, corrupt="skip")
+    assert images.skipped == ("cat/3.png", "dog/9.png")
+    assert len(images.train) + len(images.test) == 9
+    named = "2 unreadable images, first cat/3.png, dog/9.png"
+    assert caplog.messages == [f"{tmp_path}: left out {named}"]
+
+
+def test_a_class_of_bad_images_only_is_refused(tmp_path):
+    pets(tmp_path)
+    (tmp_path / "emu").mkdir()
+    (tmp_path / "emu" / "1.png").write_bytes(b"")
+    with pytest.raises(DataError, match="no image of class 'emu' can be read"):
+        load_folder(tmp_path, corrupt="skip")
+
+
+def test_a_kind_of_tif_that_pillow_complains_about_is_refused_in_silence(tmp_path, caplog):
+    data = bytearray(save(tmp_path / "image.tif", (1, 2, 3)).read_bytes())
+    entry = data.index(struct.pack("<HHIH", 277, 3, 1, 3))  # samples a pixel
+    data[entry + 8 : entry + 10] = struct.pack("<H", 2048)
+    (tmp_path / "image.tif").write_bytes(data)
+    with pytest.raises(DataError, match="cannot be read as an image"):
+        read_image(tmp_path / "image.tif", (3, 4, 4))
+    assert caplog.messages == []
+
+
+def test_a_folder_of_another_form_is_refused(tmp_path):
+    with pytest.raises(DataError, match="nowhere: is no folder"):
+        load_folder(tmp_path / "nowhere")
+    with pytest.raises(DataError, match="has no class folders"):
+        load_folder(tmp_path)
+    save(tmp_path / "cat" / "1.png")
+    with pytest.raises(DataError, match=r"has 1 class folder\."):
+        load_folder(tmp_path)
+    (tmp_path / "dog").mkdir()
+    with pytest.raises(DataError, match="dog: holds no images"):
+        load_folder(tmp_path)
+
+
+def test_parts_must_have_the_same_classes(tmp_path):
+    pets(tmp_path, parts=("train", "test"))
+    save(tmp_path / "test" / "emu" / "1.png")
+    with pytest.raises(DataError, match="train and test differ in the classes emu"):
+        load_folder(tmp_path)
+
+
+def test_a_validation_folder_is_not_silently_ignored(tmp_path):
+    pets(tmp_path, parts=("train", "val"))
+    with pytest.raises(DataError, match=r"has train and val, but no test\. Fix: rename val"):
+        load_folder(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "settings", [{"size": 0}, {"size": (3, 0)}, {"test_fraction": 1.0}, {"corrupt": "ignore"}]
+)
+def test_a_setting_out_of_range_is_named(tmp_path, settings):
+    with pytest.raises(ConfigError, match=next(iter(settings))):
+        load_folder(pets(tmp_path), **settings)
+
+
+KINDS = [
+    ("L", 200, "png", (200, 200, 200)),
+    ("RGB", (10, 20, 30), "png", (10, 20, 30)),
+    ("RGB", (10, 20, 30), "bmp", (10, 20, 30)),
+    ("RGB", (10, 20, 30), "tif", (10, 20, 30)),
+    ("RGBA", (10, 20, 30, 0), "png", (255, 255, 255)),
+    ("RGBA", (0, 0, 0, 51), "png", (204, 204, 204)),
+    ("RGBA", (10, 20, 30, 255), "webp", (10, 20, 30)),
+    ("LA", (0, 51), "png", (204, 204, 204)),
+    ("P", 0, "gif", (0, 0, 0)),
+    ("1", 1, "png", (255, 255, 255)),
+    ("I;16", 257 * 90, "png", (90, 90, 90)),
+    ("I;16", 65535, "tif", (255, 255, 255)),
+    ("CMYK", (0, 255, 255, 0), "tif", (255, 0, 0)),
+]
+
+
+@pytest.mark.parametrize(("mode", "value", "suffix", "expected"), KINDS)
+def test_every_kind_of_image_is_converted(tmp_path, mode, value, suffix, expected):
+    options = {"lossless": True} if suffix == "webp" else {}
+    path = save(tmp_path / f"image.{suffix}", value, mode=mode, **options)
+    image = read_image(path, (3, 4, 6))
+    assert tuple(image[:, 1, 2].tolist()) == expected and image.shape == (3, 4, 6)
+
+
+def test_floating_point_images_are_refused_by_kind(tmp_path):
+    path = save(tmp_path / "image.tif", 0.5, mode="F")
+    with pytest.raises(DataError, match=r"image\.tif: is an image of the unknown kind F"):
+        read_image(path, (1, 4, 6))
+
+
+def test_more_than_sixteen_bits_are_refused(tmp_path):
+    path = save(tmp_path / "image.tif", 70_000, mode="I")
+    with pytest.raises(DataError, match="its grey levels have more than 16 bits"):
+        read_image(path, (1, 4, 6))
+
+
+def test_pixels_stay_in_their_places(tmp_path):
+    pixels = np.arange(4 * 6 * 3, dtype=np.uint8).reshape(4, 6, 3)
+    Image.fromarray(pixels).save(tmp_path / "image.png")
+    image = read_image(tmp_path / "image.png", (3, 4, 6))
+    assert torch.equal(image, torch.from_numpy(pixels).permute(2, 0, 1))
+
+
+@pytest.mark.parametrize("mode", ["L", "I;16"])
+def test_images_are_turned_as_their_camera_was(tmp_path, mode):
+    scale = 257 if mode == "I;16" else 1
+    pixels = (np.arange(24).reshape(4, 6) * scale).astype(np.uint16 if scale > 1 else np.uint8)
+    exif = Image.Exif()
+    exif[0x0112] = 6  # to be turned by a quarter, clockwise
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+        for k in (1, 2):
+            Image.fromarray(pixels).save(tmp_path / name / f"{k}.png", exif=exif)
+    images = load_folder(tmp_path)
+    expected = np.rot90(pixels // scale, -1)
+    assert images.train.images[0, 0].tolist() == expected.tolist()
+
+
+def test_shrinking_averages_blocks(tmp_path):
+    Image.fromarray(np.array([[0, 2], [4, 6]], np.uint8)).save(tmp_path / "image.png")
+    assert read_image(tmp_path / "image.png", (1, 1, 1)).item() == 3
+
+
+def test_one_pixel_and_one_line_are_images_too(tmp_path):
+    for size in ((1, 1), (1, 300), (300, 1)):
+        path = save(tmp_path / "image.png", (9, 8, 7), size=size)
+        assert (read_image(path, (3, 8, 8)).amax((1, 2)) == torch.tensor([9, 8, 7])).all()
+
+
+def test_a_wrong_suffix_does_not_matter_but_other_formats_do(tmp_path):
+    save(tmp_path / "image.png", (1, 2, 3)).rename(tmp_path / "image.jpg")
+    assert read_image(tmp_path / "image.jpg", (3, 4, 6))[:, 0, 0].tolist() == [1, 2, 3]
+    save(tmp_path / "image.ppm", (1, 2, 3)).rename(tmp_path / "image.png")
+    with pytest.raises(DataError, match="cannot be read as an image"):
+        read_image(tmp_path / "image.png", (3, 4, 6))
+
+
+def test_a_file_for_prediction_must_be_there_and_fit(tmp_path):
+    with pytest.raises(DataError, match="is not there or no file"):
+        read_image(tmp_path / "missing.png", (3, 4, 4))
+    with pytest.raises(DataError, match="is not there or no file"):
+        read_image(tmp_path, (3, 4, 4))
+    with pytest.raises(ConfigError, match="no image has"):
+        read_image(save(tmp_path / "image.png"), (2, 4, 4))

@@ -1,0 +1,27 @@
+"""The list of models has the flows in it, with or without what some of them need."""
+
+from bfno.lab.experiments import sizes
+from bfno.lab.experiments.presets import DENSITY_METHODS, build_density
+
+
+def test_flows_are_listed_with_the_known_sizes():
+    found = {(row["data"], row["method"]): row for row in sizes._density_sizes()}
+    assert {method for _, method in found} == set(DENSITY_METHODS)
+    assert found["mnist-density", "ffjord-rnode"]["parameters"] == 800_636
+    assert found["cifar10-density", "ffjord-bfno-rnode"]["parameters"] == 8_912_458
+    assert (
+        found["fashion-mnist-density", "glow"]["parameters"]
+        == (found["mnist-density", "glow"]["parameters"])
+    )
+    # These counts follow from the text of the paper, which does not print them.
+    assert all(row["paper"] is None for row in found.values())
+
+
+def test_flows_whose_package_is_missing_are_left_out(monkeypatch):
+    def missing(*_, **__):
+        raise ImportError("No module named 'normflows'")
+
+    kinds = dict.fromkeys(build_density._DISCRETE, missing)
+    monkeypatch.setattr(build_density, "_DISCRETE", kinds)
+    methods = {row["method"] for row in sizes._density_sizes()}
+    assert methods == {"ffjord", "ffjord-rnode", "ffjord-bfno-rnode"}

@@ -1,0 +1,271 @@
+"""Lines through series: their numbers, their units, and what is hidden from the model."""
+
+import dataclasses
+import math
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from bfno.lab.data import synthetic_series
+from bfno.lab.errors import ConfigError, DataError
+from bfno.lab.experiments.families import family_of
+from bfno.lab.experiments.family import TrainedRun
+from bfno.lab.experiments.resolve import resolve
+from bfno.lab.experiments.series.hold_out import evaluate_hold_out
+from bfno.lab.experiments.series.reconstruction import (
+    ReconstructionRequest,
+    reconstruct,
+)
+
+UNSCALED = {"span": 1.0, "shift": [0.0, 0.0], "scale": [1.0, 1.0], "limit": None}
+
+
+def _untrained(experiment: str, **changes) -> TrainedRun:
+    config = resolve(experiment, scale="smoke", changes={"threads": 1, **changes})
+    family = family_of(experiment)
+    facts = family.facts(family.load(config))
+    torch.manual_seed(3)
+    return TrainedRun(config, family.build(config, facts).eval(), 0, facts)
+
+
+@pytest.fixture(scope="module")
+def run() -> TrainedRun:
+    return _untrained("series/latent-ode")
+
+
+def _table(folder, rows: str):
+    file = folder / "table.csv"
+    file.write_text("id,time,x,y\n" + rows)
+    return file
+
+
+def test_the_lines_are_those_of_the_model_in_the_units_of_the_data(run):
+    found = reconstruct(run, ReconstructionRequest(points=7))
+    series = family_of("series/x").load(run.config).test
+    scaling = run.facts["scaling"]
+    assert [one.series for one in found] == list(series.ids[:3])
+    for number, one in enumerate(found):
+        batch = series.batch(torch.tensor([number]))
+        grid = torch.linspace(float(batch.times[0, 0]), float(batch.times[0, -1]), 7)
+        at = torch.cat((grid, batch.times[0].float()))[None]
+        with torch.no_grad():
+            paths = run.model.reconstruct(batch.times.float(), batch.values, batch.mask, at)[:, 0]
+        for place, name in enumerate(("x", "y")):
+            restored = paths[..., place] * scaling["scale"][place] + scaling["shift"][place]
+            curve = one.curves[name]
+            expected = (restored.mean(0), restored.amin(0), restored.amax(0))
+            for line, wanted in zip((curve.mean, curve.low, curve.high), expected, strict=True):
+                assert line == pytest.approx(wanted[:7].tolist(), abs=1e-4)
+            assert curve.at == pytest.approx((grid * scaling["span"]).tolist(), abs=1e-5)
+        assert one.curves["x"].low != one.curves["x"].high
+
+
+def test_the_error_is_that_at_the_observed_times(run):
+    one = reconstruct(run, ReconstructionRequest())[0]
+    series = family_of("series/x").load(run.config).test.batch(torch.tensor([0]))
+    with torch.no_grad():
+        output = run.model(series.times.float(), series.values, series.mask)
+    errors = (output.prediction.mean(0) - series.values)[series.mask]
+    assert one.observed == len(errors)
+    assert one.rmse == pytest.approx(errors.square().mean().sqrt().item(), rel=1e-3)
+
+
+def test_observations_are_restored_to_what_was_read(run):
+    raw, _ = synthetic_series()
+    for one in reconstruct(run, ReconstructionRequest()):
+        part = raw.take(torch.tensor([raw.ids.index(one.series)]))
+        for place, name in enumerate(("x", "y")):
+            seen = part.mask[:, place]
+            curve = one.curves[name]
+            assert curve.times == pytest.approx(part.times[seen].tolist(), rel=1e-12)
+            assert curve.values == pytest.approx(part.values[seen, place].tolist(), abs=1e-5)
+        last = float(part.times[part.mask.any(-1)][-1])
+        assert one.end == pytest.approx(last, rel=1e-12)
+
+
+def test_without_a_later_time_a_line_ends_with_the_last_observation(run):
+    for one in reconstruct(run, ReconstructionRequest(points=50)):
+        assert {curve.at[-1] for curve in one.curves.values()} == {one.end}
+
+
+def test_a_later_time_extends_the_axis_and_leaves_the_rest_as_it_was(run):
+    short = reconstruct(run, ReconstructionRequest(points=11))[0]
+    first, end = short.curves["x"].at[0], short.end
+    # Twice as far with twice the steps, so that the first half is at the same times.
+    long = reconstruct(run, ReconstructionRequest(points=21, until=2 * end - first))[0]
+    assert long.curves["x"].at[-1] == pytest.approx(2 * end - first)
+    assert long.end == end and len(long.curves["x"].at) == 21
+    assert long.curves["x"].mean[:11] == pytest.approx(short.curves["x"].mean, abs=1e-3)
+    assert long.rmse == pytest.approx(short.rmse, abs=1e-3)
+
+
+def test_series_that_end_later_than_asked_keep_their_own_end(run, tmp_path):
+    rows = "a,0,1,1\na,2,1,1\nb,0,1,1\nb,9,1,1\n"
+    request = ReconstructionRequest(table=_table(tmp_path, rows), until=5.0)
+    short, long = reconstruct(run, request)
+    assert short.curves["x"].at[-1] == pytest.approx(5.0)
+    assert long.curves["x"].at[-1] == pytest.approx(9.0)
+
+
+def test_times_of_a_table_are_those_of_the_file(run, tmp_path):
+    table = _table(tmp_path, "a,100,1,2\na,104,3,\na,110,,5\n")
+    (one,) = reconstruct(run, ReconstructionRequest(table=table, until=112.0, points=3))
+    assert one.curves["x"].times == pytest.approx([100, 104])
+    assert one.curves["y"].values == pytest.approx([2, 5], abs=1e-6)
+    assert one.end == pytest.approx(110)
+    assert one.curves["x"].at == pytest.approx([100, 106, 112])
+
+
+@pytest.mark.parametrize("rows", ["a,5,1,2\n", "a,5,1,2\na,5.5,,\n"])
+def test_a_single_observation_is_enough(run, tmp_path, rows):
+    (one,) = reconstruct(run, ReconstructionRequest(table=_table(tmp_path, rows), points=4))
+    assert one.curves["x"].at == pytest.approx([5, 5, 5, 5])
+    assert all(math.isfinite(value) for value in one.curves["x"].mean)
+
+
+def test_a_feature_without_observations_has_a_line_but_no_error(run, tmp_path):
+    table = _table(tmp_path, "a,0,1,\na,1,2,\n")
+    (one,) = reconstruct(run, ReconstructionRequest(table=table, points=2))
+    assert one.curves["y"].rmse is None and len(one.curves["y"].mean) == 2
+    assert one.observed == 2
+
+
+def test_chosen_series_and_features_come_in_the_order_of_their_names(run):
+    ids = [one.series for one in reconstruct(run, ReconstructionRequest(points=2))]
+    request = ReconstructionRequest(series=(ids[2], ids[0]), features=("y",), points=2)
+    found = reconstruct(run, request)
+    assert [one.series for one in found] == [ids[2], ids[0]]
+    assert [list(one.curves) for one in found] == [["y"], ["y"]]
+
+
+@pytest.mark.parametrize("method", ["latent-ode", "ace-latent-ode"])
+def test_a_line_does_not_depend_on_the_other_series(method):
+    run = _untrained(f"series/{method}")
+    together = reconstruct(run, ReconstructionRequest(points=9))
+    alone = reconstruct(run, ReconstructionRequest(series=(together[1].series,), points=9))
+    assert alone == together[1:2]
+
+
+@pytest.mark.parametrize(
+    ("request_", "message"),
+    [
+        (ReconstructionRequest(series=("nobody",)), "nobody"),
+        (ReconstructionRequest(features=("z",)), "z: is not there. Fix: the nearest are"),
+        (ReconstructionRequest(until=0.1), "is not after the last observation"),
+        (ReconstructionRequest(until=math.nan), "is not after the last observation"),
+        (ReconstructionRequest(until=math.inf), "is not after the last observation"),
+        (ReconstructionRequest(points=1), "points"),
+    ],
+)
+def test_wrong_wishes_are_named(run, request_, message):
+    with pytest.raises(ConfigError, match=message):
+        reconstruct(run, request_)
+
+
+def test_a_table_of_other_features_is_refused(run, tmp_path):
+    file = tmp_path / "other.csv"
+    file.write_text("id,time,x,z\na,0,1,1\n")
+    with pytest.raises(DataError, match="'y'"):
+        reconstruct(run, ReconstructionRequest(table=file))
+
+
+@pytest.mark.parametrize("experiment", ["series/gru-d", "series/rnn-vae", "series/ode-rnn"])
+def test_models_without_a_trajectory_name_those_that_have_one(experiment):
+    run = _untrained(experiment)
+    for use in (lambda: reconstruct(run, ReconstructionRequest()), lambda: _hold_out(run, 0.3)):
+        with pytest.raises(ConfigError, match=r"no latent model.*latent-ode.*latent-bfno-node"):
+            use()
+
+
+def test_a_model_that_never_learned_to_reconstruct_says_so(caplog):
+    run = _untrained("series/latent-ode", loss={"reconstruction": 0.0})
+    reconstruct(run, ReconstructionRequest(points=2))
+    assert "trained on labels alone" in caplog.text
+
+
+def _hold_out(run, share, **request):
+    return evaluate_hold_out(run, ReconstructionRequest(**request), share)
+
+
+class _Watched(torch.nn.Module):
+    """Guesses zero everywhere and remembers what it was shown."""
+
+    couples_series = False
+    feature_names = ("x", "y")
+    class_names = ("a", "b")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.unused = torch.nn.Parameter(torch.zeros(1))
+        self.shown: list[SimpleNamespace] = []
+
+    def reconstruct(self, times, values, mask, at):
+        self.shown.append(SimpleNamespace(times=times, values=values, mask=mask))
+        return torch.zeros(2, *at.shape, 2)
+
+
+@pytest.fixture
+def watched(run) -> TrainedRun:
+    facts = {**run.facts, "scaling": UNSCALED}
+    return dataclasses.replace(run, model=_Watched(), facts=facts)
+
+
+@pytest.fixture
+def ramp(tmp_path):
+    """Ten rows; x counts them, y is seen at the last one only."""
+    rows = [f"a,{time},{time},{7 if time == 9 else ''}\n" for time in range(10)]
+    return _table(tmp_path, "".join(rows))
+
+
+def test_extrapolation_is_judged_against_baselines_of_what_was_left(watched, ramp):
+    score = _hold_out(watched, 0.3, table=ramp)["extrapolation"]
+    # 7, 8 and 9 are hidden; the mean of 0 to 6 is 3, the last of them 6. No y was seen before.
+    assert score.values == 3
+    assert score.model == pytest.approx((49 + 64 + 81) / 3)
+    assert score.series_mean == pytest.approx((16 + 25 + 36) / 3)
+    assert score.last_value == pytest.approx((1 + 4 + 9) / 3)
+
+
+def test_interpolation_is_judged_against_baselines_of_what_was_left(watched, ramp):
+    score = _hold_out(watched, 0.3, table=ramp)["interpolation"]
+    mask = watched.model.shown[0].mask[0, :, 0]
+    hidden, kept = (rows.nonzero().squeeze(1).double() for rows in (~mask, mask))
+    assert score.values == len(hidden) == 3 and mask[0] and mask[-1]
+    last = torch.stack([kept[kept < row].max() for row in hidden])
+    assert score.model == pytest.approx(hidden.square().mean().item())
+    assert score.series_mean == pytest.approx((hidden - kept.mean()).square().mean().item())
+    assert score.last_value == pytest.approx((hidden - last).square().mean().item())
+
+
+def test_hidden_values_are_not_shown_to_the_model(watched, ramp):
+    _hold_out(watched, 0.5, table=ramp)
+    for shown in watched.model.shown:
+        assert int(shown.mask[..., 0].sum()) == 5
+        assert not shown.values[~shown.mask].any()
+    between, after = (shown.mask[0, :, 0] for shown in watched.model.shown)
+    assert after.tolist() == [True] * 5 + [False] * 5
+    assert between.tolist() != after.tolist()
+
+
+def test_the_hidden_rows_are_always_the_same(run):
+    assert _hold_out(run, 0.3) == _hold_out(run, 0.3)
+    assert _hold_out(run, 0.3) != _hold_out(run, 0.4)
+
+
+def test_a_constant_series_leaves_the_baselines_no_error(watched, tmp_path):
+    table = _table(tmp_path, "".join(f"a,{time},2,\n" for time in range(8)))
+    for score in _hold_out(watched, 0.25, table=table).values():
+        assert (score.values, score.model) == (2, 4.0)
+        assert score.series_mean == score.last_value == 0
+
+
+@pytest.mark.parametrize("share", [0.0, 1.0, -0.1, math.nan])
+def test_a_share_lies_between_nothing_and_all(run, share):
+    with pytest.raises(ConfigError, match="no share"):
+        _hold_out(run, share)
+
+
+def test_series_of_one_row_have_nothing_to_hide(watched, tmp_path):
+    with pytest.raises(ConfigError, match="too few rows"):
+        _hold_out(watched, 0.3, table=_table(tmp_path, "a,0,1,1\n"))

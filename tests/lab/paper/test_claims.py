@@ -1,0 +1,123 @@
+"""Verdicts on the paper's claims follow from the runs alone."""
+
+import dataclasses
+import math
+from typing import Any
+
+import pytest
+
+from bfno.lab.paper.claims import PAPER_CLAIMS, Claim, judge_claims
+from bfno.lab.paper.numbers import paper_table
+from bfno.lab.views.record import read_runs
+from tests.lab.views.runs import epoch_lines, record, result, write_files
+
+CLAIM = Claim("AFNO wins", "ablation-operator", "mnist", "afno-node")
+
+
+def _runs(root, scores, **changes):
+    """Runs of the operators on MNIST with given accuracies, one a seed."""
+    folders = []
+    for method, accuracies in scores.items():
+        for seed, accuracy in enumerate(accuracies):
+            content = {**record("mnist", method, seed), "result": result(accuracy), **changes}
+            lines = epoch_lines(content["result"])
+            folders.append(write_files(root / f"{method}-{seed}", content, lines))
+    return read_runs(folders)
+
+
+def _verdict(runs, claim=CLAIM, scale="cpu") -> Any:
+    rows = judge_claims(runs, scale, [claim]).rows
+    return rows[0] if rows else None
+
+
+@pytest.mark.parametrize(
+    ("ours", "best", "expected"),
+    [
+        ([0.950, 0.951], [0.900, 0.901], "borne out (p < 0.001)"),
+        ([0.900, 0.901], [0.950, 0.951], "not borne out (p < 0.001)"),
+        ([0.95, 0.96], [0.90, 0.92], "leads, but it may be chance (p = 0.18)"),
+        ([0.90, 0.96], [0.94, 0.95], "behind, but it may be chance (p = 1)"),
+        ([0.95, 0.95], [0.95, 0.95], "a tie"),
+        ([0.95], [0.90], "leads with one seed, which says little"),
+        ([0.90], [0.95, 0.95], "behind with one seed, which says little"),
+        ([math.nan, 0.95], [0.90, 0.91], "not borne out: it diverged"),
+    ],
+)
+def test_a_verdict_weighs_the_lead_against_the_spread(tmp_path, ours, best, expected):
+    runs = _runs(tmp_path, {"afno-node": ours, "fno-node": best, "bfno-node": [0.5, 0.5]})
+    _, found, verdict = _verdict(runs)
+    assert verdict == expected
+    assert "best other FNO-NODE" in found
+
+
+def test_where_less_is_better_the_lowest_leads(tmp_path):
+    claim = Claim("", "ablation-operator", "mnist", "afno-node", higher_is_better=False)
+    scores = {"afno-node": [0.1, 0.1], "fno-node": [0.2, 0.2], "bfno-node": [0.9, 0.9]}
+    assert _verdict(_runs(tmp_path, scores), claim)[2] == "borne out (p < 0.001)"
+
+
+@pytest.mark.parametrize("less_is_better", [True, False])
+@pytest.mark.parametrize("lost", ["fno-node", "bfno-node"])
+def test_a_rival_that_diverged_is_behind(tmp_path, less_is_better, lost):
+    higher = not less_is_better
+    claim = Claim("", "ablation-operator", "mnist", "afno-node", higher_is_better=higher)
+    scores = {"afno-node": [0.5, 0.5], "fno-node": [0.6, 0.6], "bfno-node": [0.6, 0.6]}
+    if higher:
+        scores = {method: [1 - value for value in values] for method, values in scores.items()}
+    found, verdict = _verdict(_runs(tmp_path, {**scores, lost: [math.nan, 0.5]}), claim)[1:]
+    assert "nan" not in found and verdict == "borne out (p < 0.001)"
+
+
+def test_one_method_against_one_is_no_contest_for_the_best(tmp_path):
+    claim = Claim("", "ablation-operator", "mnist", "afno-node", ("fno-node",))
+    runs = _runs(tmp_path, {"afno-node": [0.9], "fno-node": [0.8]})
+    assert _verdict(runs, claim)[1] == "AFNO-NODE 0.9000, FNO-NODE 0.8000"
+
+
+def test_evaluations_of_other_gradients_are_not_judged(tmp_path):
+    claim = Claim("", "ablation-operator", "mnist", "afno-node", gradient="adjoint")
+    runs = _runs(tmp_path, {"afno-node": [0.9], "fno-node": [0.8], "bfno-node": [0.7]})
+    assert _verdict(runs, claim)[2] == "not comparable: the paper's gradients are adjoint"
+    for run in runs:
+        run.config.setdefault("solver", {})["gradient"] = "adjoint"
+    assert _verdict(runs, claim)[2].startswith("leads")
+
+
+def test_a_seed_that_is_there_twice_counts_once(tmp_path):
+    scores = {"afno-node": [0.9, 0.8], "fno-node": [0.7, 0.7], "bfno-node": [0.1, 0.1]}
+    runs = _runs(tmp_path, scores)
+    again = [dataclasses.replace(run, name=f"z-{run.name}") for run in runs if run.seed == 1]
+    assert _verdict([*again, *runs]) == _verdict(runs)
+
+
+def test_a_claim_is_left_out_until_every_method_has_run(tmp_path):
+    assert _verdict(_runs(tmp_path, {"afno-node": [0.9], "fno-node": [0.8]})) is None
+
+
+def test_runs_of_other_scales_or_with_changed_settings_do_not_count(tmp_path):
+    scores = {"afno-node": [0.9], "fno-node": [0.8], "bfno-node": [0.7]}
+    runs = _runs(tmp_path / "plain", scores)
+    assert _verdict(runs) is not None
+    assert _verdict(runs, scale="paper") is None
+    assert _verdict(_runs(tmp_path / "changed", scores, changes=["train.lr=1"])) is None
+
+
+def test_every_epoch_means_every_epoch(tmp_path):
+    claim = Claim("", "ablation-operator", "mnist", "afno-node", every_epoch=True)
+    scores = {"afno-node": [0.9, 0.9], "fno-node": [0.8, 0.8], "bfno-node": [0.1, 0.1]}
+    runs = _runs(tmp_path, scores)
+    _, found, verdict = _verdict(runs, claim)
+    assert found.endswith("ahead in 3 of 3 epochs") and verdict == "borne out (p < 0.001)"
+    for run in runs:
+        if run.method == "fno-node":
+            run.epochs[0]["test_accuracy"] = 0.99
+    _, found, verdict = _verdict(runs, claim)
+    assert found.endswith("ahead in 2 of 3 epochs") and "not in every epoch" in verdict
+
+
+@pytest.mark.parametrize("claim", PAPER_CLAIMS, ids=lambda claim: claim.text)
+def test_claims_speak_of_methods_and_data_of_their_tables(claim):
+    table = paper_table(claim.table)
+    assert claim.data in table.titles
+    methods = {(row.experiment(claim.data) or "").partition("/")[2] for row in table.rows}
+    assert {claim.method, *claim.among} <= methods

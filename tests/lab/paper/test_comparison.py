@@ -1,0 +1,272 @@
+import csv
+import math
+
+import pytest
+
+from bfno.lab.errors import ConfigError
+from bfno.lab.paper.comparison import paper_comparison
+from bfno.lab.views.layout import FORMATS, Estimate, Table, as_csv, as_text
+from bfno.lab.views.record import RunResult
+
+NAMES = ("1", "2", "3", "4", "ablation-operator", "ablation-branches")
+
+
+def _run(experiment: str, seed: int = 7, score: float = 0.9, **values) -> RunResult:
+    data, _, method = experiment.partition("/")
+    values = {
+        "scale": "cpu",
+        "parameters": 1000,
+        "chosen_by": "validation_accuracy",
+        "result": {"test_accuracy": score, "test_auroc": score},
+        "commit": "a7adaec3f0c54f51",
+        **values,
+    }
+    return RunResult(f"{data}-{method}-s{seed}", experiment, data, method, seed=seed, **values)
+
+
+def _cell(table: Table, label: str, key: str):
+    keys = [column.key for column in table.columns]
+    (row,) = [row for row in table.rows if row[0] == label]
+    return row[keys.index(key)]
+
+
+def test_runs_stand_beside_the_numbers_of_the_paper():
+    runs = [_run("mnist/node", seed, score) for seed, score in ((7, 0.90), (8, 0.92), (9, 0.94))]
+    table = paper_comparison("1", runs, "cpu")
+    assert [column.key for column in table.columns] == [
+        "method",
+        "mnist_parameters_here_cpu",
+        "mnist_parameters_published",
+        "mnist_test_accuracy_here_cpu",
+        "mnist_seeds",
+        "mnist_hardware",
+        "mnist_commits",
+        "mnist_test_accuracy_published",
+    ]
+    assert _cell(table, "NODE", "mnist_parameters_here_cpu") == 1000
+    assert _cell(table, "NODE", "mnist_seeds") == (7, 8, 9)
+    assert _cell(table, "NODE", "mnist_hardware") == "not recorded"
+    assert _cell(table, "NODE", "mnist_commits") == "a7adaec3"
+    assert _cell(table, "NODE", "mnist_parameters_published") == 85_316
+    assert str(_cell(table, "NODE", "mnist_test_accuracy_here_cpu")) == "0.9200 ± 0.0200"
+    assert str(_cell(table, "NODE", "mnist_test_accuracy_published")) == "0.9531 ± 0.0042"
+    assert _cell(table, "ANODE", "mnist_test_accuracy_here_cpu") is None
+    assert [row[0] for row in table.rows][-1] == "BFNO-NODE"
+
+
+@pytest.mark.parametrize("scale", ["smoke", "cpu", "paper"])
+@pytest.mark.parametrize("name", NAMES)
+def test_what_was_measured_here_never_stands_under_a_heading_of_the_paper(name, scale):
+    empty = paper_comparison(name, [], scale)
+    (data,) = {column.key.partition("_")[0] for column in empty.columns[1:2]}
+    methods = {"2": "gru-d", "3": "gru-d", "4": "glow"}
+    experiment = f"{data}/{methods.get(name, 'bfno-node')}"
+    result = dict.fromkeys(
+        ("test_accuracy", "test_auroc", "test_bits_per_dim", "test_bits_per_dim_center"), 0.123
+    )
+    run = _run(experiment, scale=scale, parameters=123, result=result)
+    table = paper_comparison(name, [run], scale)
+    found = 0
+    for row in table.rows:
+        for column, cell in zip(table.columns, row, strict=True):
+            is_ours = cell == 123 or (isinstance(cell, Estimate) and cell.mean == 0.123)
+            found += is_ours
+            if is_ours:
+                assert f"here ({scale} scale)" in column.title
+                assert column.key.endswith(f"_here_{scale}")
+            assert ("in the paper" in column.title) == column.key.endswith("_published")
+    assert found == 2 + (name == "4")
+
+
+def test_runs_of_another_scale_or_with_changed_settings_do_not_count():
+    runs = [
+        _run("mnist/node", scale="smoke"),
+        _run("mnist/anode", changes=["train.lr=0.5"]),
+        _run("mnist/no-method-of-the-table"),
+    ]
+    table = paper_comparison("1", runs, "cpu", data=["mnist"])
+    assert all(row[1] is None and row[3] is None for row in table.rows)
+    assert "No run is finished." in table.notes
+
+
+def test_of_two_runs_of_one_seed_one_counts_whatever_their_order():
+    twins = [_run("mnist/node", score=score) for score in (0.8, 0.9)]
+    other = RunResult(**{**vars(twins[1]), "name": "zzz"})
+    for runs in ([twins[0], other], [other, twins[0]]):
+        table = paper_comparison("1", runs, "cpu")
+        assert _cell(table, "NODE", "mnist_test_accuracy_here_cpu") == Estimate(0.8, None, 4)
+
+
+def test_fewer_seeds_than_asked_for_are_said_in_the_cell():
+    runs = [_run("mnist/node", 7), _run("mnist/node", 8), _run("mnist/anode", 8)]
+    table = paper_comparison("1", runs, "cpu", seeds=[7, 8, 9])
+    assert "(2 of 3 seeds)" in str(_cell(table, "NODE", "mnist_test_accuracy_here_cpu"))
+    assert "(1 of 3 seeds)" in str(_cell(table, "ANODE", "mnist_test_accuracy_here_cpu"))
+    # Without a wish, the seeds that there are count.
+    table = paper_comparison("1", runs, "cpu")
+    assert "seeds" not in str(_cell(table, "NODE", "mnist_test_accuracy_here_cpu"))
+    assert _cell(table, "ANODE", "mnist_seeds") == (8,)
+
+
+def test_the_best_of_each_column_is_marked_unless_it_stands_alone():
+    runs = [_run("mnist/node", score=0.8), _run("mnist/bfno-node", score=0.9)]
+    table = paper_comparison("1", runs, "cpu")
+    keys = [column.key for column in table.columns]
+    best = {(table.rows[row][0], keys[column]) for row, column in table.best}
+    assert best == {
+        ("BFNO-NODE", "mnist_test_accuracy_here_cpu"),
+        ("AdamNODE", "mnist_test_accuracy_published"),
+    }
+    alone = paper_comparison("1", runs[:1], "cpu")
+    assert {column for _, column in alone.best} == {keys.index("mnist_test_accuracy_published")}
+
+
+def test_of_bits_the_fewest_are_best_and_both_conventions_are_shown():
+    runs = [
+        _run(
+            f"mnist-density/{method}",
+            result={"test_bits_per_dim": b, "test_bits_per_dim_center": c},
+        )
+        for method, b, c in (("glow", 2.0, 1.5), ("ffjord", 1.9, 1.6), ("realnvp", math.nan, 1.7))
+    ]
+    table = paper_comparison("4", runs, "cpu")
+    text = as_text(table)
+    assert "bits/dim (uniform)" in text and "bits/dim (center)" in text
+    assert "parameters\nin the paper" not in [column.title for column in table.columns]
+    keys = [column.key for column in table.columns]
+    best = {(table.rows[row][0], keys[column]) for row, column in table.best}
+    assert ("FFJORD", "mnist-density_test_bits_per_dim_here_cpu") in best
+    assert ("Glow", "mnist-density_test_bits_per_dim_center_here_cpu") in best
+    assert ("FFJORD-BFNO-RNODE", "mnist-density_test_bits_per_dim_published") in best
+
+
+def test_notes_tell_scale_seeds_hardware_commit_and_choice_of_the_epoch():
+    hardware = {"processor": "A Processor", "cores": 2, "gpus": ["A Card"]}
+    runs = [
+        _run("mnist/node", 7, hardware=hardware, threads=1),
+        _run("mnist/node", 8, hardware=hardware, threads=1, commit="b" * 40),
+        _run("mnist/anode", 7, commit=None, chosen_by="last epoch"),
+    ]
+    text = " ".join(paper_comparison("1", runs, "cpu").notes)
+    assert "Here: cpu scale" in text and "Seeds 7, 8" in text
+    assert "A Processor with 2 cores, A Card, one thread a run (2 runs)" in text
+    assert "not recorded (1 run)" in text
+    assert "Commit: a7adaec3 (1 run), bbbbbbbb (1 run), not recorded (1 run)" in text
+    assert "the epoch that was best by validation accuracy (2 runs)" in text
+    assert "the last epoch, without validation data (1 run)" in text
+
+
+def test_notes_tell_what_the_paper_quotes_and_what_an_auroc_is_worth():
+    table = paper_comparison("3", [_run("physionet/latent-ode")], "cpu")
+    text = " ".join(table.notes)
+    assert "Rubanova et al., 2019" in text and "Jhin et al., 2021" in text
+    assert "sees only its initial state" in text and "Protocol sound" in text
+    quoted = {row[0]: str(row[-1]).endswith("*") for row in table.rows}
+    assert quoted["ODE-RNN"] and not quoted["Latent-BFNO-NODE (ODE enc.)"]
+
+
+def test_a_slice_of_human_activity_is_not_hidden():
+    run = _run("activity/gru-d", confusion=[[800, 50], [50, 100]], samples={"test": 20})
+    text = " ".join(paper_comparison("2", [run], "cpu").notes)
+    assert "HumanActivity: 20 test windows of 50 rows, 1,000 test rows." in text
+    assert "This is a slice of HumanActivity, not the official file of 164,860 readings" in text
+    whole = _run("activity/gru-d", confusion=[[9]], samples={"train": 4_000, "test": 900})
+    assert "slice" not in " ".join(paper_comparison("2", [whole], "cpu").notes)
+
+
+def test_notes_tell_what_was_trained_on_and_who_was_trained_otherwise():
+    common = {"data": {"size": 14, "train_limit": 12_000, "test_limit": None}}
+    runs = [
+        _run(f"mnist/{method}", config={**common, "train": {"epochs": epochs, "lr": 0.02}})
+        for method, epochs in (("node", 3), ("anode", 3), ("sonode", 6))
+    ]
+    assert (
+        "Training on mnist: images of 14 × 14 pixels, 12,000 of the samples for training, "
+        "3 epochs (sonode: 6), learning rate 0.02."
+    ) in paper_comparison("1", runs, "cpu").notes
+
+
+def test_a_run_whose_settings_most_others_do_not_share_is_left_out_and_named():
+    runs = [_run("mnist/node", seed, 0.9, config={"train": {"lr": 0.02}}) for seed in (7, 9)]
+    odd = _run("mnist/node", 8, 0.1, config={"train": {"lr": 0.5}})
+    table = paper_comparison("1", [odd, *runs], "cpu")
+    found = str(_cell(table, "NODE", "mnist_test_accuracy_here_cpu"))
+    assert found == "0.9000 ± 0.0000 (2 of 3 seeds)"
+    assert any(note.startswith("mnist-node-s8: left out") for note in table.notes)
+
+
+def test_a_seed_without_the_metric_is_missing_in_the_count():
+    runs = [_run("mnist/node", 7), _run("mnist/node", 8, result={"test_loss": 1.0})]
+    found = _cell(paper_comparison("1", runs, "cpu"), "NODE", "mnist_test_accuracy_here_cpu")
+    assert str(found) == "0.9000 (1 of 2 seeds)"
+
+
+def test_sources_that_had_changed_since_their_commit_are_told():
+    run = _run("mnist/node", commit="a7adaec3f0c54f51+changes")
+    notes = " ".join(paper_comparison("1", [run], "cpu").notes)
+    assert "Commit: a7adaec3+changes." in notes
+
+
+def test_a_method_whose_predictions_depend_on_each_other_is_marked():
+    run = _run("activity/ace-latent-ode", config={"model": {"generator": "ace"}})
+    table = paper_comparison("2", [run, _run("activity/gru-d")], "cpu")
+    labels = [row[0] for row in table.rows]
+    assert "ACE-Latent-ODE †" in labels and "GRU-D" in labels
+    assert any("transductive" in note for note in table.notes)
+
+
+def test_a_failed_run_is_told_in_its_cell_and_below():
+    why = {("mnist/node", 7): "step 5: the loss is not a finite number"}
+    table = paper_comparison("1", [], "cpu", [7], ["mnist"], failures=why)
+    assert _cell(table, "NODE", "mnist_test_accuracy_here_cpu") == "failed"
+    assert _cell(table, "ANODE", "mnist_test_accuracy_here_cpu") is None
+    assert "mnist/node with seed 7 failed: step 5: the loss is not a finite number" in table.notes
+
+
+def test_data_beyond_the_paper_have_empty_columns_of_it():
+    table = paper_comparison("1", [_run("digits/node")], "cpu")
+    assert _cell(table, "NODE", "digits_test_accuracy_published") is None
+    assert "The paper has no results on digits." in table.notes
+
+
+def test_the_branches_share_the_run_of_table_1():
+    runs = [_run("mnist/bfno-node"), _run("mnist/bfno-node-branches3")]
+    table = paper_comparison("ablation-branches", runs, "cpu")
+    has_score = {row[0]: row[3] is not None for row in table.rows}
+    assert has_score == {
+        "L = 1": False,
+        "L = 2": True,
+        "L = 3": True,
+        "L = 4": False,
+        "L = 5": False,
+    }
+    assert _cell(table, "L = 2", "mnist_parameters_published") == 85_591
+
+
+def test_only_the_named_methods_and_data_are_shown():
+    runs = [_run("mnist/node"), _run("cifar10/node"), _run("mnist/anode")]
+    table = paper_comparison("1", runs, "cpu", data=["cifar10"], methods=["node"])
+    assert [row[0] for row in table.rows] == ["NODE"]
+    assert {column.group for column in table.columns} == {"", "CIFAR-10"}
+    with pytest.raises(ConfigError, match="nearest: node"):
+        paper_comparison("1", runs, "cpu", methods=["noode"])
+
+
+@pytest.mark.parametrize("layout", FORMATS)
+def test_every_format_tells_the_same_numbers(layout):
+    runs = [_run("mnist/node", seed, score) for seed, score in ((7, 0.9125), (8, 0.9375))]
+    text = FORMATS[layout](paper_comparison("1", runs, "cpu"))
+    plus_minus = " $\\pm$ " if layout == "latex" else " ± "
+    if layout == "csv":
+        (row,) = [row for row in csv.DictReader(text.splitlines()) if row["method"] == "NODE"]
+        assert float(row["mnist_test_accuracy_here_cpu"]) == 0.925
+        assert float(row["mnist_test_accuracy_here_cpu_std"]) == pytest.approx(0.0176776695)
+        assert row["mnist_seeds"] == "7 8"
+    else:
+        assert f"0.9250{plus_minus}0.0177" in text and f"0.9531{plus_minus}0.0042" in text
+
+
+def test_the_table_is_the_same_for_runs_in_any_order():
+    runs = [_run("mnist/node", seed, seed / 10) for seed in (7, 8, 9)]
+    tables = [as_csv(paper_comparison("1", order, "cpu")) for order in (runs, runs[::-1])]
+    assert tables[0] == tables[1]

@@ -1,0 +1,119 @@
+"""The page of results says what the records say, and only that."""
+
+import re
+
+import pytest
+
+from bfno.lab.errors import ConfigError
+from bfno.lab.paper.overview import overview
+from bfno.lab.paper.page import write_page
+from bfno.lab.paper.sections import sections_of
+from bfno.lab.views.record import read_run
+from tests.lab.views.runs import record, result, write_files
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    tmp_path = tmp_path_factory.mktemp("page")
+    for method, accuracy in (("node", 0.92), ("bfno-node", 0.95), ("fno-node", 0.9)):
+        for seed in (7, 8):
+            content = {**record("mnist", method, seed), "result": result(accuracy + seed / 1000)}
+            write_files(tmp_path / "results" / "cpu" / f"{method}-{seed}", content)
+    return tmp_path / "results"
+
+
+@pytest.fixture(scope="module")
+def written(folder):
+    """The files, the page first; drawing takes seconds."""
+    return write_page(folder, folder.parent / "RESULTS.md")
+
+
+def test_each_table_with_runs_gets_its_section_command_and_figures(folder, written):
+    text = written[0].read_text()
+    headings = re.findall("^## (.*)$", text, re.MULTILINE)
+    assert headings[1:] == [
+        "Table 1: Image classification, MNIST (cpu scale)",
+        "`ablation-operator`: Which operator, MNIST (cpu scale)",
+    ]
+    assert "bfno table 1 --data mnist --scale cpu --seeds 2\n" in text
+    assert "| NODE | 20,123 | 85,316 | 0.9275 ± 0.0007 | 0.9531 ± 0.0042 |" in text
+    shown = re.findall('<img src="([^"]*)"', text)
+    assert {folder.parent / name for name in shown} == set(written[1:])
+    assert all(file.read_bytes().startswith(b"\x89PNG") for file in written[1:])
+
+
+def test_links_of_the_overview_lead_to_the_sections(written):
+    text = written[0].read_text()
+    anchors = re.findall(r"\]\(#([^)]*)\)", text)
+    # GitHub's rule: lower case, no punctuation but hyphens, spaces become hyphens.
+    headings = {
+        re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")
+        for heading in re.findall("^## (.*)$", text, re.MULTILINE)
+    }
+    assert len(anchors) == 2 and set(anchors) <= headings
+
+
+def test_claims_are_judged_on_the_page(written):
+    assert "| BFNO-NODE is more accurate than NODE on MNIST |" in written[0].read_text()
+
+
+def test_the_same_runs_give_the_same_page_which_may_be_replaced(folder, written):
+    first = {file: file.read_bytes() for file in written}
+    assert {file: file.read_bytes() for file in write_page(folder, written[0])} == first
+
+
+def test_a_page_of_somebody_elses_is_not_replaced(folder, tmp_path):
+    page = tmp_path / "NOTES.md"
+    page.write_text("# My notes\n")
+    with pytest.raises(ConfigError, match="not from this command"):
+        write_page(folder, page)
+    assert page.read_text() == "# My notes\n"
+
+
+def test_a_folder_without_runs_of_a_table_is_refused(tmp_path):
+    write_files(tmp_path / "results" / "own", record("digits", "mine", 7))
+    with pytest.raises(ConfigError, match="holds no run of the paper's tables"):
+        write_page(tmp_path / "results", tmp_path / "RESULTS.md")
+
+
+def test_runs_with_changed_settings_stay_out(folder, tmp_path):
+    content = {**record("mnist", "node", 9), "result": result(0.5), "changes": ["train.lr=1"]}
+    changed = write_files(tmp_path / "changed", content)
+    places = [changed, *sorted(folder.glob("cpu/*node-*"))]
+    sections = list(sections_of([(place, read_run(place)) for place in places]))
+    assert all(run.seed != 9 for section in sections for _, run in section.runs)
+    assert "BFNO-NODE 0.9575 ± 0.0007, first of 2" in overview(sections)
+
+
+BEGIN = "<!-- overview of results: made by `bfno results` -->\n"
+END = "<!-- end of the overview -->\n"
+
+
+def test_the_overview_in_a_document_is_replaced_and_nothing_else(folder, tmp_path):
+    document = tmp_path / "docs" / "README.md"
+    document.parent.mkdir()
+    document.write_text(f"# Mine ü\n\n{BEGIN}| old |\n{END}\nend\n")
+    page = tmp_path / "RESULTS.md"
+    assert write_page(folder, page, document)[-1] == document
+    places = [(place, read_run(place)) for place in sorted(folder.glob("cpu/*"))]
+    table = overview(list(sections_of(places)), "../RESULTS.md")
+    assert "(../RESULTS.md#table-1-image-classification-mnist-cpu-scale)" in table
+    assert document.read_text() == f"# Mine ü\n\n{BEGIN}{table}{END}\nend\n"
+
+
+@pytest.mark.parametrize(
+    "text", ["no place\n", BEGIN, END, f"{END}{BEGIN}", f"{BEGIN}{BEGIN}{END}", f"{BEGIN}{END}" * 2]
+)
+def test_a_document_without_one_place_for_the_overview_is_refused_before_drawing(
+    text, folder, tmp_path
+):
+    document = tmp_path / "README.md"
+    document.write_text(text)
+    with pytest.raises(ConfigError, match="marks no place for the overview"):
+        write_page(folder, tmp_path / "RESULTS.md", document)
+    assert document.read_text() == text and not (tmp_path / "RESULTS.md").exists()
+
+
+def test_a_document_that_is_not_there_is_named(folder, tmp_path):
+    with pytest.raises(ConfigError, match=r"nowhere\.md: cannot be read as text"):
+        write_page(folder, tmp_path / "RESULTS.md", tmp_path / "nowhere.md")

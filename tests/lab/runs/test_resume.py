@@ -1,0 +1,169 @@
+"""A run that was stopped goes on as if it had not been."""
+
+import json
+import shutil
+import signal
+
+import pytest
+
+from bfno.lab.errors import ConfigError
+from bfno.lab.runs import loop
+from bfno.lab.runs.checkpoint import Checkpoint
+from bfno.lab.runs.loop import Progress, Watcher
+from bfno.lab.runs.run import RunFolder
+from bfno.lab.runs.session import resume, start
+from bfno.lab.runs.signals import Stopped
+from tests.lab.runs.runs import StopAfter, metrics, result, tiny, weights
+
+# 48 training images in batches of 8: ten epochs of six steps.
+SIXTY_STEPS = {"train": {"epochs": 10}}
+
+
+@pytest.fixture(scope="module")
+def uninterrupted(tmp_path_factory):
+    run = tmp_path_factory.mktemp("run") / "whole"
+    record = start(tiny(SIXTY_STEPS), run)
+    assert record["steps"] == 60
+    return run
+
+
+@pytest.mark.parametrize("stop", range(1, 61))
+def test_a_run_stopped_after_any_step_ends_with_the_same_bytes(tmp_path, uninterrupted, stop):
+    with pytest.raises(Stopped):
+        start(tiny(SIXTY_STEPS), tmp_path / "run", [StopAfter(stop)])
+    resume(tmp_path / "run")
+    assert weights(tmp_path / "run") == weights(uninterrupted)
+    assert metrics(tmp_path / "run") == metrics(uninterrupted)
+    assert result(tmp_path / "run") == result(uninterrupted)
+
+
+def test_a_run_stopped_many_times_ends_with_the_same_bytes(tmp_path, uninterrupted):
+    stops = iter([3, 6, 7, 30, 59, 60])
+    with pytest.raises(Stopped):
+        start(tiny(SIXTY_STEPS), tmp_path / "run", [StopAfter(next(stops))])
+    for stop in stops:
+        with pytest.raises(Stopped):
+            resume(tmp_path / "run", watchers=[StopAfter(stop)])
+    resume(tmp_path / "run")
+    assert weights(tmp_path / "run") == weights(uninterrupted)
+    assert metrics(tmp_path / "run") == metrics(uninterrupted)
+
+
+@pytest.mark.parametrize("forgotten", ["optimizer", "position", "order", "sums"])
+def test_the_comparison_notices_what_a_checkpoint_forgets(
+    tmp_path, monkeypatch, uninterrupted, forgotten
+):
+    with pytest.raises(Stopped):
+        start(tiny(SIXTY_STEPS), tmp_path / "run", [StopAfter(10)])
+    restore = loop.Trainer.restore
+
+    def forgetful(self, checkpoint):
+        restore(self, checkpoint)
+        if forgotten == "optimizer":
+            self.optimizer.optimizer.state.clear()
+        elif forgotten == "position":
+            self.progress.batch = 0
+        elif forgotten == "order":
+            monkeypatch.setattr(loop, "derive_seed", lambda *_: 0)
+        else:
+            self.progress.sums = dict.fromkeys(self.progress.sums, 0.0) | {"samples": 1e-9}
+
+    monkeypatch.setattr(loop.Trainer, "restore", forgetful)
+    resume(tmp_path / "run")
+    same = weights(tmp_path / "run") == weights(uninterrupted)
+    assert not (same and metrics(tmp_path / "run") == metrics(uninterrupted))
+
+
+class _DuringEvaluation(Watcher):
+    """Sends a signal at the end of an epoch, which the evaluation then hears."""
+
+    def on_step(self, progress, steps):
+        if progress.step == 12:
+            signal.raise_signal(signal.SIGINT)
+
+
+def test_a_signal_in_an_evaluation_repeats_only_the_evaluation(tmp_path, monkeypatch):
+    whole, run = tmp_path / "whole", tmp_path / "run"
+    start(tiny(), whole)
+    obey = loop.Trainer._obey
+    calls = []
+
+    def late(self):
+        # Deaf until the evaluation has begun: after the twelfth step come two checks of training.
+        calls.append(self.progress.step)
+        if calls.count(12) > 1:
+            obey(self)
+
+    monkeypatch.setattr(loop.Trainer, "_obey", late)
+    with pytest.raises(Stopped) as stopped:
+        start(tiny(), run, [_DuringEvaluation()])
+    assert stopped.value.exit_code == 130
+    monkeypatch.undo()
+    resume(run)
+    assert weights(run) == weights(whole)
+    assert metrics(run) == metrics(whole)
+    assert result(run) == result(whole)
+
+
+def test_a_damaged_checkpoint_is_passed_over_and_named(tmp_path, uninterrupted, caplog):
+    run = tmp_path / "run"
+    with pytest.raises(Stopped):
+        start(tiny(SIXTY_STEPS), run, [StopAfter(20)])
+    damaged = run / "checkpoints" / "step-00000020" / "model.safetensors"
+    content = bytearray(damaged.read_bytes())
+    content[-1] ^= 1
+    damaged.write_bytes(content)
+    resume(run)
+    assert "step-00000020" in caplog.text and "SHA-256" in caplog.text
+    assert weights(run) == weights(uninterrupted)
+    assert metrics(run) == metrics(uninterrupted)
+
+
+def test_a_run_without_any_checkpoint_starts_anew(tmp_path, uninterrupted):
+    run = tmp_path / "run"
+    with pytest.raises(Stopped):
+        start(tiny(SIXTY_STEPS), run, [StopAfter(9)])
+    shutil.rmtree(run / "checkpoints")
+    resume(run)
+    assert metrics(run) == metrics(uninterrupted)
+
+
+def test_weights_that_came_without_an_optimizer_are_trained_on(tmp_path):
+    whole, run = tmp_path / "whole", tmp_path / "run"
+    start(tiny({"train": {"epochs": 1}}), whole)
+    trained = RunFolder(whole).checkpoints.newest()[0]
+    assert trained is not None
+    state = {**trained.state, "progress": vars(Progress())}
+    del state["optimizer"]
+    folder = RunFolder(run)
+    folder.create()
+    folder.write_config(tiny({"train": {"epochs": 2}, "threads": 1}))
+    folder.checkpoints.save(Checkpoint(0, trained.model, {}, state))
+    record = resume(run)
+    assert record["steps"] == 12
+    first = json.loads(metrics(run)[0])["train_loss"]
+    assert first < json.loads(metrics(whole)[0])["train_loss"]
+
+
+def test_more_epochs_continue_a_finished_run(tmp_path, uninterrupted):
+    start(tiny({"train": {"epochs": 4}}), tmp_path / "run")
+    resume(tmp_path / "run", {"train": {"epochs": 10}})
+    assert weights(tmp_path / "run") == weights(uninterrupted)
+    assert metrics(tmp_path / "run") == metrics(uninterrupted)
+
+
+@pytest.mark.parametrize(
+    ("section", "key", "value"),
+    [("model", "width", 4), ("data", "validation", 0.3), ("data", "size", 8), ("", "seed", 4)],
+)
+def test_changes_that_make_another_experiment_are_refused_by_name(tmp_path, section, key, value):
+    start(tiny({"train": {"epochs": 1}}), tmp_path / "run")
+    change = {section: {key: value}} if section else {key: value}
+    with pytest.raises(ConfigError, match=f"{key}: is {value}"):
+        resume(tmp_path / "run", change)
+    # The same by editing the file.
+    file = tmp_path / "run" / "config.yaml"
+    old = json.dumps(tiny().as_dict()[section][key] if section else tiny().as_dict()[key])
+    file.write_text(file.read_text().replace(f"{key}: {old}", f"{key}: {value}"))
+    with pytest.raises(ConfigError, match=f"{key}: is {value}"):
+        resume(tmp_path / "run")

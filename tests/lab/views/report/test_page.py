@@ -1,0 +1,316 @@
+import base64
+import hashlib
+import json
+import math
+import os
+import re
+from collections import Counter
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+
+from bfno.lab.errors import ConfigError, DataError
+from bfno.lab.views.figures.style import PALETTE
+from bfno.lab.views.report.page import write_report
+from bfno.lab.views.report.run import EXAMINED
+from tests.lab.views.exhibits import exhibit, write_exhibit
+from tests.lab.views.runs import epoch_lines, record, result, write_files, write_run
+
+TAGS = ["script", "img", "svg", "iframe", "body", "math", "object", "a", "style", "input"]
+SHAPES = [
+    "<{tag}>alert(1)</{tag}>",
+    "<{tag} src=x onerror=alert(1)>",
+    "\"><{tag} onload='alert(1)'>",
+    "'/><{tag}/onmouseover=alert(1)//",
+    '" onfocus="alert(1)" autofocus x="<{tag}',
+    "</title></style></textarea></svg><{tag} href=javascript:alert(1)>",
+    "--><!--<{tag} onclick=alert(1)>-->",
+    "]]><{tag} xlink:href='javascript:alert(1)'>",
+    "{{{{ '<{tag}>' | safe }}}}{{% raw %}}<{tag} onerror=x>",
+    "&lt;{tag}&gt;&#60;{tag} onerror=alert(1)&#62;$\\frac<{tag}>${tag}\u2028<{tag}\x00 onload=x>",
+]
+HOSTILE = [shape.format(tag=tag) for shape in SHAPES for tag in TAGS]
+
+
+class _Nodes(HTMLParser):
+    """Everything in a page that could run, load or lead somewhere."""
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.dangerous: list[str] = []
+        self.tags: Counter[str] = Counter()
+        self.text = ""
+        self.feed(page)
+        self.close()
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags[tag] += 1
+        for name, value in attrs:
+            leads = name in {"href", "src", "xlink:href", "action", "data", "srcdoc", "formaction"}
+            inside = (value or "").startswith(("#", "data:image/png;base64,"))
+            if name.startswith("on") or (leads and not inside):
+                self.dangerous.append(f"{tag} {name}={value}")
+
+    def handle_data(self, data: str) -> None:
+        self.text += data
+
+
+# What the template and matplotlib write; a name from a run can add nothing to it.
+OURS = {"html", "head", "meta", "title", "style", "body", "main", "header", "footer", "section"}
+OURS |= {"h1", "h2", "h3", "h4", "p", "div", "span", "i", "a", "code", "details", "summary"}
+OURS |= {"table", "thead", "tbody", "tr", "th", "td", "dl", "dt", "dd", "figure"}
+OURS |= {"svg", "defs", "g", "path", "text", "use", "clippath", "rect", "image", "line"}
+OURS |= {"noscript", "button", "select", "option", "label", "output", "ul", "li", "b"}
+OURS |= {"circle", "polyline", "figcaption"}
+LINES = epoch_lines({"test_accuracy": 0.9}, epochs=1)
+SCRIPTS = 2  # the data and the one that runs
+
+
+def _page(folders: list[Path], out: Path) -> str:
+    return write_report(folders, out).read_text(encoding="utf-8")
+
+
+def _assert_harmless(page: str) -> None:
+    nodes = _Nodes(page)
+    assert nodes.dangerous == []
+    assert set(nodes.tags) <= OURS | {"script", "input", "img"}
+    assert nodes.tags["script"] == SCRIPTS
+    assert nodes.tags["img"] == page.count('src="data:image/png;base64,')
+    sliders = page.count('<input type="range"')
+    boxes = nodes.tags["select"] + 1  # one for each choice, one for light and dark
+    assert nodes.tags["input"] == boxes + sliders
+    assert page.count("<style>") == 1
+
+
+def _hostile_record(text: str) -> dict:
+    words = ("experiment", "data", "method", "scale", "chosen_by", "commit")
+    return {
+        **record(),
+        **dict.fromkeys(words, text),
+        "result": {**result(), text: 1.0},
+        "config": {text: {text: text, "list": [text]}, "top": text, "a/b": f"/{text}"},
+        "versions": {text: text},
+        "classes": [text, text],
+    }
+
+
+def test_a_hundred_hostile_strings_in_every_field_stay_text(tmp_path):
+    assert len(set(HOSTILE)) == 100
+    folders = []
+    for number, text in enumerate(HOSTILE):
+        content = _hostile_record(text)
+        if number % 10:  # each matrix takes a while; all strings are drawn in the next test
+            del content["confusion"]
+        folders.append(write_files(tmp_path / str(number), content, lines=[]))
+    page = _page(folders, tmp_path / "report.html")
+    _assert_harmless(page)
+    assert "<script>alert(1)</script>" in _Nodes(page).text
+
+
+def test_a_hundred_hostile_names_stay_text_in_figures(tmp_path):
+    lines = epoch_lines(result())
+    folders = []
+    for number, text in enumerate(HOSTILE):
+        content = {**record(), "method": text}
+        del content["confusion"]
+        folders.append(write_files(tmp_path / str(number), content, lines))
+    for start in range(0, 100, 20):
+        names = {"classes": HOSTILE[start : start + 20], "seed": start}
+        counts = [[int(row == column) for column in range(20)] for row in range(20)]
+        content = {**record(), **names, "confusion": counts}
+        folders.append(write_files(tmp_path / f"classes-{start}", content, lines))
+    _assert_harmless(_page(folders, tmp_path / "report.html"))
+
+
+def test_hostile_classes_stay_text_wherever_an_exhibit_names_them(tmp_path):
+    folder = write_run(tmp_path, method=HOSTILE[0], classes=[HOSTILE[1], HOSTILE[2]])
+    write_exhibit(folder)
+    page = _page([folder], tmp_path / "report.html")
+    _assert_harmless(page)
+    assert f"{HOSTILE[1]} taken for {HOSTILE[2]}, 90\xa0% sure" in _Nodes(page).text
+
+
+def test_a_hostile_folder_name_stays_text(tmp_path):
+    folder = write_files(tmp_path / "<img src=x onerror=alert(1)>", record())
+    _assert_harmless(_page([folder], tmp_path / "report.html"))
+
+
+def test_the_page_forbids_the_network_and_all_scripts_but_its_own(tmp_path):
+    page = _page([write_run(tmp_path)], tmp_path / "report.html")
+    script = page[page.index("<script>") + len("<script>") : page.rindex("</script>")]
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    policy = (
+        "default-src 'none'; style-src 'unsafe-inline'; img-src data:; "
+        f"script-src 'sha256-{digest}'; base-uri 'none'; form-action 'none'"
+    )
+    assert f'<meta http-equiv="Content-Security-Policy" content="{policy}">' in page
+    assert page.startswith("<!DOCTYPE html>")
+    # The only addresses are the names of XML vocabularies.
+    assert set(re.findall(r"https?://[^\"'\s<]+", page)) == {
+        "http://www.w3.org/2000/svg",
+        "http://www.w3.org/1999/xlink",
+    }
+
+
+def test_the_same_runs_give_the_same_bytes_in_any_order_and_place(tmp_path):
+    here = [write_run(tmp_path / "here", method=method) for method in ("node", "bfno-node")]
+    there = [write_run(tmp_path / "there", method=method) for method in ("bfno-node", "node")]
+    pages = [_page(here, tmp_path / "1.html"), _page(there, tmp_path / "2.html")]
+    assert pages[0] == pages[1]
+    assert str(tmp_path) not in pages[0]
+
+
+def test_paths_of_this_machine_are_not_passed_on(tmp_path):
+    config = {"data": {"dir": "/home/alice/images", "other": "C:\\Users\\alice\\images"}}
+    experiment = "/home/alice/experiment.yaml"
+    folder = write_run(tmp_path, config=config, experiment=experiment)
+    page = _page([folder], tmp_path / "report.html")
+    assert "alice" not in page
+    assert "bfno train experiment.yaml --scale cpu --seed 7" in page
+
+
+def test_the_data_of_the_script_end_where_they_should(tmp_path):
+    page = _page([write_run(tmp_path, method="</script><!--\u2028&")], tmp_path / "report.html")
+    start = page.index('id="data">') + len('id="data">')
+    data = page[start : page.index("</script>", start)]
+    assert not set("<>&\u2028") & set(data)
+    (task,) = json.loads(data)
+    assert task["curves"][0]["points"]["test_accuracy"][-1] == [3, pytest.approx(0.97)]
+
+
+def test_each_run_is_told_in_full(tmp_path):
+    nodes = _Nodes(_page([write_run(tmp_path)], tmp_path / "report.html"))
+    for text in (
+        "bfno train digits/bfno-node --scale cpu --seed 7",
+        "2 of 3, by validation accuracy",
+        "dopri5",
+        "2.13.0",
+        "predicted class",
+        "0.889",  # precision of cats: 8 of 9
+        "a7adaec3f0c5",
+    ):
+        assert text in nodes.text
+
+
+def test_colours_are_dealt_for_each_task_anew(tmp_path):
+    methods = [f"m{number}" for number in range(len(PALETTE))]
+    folders = [
+        write_files(tmp_path / data / name, {**record(data, name), "confusion": []}, lines=LINES)
+        for data in ("one", "two")
+        for name in (methods if data == "two" else [f"x{name}" for name in methods])
+    ]
+    page = _page(folders, tmp_path / "report.html")
+    for section in page.split('<section id="task-')[1:]:
+        legend = section[section.index('class="legend"') : section.index('class="charts"')]
+        lines = re.findall(r'class="curve ink-(\d+)" stroke-dasharray="([^"]+)"', legend)
+        assert len({hue for hue, _ in lines}) == len(methods)
+        assert ("0", "none") in lines and len({dashes for _, dashes in lines}) > 1
+
+
+def test_variants_of_one_method_are_told_apart_in_their_headings(tmp_path):
+    folders = [
+        write_files(tmp_path / str(width), {**record(), "config": {"model": {"width": width}}})
+        for width in (32, 64)
+    ]
+    text = _Nodes(_page(folders, tmp_path / "report.html")).text
+    for width in (32, 64):
+        assert f"bfno-node (model.width={width}) on digits, seed 7" in text
+
+
+def test_errors_are_of_the_images_that_were_looked_at(tmp_path):
+    from bfno.lab.experiments.images.exhibit import _IMAGES
+
+    assert EXAMINED == _IMAGES
+    few, many = (
+        write_run(tmp_path),
+        write_run(tmp_path, method="node", confusion=[[900, 300], [1, 9]]),
+    )
+    for folder in (few, many):
+        write_exhibit(folder)
+    text = _Nodes(_page([few, many], tmp_path / "report.html")).text
+    assert "The errors that it is surest of, among 20 test images." in text
+    assert "The errors that it is surest of, among 1,000 test images." in text
+
+
+def test_the_top_says_what_the_scale_and_the_abbreviations_mean(tmp_path):
+    folders = [write_run(tmp_path), write_run(tmp_path, "letters")]
+    text = _Nodes(_page(folders, tmp_path / "report.html")).text
+    assert text.index("classify images") < text.index("Scale cpu: ") < text.index("press a heading")
+    for once in ("Scale cpu: ", "NFE, the number of function evaluations, "):
+        assert text.count(once) == 1
+
+
+def test_what_is_no_number_is_a_dash(tmp_path):
+    folder = write_run(tmp_path)
+    flow = exhibit()["flow"]
+    flow["images"][0]["probabilities"] = [[math.nan, math.nan]] * len(flow["times"])
+    write_exhibit(folder, flow=flow)
+    page = _page([folder], tmp_path / "report.html")
+    assert page.count('style="--share: 0"><span>') == 2 + 1  # and what is sure not to be it
+    assert page.count("<b>–</b>") == 2
+
+
+def test_the_slider_names_its_times_and_the_states_their_seed(tmp_path):
+    folder = write_run(tmp_path)
+    flow = {**exhibit()["flow"], "times": [0, 0.5, 1, 1.5, 2.5]}
+    write_exhibit(folder, flow=flow)
+    page = _page([folder], tmp_path / "report.html")
+    assert 'aria-label="Time from h(0) to h(2.5)"' in page
+    states = page[page.index('<div class="states') :]
+    assert 'bfno-node<span class="soft">seed 7</span></h4>' in states
+
+
+def test_runs_of_different_tasks_share_a_page(tmp_path):
+    series = {"test_auroc": 0.75, "train_loss": 0.4, "forward_nfe": 12.0}
+    density = {"test_bits_per_dim": 0.93, "train_loss": 0.9}
+    folders = [
+        write_run(tmp_path),
+        write_run(tmp_path, "physionet", "gru-d", result=series, confusion=None, classes=None),
+        write_run(tmp_path, "mnist-density", "ffjord", result=density, confusion=None),
+        write_run(tmp_path, "other", "unknown", result={"speed": 1.0}),
+    ]
+    text = _Nodes(_page(folders, tmp_path / "report.html")).text
+    assert "Results on digits, mnist-density, other and physionet" in text
+    assert "On physionet (scale cpu), gru-d reaches a test AUROC of 0.7500." in text
+    bits = "ffjord reaches a test bits/dim (uniform) of 0.930."
+    assert f"On mnist-density (scale cpu), {bits}" in text
+    assert "On other (scale cpu), no run recorded a metric that we know." in text
+
+
+def test_a_page_that_is_there_is_kept_unless_forced(tmp_path):
+    folder, out = write_run(tmp_path), tmp_path / "report.html"
+    out.write_text("mine")
+    with pytest.raises(ConfigError, match=r"is there already\. Fix: pass --force"):
+        write_report([folder], out)
+    assert out.read_text() == "mine"
+    assert write_report([folder], out, force=True) == out
+    assert out.read_text().startswith("<!DOCTYPE html>")
+
+
+def test_a_failed_write_leaves_the_old_page_and_no_part(tmp_path, monkeypatch):
+    folder, out = write_run(tmp_path / "runs"), tmp_path / "page" / "report.html"
+    out.parent.mkdir()
+    out.write_text("old")
+
+    def full(handle):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(DataError, match="the disk is full"):
+        write_report([folder], out, force=True)
+    assert [(file.name, file.read_text()) for file in out.parent.iterdir()] == [
+        ("report.html", "old")
+    ]
+
+
+def test_a_folder_is_no_file_to_write(tmp_path):
+    with pytest.raises(ConfigError, match=r"is a folder\. Fix: name a file"):
+        write_report([write_run(tmp_path)], tmp_path)
+
+
+@pytest.mark.parametrize("package", ["jinja2", "matplotlib"])
+def test_a_missing_package_is_named_with_the_command_that_brings_it(tmp_path, monkeypatch, package):
+    monkeypatch.setitem(__import__("sys").modules, package, None)
+    with pytest.raises(ConfigError, match=f"{package}: is not installed. Fix: pip install 'bfno"):
+        write_report([write_run(tmp_path)], tmp_path / "report.html")

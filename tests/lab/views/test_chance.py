@@ -1,0 +1,40 @@
+"""The probability that a lead is chance, against scipy's test and against simulation."""
+
+import math
+import random
+
+import pytest
+from scipy.stats import ttest_ind
+
+from bfno.lab.views.chance import LIMIT, chance_of_lead
+
+
+@pytest.mark.parametrize(
+    ("ours", "others"),
+    [([0.95, 0.96, 0.95], [0.92, 0.93, 0.92]), ([1.0, 5.0], [2.0, 2.1, 2.2, 1.9])],
+)
+def test_it_is_the_value_of_welchs_test(ours, others):
+    _, expected = ttest_ind(ours, others, equal_var=False)
+    assert chance_of_lead(ours, others) == pytest.approx(expected, rel=1e-12)
+    assert chance_of_lead(others, ours) == pytest.approx(expected, rel=1e-12)
+
+
+def test_equal_methods_seldom_seem_different_even_from_the_luckiest_of_eight():
+    chance, told = random.Random(0), 0
+    for _ in range(2000):
+        methods = [[chance.gauss(0, 1) for _ in range(3)] for _ in range(9)]
+        best = max(methods[1:], key=sum)
+        found = chance_of_lead(methods[0], best, rivals=8)
+        told += found is not None and found < LIMIT
+    assert told / 2000 < LIMIT
+
+
+def test_without_any_spread_a_difference_is_certain():
+    assert chance_of_lead([14.0, 14.0], [20.0, 20.0], rivals=8) == 0
+    assert chance_of_lead([14.0, 14.0], [14.0, 14.0]) == 1
+
+
+@pytest.mark.parametrize("few", [[], [0.9], [0.9, None], [0.9, math.nan], [0.9, math.inf]])
+def test_without_two_numbers_of_each_nothing_is_said(few):
+    assert chance_of_lead(few, [0.1, 0.2]) is None
+    assert chance_of_lead([0.1, 0.2], few) is None

@@ -1,0 +1,159 @@
+import json
+
+import pytest
+
+from bfno.lab.errors import ConfigError, DataError, UserError
+from bfno.lab.views.record import read_run, read_runs
+from tests.lab.views.runs import epoch_lines, record, result, write_files, write_run
+
+
+def test_a_finished_run_is_read_with_its_epochs(tmp_path):
+    run = read_run(write_run(tmp_path))
+    assert (run.name, run.method, run.seed) == ("digits-bfno-node-s7", "bfno-node", 7)
+    assert run.result["test_accuracy"] == 0.97
+    assert [epoch["epoch"] for epoch in run.epochs] == [1, 2, 3]
+    assert run.command == "bfno train digits/bfno-node --scale cpu --seed 7"
+
+
+def test_the_command_names_the_folder_of_images_but_not_where_it_lies(tmp_path):
+    config = {"data": {"name": "folder", "folder": "/somewhere/my photos"}}
+    run = read_run(write_run(tmp_path, config=config))
+    assert run.command.endswith("--folder 'my photos'")
+
+
+def test_the_command_names_the_files_of_series_but_not_where_they_lie(tmp_path):
+    config = {"data": {"path": "/home/ann/mine.csv", "test_path": "/home/ann/later.csv"}}
+    # Older records call it a change where the test series lie.
+    changes = ["train.lr=0.5", 'data.test_path="/home/ann/later.csv"']
+    run = read_run(write_run(tmp_path, config=config, changes=changes))
+    files = "--set data.path=mine.csv --set data.test_path=later.csv"
+    assert run.command.endswith(f"--seed 7 {files} --set train.lr=0.5")
+
+
+@pytest.mark.parametrize(
+    ("data", "more"),
+    [(None, ""), ("digits", ""), ({"folder": 3}, " --folder 3"), ({"path": None}, "")],
+)
+def test_the_command_does_without_settings_that_are_spoilt(tmp_path, data, more):
+    run = read_run(write_run(tmp_path, config={"data": data}))
+    assert run.command == f"bfno train digits/bfno-node --scale cpu --seed 7{more}"
+
+
+def test_the_command_repeats_what_was_changed(tmp_path):
+    run = read_run(write_run(tmp_path, changes=["train.lr=0.5", "solver.step=null"]))
+    assert run.command.endswith("--seed 7 --set train.lr=0.5 --set solver.step=null")
+
+
+@pytest.mark.parametrize("keep", [1, 20, -1])
+def test_a_last_line_cut_off_while_written_is_left_out(tmp_path, keep):
+    folder = write_run(tmp_path)
+    lines = epoch_lines(result())
+    (folder / "metrics.jsonl").write_text(f"{lines[0]}\n{lines[1]}\n{lines[2][:keep]}")
+    assert [epoch["epoch"] for epoch in read_run(folder).epochs] == [1, 2]
+
+
+def test_a_last_line_cut_inside_a_letter_is_left_out(tmp_path):
+    folder = write_run(tmp_path)
+    with (folder / "metrics.jsonl").open("ab") as file:
+        file.write('{"epoch": 4, "note": "µ'.encode()[:-1])
+    assert len(read_run(folder).epochs) == 3
+
+
+def test_a_broken_line_before_the_last_is_an_error_that_names_it(tmp_path):
+    lines = epoch_lines(result())
+    folder = write_files(tmp_path / "run", record(), [lines[0], lines[1][:9], lines[2]])
+    with pytest.raises(DataError, match="line 2 is not the metrics of an epoch"):
+        read_run(folder)
+
+
+def test_the_later_of_two_lines_about_an_epoch_counts(tmp_path):
+    lines = [*epoch_lines(result()), '{"epoch": 2, "train_loss": 9.0}']
+    run = read_run(write_files(tmp_path / "run", record(), lines))
+    assert [epoch["epoch"] for epoch in run.epochs] == [1, 2, 3]
+    assert run.epochs[1] == {"epoch": 2, "train_loss": 9.0}
+
+
+def test_a_run_without_the_optional_keys_is_read(tmp_path):
+    needed = ("format", "experiment", "data", "method", "scale", "seed", "result")
+    content = {key: value for key, value in record().items() if key in needed}
+    run = read_run(write_files(tmp_path / "run", content))
+    assert run.parameters is None
+    assert run.confusion == []
+
+
+def test_a_run_is_judged_by_the_metric_of_its_task(tmp_path):
+    series = read_run(write_run(tmp_path, "physionet", result={"test_loss": 0.3, "test_auroc": 1}))
+    density = read_run(write_run(tmp_path, "density", result={"test_bits_per_dim": 0.9}))
+    other = read_run(write_run(tmp_path, "other", result={"speed": 1.0}))
+    assert series.headline is not None
+    assert density.headline is not None
+    assert (series.headline.key, density.headline.key) == ("test_auroc", "test_bits_per_dim")
+    assert (series.headline.higher_is_better, density.headline.higher_is_better) == (True, False)
+    assert other.headline is None
+
+
+def test_control_characters_do_not_reach_the_terminal(tmp_path):
+    run = read_run(write_run(tmp_path, method="x", chosen_by="\x1b[2J\u202e\ud800ok"))
+    assert run.chosen_by == "\ufffd[2J\ufffd\ufffdok"
+
+
+def test_a_run_named_twice_is_read_once(tmp_path):
+    folder = write_run(tmp_path)
+    assert len(read_runs([folder, folder / ".." / folder.name])) == 1
+
+
+def test_a_record_of_an_unfinished_run_says_how_to_resume(tmp_path):
+    folder = write_run(tmp_path, status="interrupted")
+    with pytest.raises(
+        ConfigError, match=f"is interrupted, not finished. Fix: bfno resume {folder}"
+    ):
+        read_run(folder)
+
+
+def test_a_run_without_a_record_says_how_to_resume(tmp_path):
+    folder = write_run(tmp_path)
+    (folder / "record.json").unlink()
+    with pytest.raises(ConfigError, match=f"has no result yet. Fix: bfno resume {folder}"):
+        read_run(folder)
+
+
+def _missing_folder(folder):
+    (folder / "record.json").unlink()
+    (folder / "metrics.jsonl").unlink()
+    folder.rmdir()
+
+
+def _write(name, text):
+    return lambda folder: (folder / name).write_text(text)
+
+
+DAMAGES = {
+    "is not a folder": _missing_folder,
+    "cut off or not JSON": _write("record.json", json.dumps(record())[:200]),
+    "cut off or not JSON\\.": _write("record.json", "[" * 100_000),
+    "is not the record of a run": _write("record.json", "[1, 2]"),
+    "is not the record of a run\\.": _write("record.json", '{"name": "package"}'),
+    "has format 2, this version of bfno reads 1": _write("record.json", '{"format": 2}'),
+    "experiment is missing": _write("record.json", '{"format": 1}'),
+    "seed is not an integer": _write("record.json", json.dumps({**record(), "seed": "x"})),
+    "result is not an object": _write("record.json", json.dumps({**record(), "result": [1]})),
+    "confusion is not a square": _write(
+        "record.json", json.dumps({**record(), "confusion": [[1, 2]]})
+    ),
+    "metrics.jsonl: is missing": lambda folder: (folder / "metrics.jsonl").unlink(),
+}
+
+
+@pytest.mark.parametrize("message", DAMAGES)
+def test_damaged_runs_give_one_line_that_names_the_fix(tmp_path, message):
+    folder = write_run(tmp_path)
+    DAMAGES[message](folder)
+    with pytest.raises(UserError, match=message) as caught:
+        read_run(folder)
+    assert "\n" not in str(caught.value)
+    assert "Fix: " in str(caught.value)
+
+
+def test_no_run_at_all_is_an_error():
+    with pytest.raises(ConfigError, match="none is named"):
+        read_runs([])
