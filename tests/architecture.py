@@ -18,7 +18,7 @@ ALLOWED: dict[str, set[str]] = {
     "layers": set(),
     "ode": set(),
     "fields": {"layers"},
-    "dynamics": {"fields.interface"},
+    "dynamics": {"fields.interface", "layers.activation"},
     "models": {"layers", "fields", "dynamics", "ode"},
     "lab.errors": set(),
     "lab.files": {"lab.errors"},

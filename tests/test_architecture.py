@@ -122,7 +122,7 @@ def test_import_check_finds(tmp_path, file, source):
         ("layers/a.py", "from .spectral import x"),
         ("layers/a.py", "import torch, numpy"),
         ("fields/a.py", "from bfno.layers import BFNO"),
-        ("dynamics/a.py", "from bfno.fields.interface import Field"),
+        ("dynamics/a.py", "from bfno.fields.interface import VectorField"),
         ("lab/runs/a.py", "from bfno.lab.experiments.tasks import Task"),
         ("__init__.py", "from bfno.lab.cli import main"),
     ],

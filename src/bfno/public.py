@@ -12,9 +12,8 @@ from bfno.dynamics import (
     Nesterov,
     SecondOrder,
 )
-from bfno.fields import ConvField, MLPField, OperatorField
+from bfno.fields import ConvField, LatentOperatorField, MLPField, OperatorField
 from bfno.fields.flow import FlowConvField, FlowOperatorField
-from bfno.fields.series import LatentOperatorField
 from bfno.layers import AFNO, BFNO, FNO
 from bfno.models import (
     ODERNN,

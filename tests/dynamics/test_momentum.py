@@ -222,7 +222,7 @@ def test_a_double_precision_clock_keeps_the_precision_of_the_state():
 
 @pytest.mark.parametrize(
     "options",
-    [{"variant": "public"}, {"sign": 2}, {"activation": "relu"}, {"restoring": "yes"}],
+    [{"variant": "public"}, {"sign": 2}, {"activation": "gelu"}, {"restoring": "yes"}],
     ids=str,
 )
 def test_impossible_options_are_refused(options):

@@ -7,7 +7,7 @@ from torch.nn import functional as F
 
 from bfno.fields import MLPField
 from bfno.fields.flow import FlowConvField, FlowOperatorField
-from bfno.fields.pullback import prepared, pull_back, pull_back_by_autograd
+from bfno.fields.interface import prepared, pull_back, pull_back_by_autograd
 
 TIMES = {"shared": 0.3, "one a sample": [0.1, 0.5, 0.9]}
 

@@ -3,9 +3,9 @@
 import pytest
 import torch
 
+from bfno.fields import PointField
 from bfno.fields.flow import FlowOperatorField
-from bfno.fields.points import PointField
-from bfno.fields.pullback import pull_back_by_autograd
+from bfno.fields.interface import pull_back_by_autograd
 
 
 def _made(layer: str, **options) -> PointField:

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from bfno.fields.operator import OperatorField
-from bfno.fields.series import GRIDS, LatentOperatorField
+from bfno.fields.points import GRIDS, LatentOperatorField
 
 
 @pytest.mark.parametrize("grid", ["point", "batch"])

@@ -4,7 +4,7 @@ from typing import Any
 
 import torch
 
-from bfno.fields.series import Autonomous, LatentOperatorField
+from bfno.fields import Autonomous, LatentOperatorField
 from bfno.models.ace import ACEGenerator
 from bfno.models.encoders import ODERNNEncoder, RNNEncoder
 from bfno.models.generators import CoupledGenerator, Generator

@@ -9,7 +9,7 @@ from torch import nn
 from torch.distributions import Normal, kl_divergence
 from torchdiffeq import odeint
 
-from bfno.fields.series import LatentOperatorField
+from bfno.fields import LatentOperatorField
 from bfno.models.encoders import ODERNNEncoder, Posterior, RNNEncoder
 from bfno.models.generators import CoupledGenerator, Generator
 from bfno.models.latent import LatentODE

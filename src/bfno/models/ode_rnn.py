@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from bfno.dynamics import Dynamics, FirstOrder, GeneralizedHeavyBall, GeneralizedNesterov
-from bfno.fields.series import Autonomous
+from bfno.fields import Autonomous
 from bfno.layers.pointwise import is_transformed
 from bfno.models.recurrence import Cell, run_recurrence
 from bfno.models.schedule import Schedule, make_schedule

@@ -9,7 +9,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from bfno.fields.pullback import prepared, pull_back
+from bfno.fields.interface import prepared, pull_back
 from bfno.models.flows.interface import Encoding, Flow
 from bfno.ode import solve
 from bfno.ode.block import solver_settings

@@ -8,9 +8,9 @@ from typing import Any
 
 from torch import nn
 
+from bfno.fields import PointField
 from bfno.fields.flow import FlowConvField, FlowOperatorField
 from bfno.fields.mlp import MLPField
-from bfno.fields.points import PointField
 from bfno.lab.errors import ConfigError
 from bfno.models.flows import ContinuousFlow, Flow, MultiscaleFlow, PixelFlow
 from bfno.models.flows.glow import Glow

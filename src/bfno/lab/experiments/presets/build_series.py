@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import nn
 
-from bfno.fields.series import Autonomous, LatentOperatorField
+from bfno.fields import Autonomous, LatentOperatorField
 from bfno.lab.experiments.presets.series import SeriesData
 from bfno.models import SeriesModel
 from bfno.models.ace import ACEGenerator

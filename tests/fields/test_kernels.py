@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from bfno.layers.convolutions import Kernels
+from bfno.fields.flow import Kernels
 
 
 def make_case(widths=(2, 5, 4, 2), batch=3, grid=(4, 5)):
