@@ -20,7 +20,9 @@ LATENTS, DEVIATION = 8, 0.1
 def latent_bfno_node(features: int, classes: int) -> bfno.LatentODE:
     """A series' initial state from an ODE-RNN that goes back in time, then an operator's flow."""
     encoder = bfno.ODERNNEncoder(bfno.make_ode_rnn(features, 40, backward=True), LATENTS)
-    generator = bfno.Generator(bfno.LatentOperatorField(LATENTS, width=16), rtol=1e-3, atol=1e-4)
+    generator = bfno.LatentGenerator(
+        bfno.LatentOperatorField(LATENTS, width=16), rtol=1e-3, atol=1e-4
+    )
     return bfno.LatentODE(features, classes, encoder, generator, by_row=False, head=(64,))
 
 

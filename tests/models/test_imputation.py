@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from bfno.models.imputation import DecayImputation, decay_factor, row_gaps, time_since_observed
+from bfno.models.recurrent import DecayImputation, decay_factor, row_gaps, time_since_observed
 from tests.models.irregular import gaps_of, irregular_batch
 
 TOLERANCE = 1e-12

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from bfno.models.encoders import Posterior, SeriesEncoder
-from bfno.models.generators import Generator
+from bfno.models.generators import LatentGenerator
 from bfno.models.series import SeriesModel, SeriesOutput, dense, latent_noise, network
 
 __all__ = ["LatentODE"]
@@ -42,7 +42,7 @@ class LatentODE(SeriesModel):
         features: int,
         classes: int,
         encoder: SeriesEncoder,
-        generator: Generator,
+        generator: LatentGenerator,
         *,
         by_row: bool,
         samples: int = 3,

@@ -6,8 +6,8 @@ import torch
 from torch import Tensor, nn
 
 from bfno.models.gated import gated_update, run_gru
-from bfno.models.imputation import row_gaps
 from bfno.models.likelihood import kl_to_standard_normal
+from bfno.models.recurrent import row_gaps
 from bfno.models.series import ObservedRows, SeriesModel, SeriesOutput, dense, latent_noise, network
 
 __all__ = ["RecurrentVAE"]

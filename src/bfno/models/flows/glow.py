@@ -7,19 +7,19 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from bfno.models.flows.actnorm import ActNorm
 from bfno.models.flows.factoring import (
+    ActNorm,
     Bijection,
     Chain,
     FactoringFlow,
+    LatentSplit,
     Shape,
-    Split,
     Squeeze,
     halvings,
     image_shape,
+    load_normflows,
     refuse_below_one,
 )
-from bfno.models.flows.normflows_parts import load_normflows
 
 __all__ = ["ConditionalSplit", "Glow", "GlowStep"]
 
@@ -58,7 +58,7 @@ class GlowStep(Bijection):
         return self.norm.decode(y)
 
 
-class ConditionalSplit(Split):
+class ConditionalSplit(LatentSplit):
     """Keeps half of the channels, from which it predicts mean and scale of the others.
 
     What is left is standard normal where the prediction is right. It starts as a plain split.
@@ -120,7 +120,7 @@ class Glow(FactoringFlow):
         channels, height, breadth = shape = image_shape(event_shape)
         levels = min(levels, _most_levels(height, breadth))
         stages: list[Bijection] = []
-        splits: list[Split] = []
+        splits: list[LatentSplit] = []
         shapes: list[Shape] = []
         for level in range(levels):
             channels, height, breadth = 4 * channels, height // 2, breadth // 2

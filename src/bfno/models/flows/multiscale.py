@@ -10,8 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from bfno.models.flows.continuous import ContinuousFlow
+from bfno.models.flows.factoring import squeeze, unsqueeze
 from bfno.models.flows.interface import Encoding, Flow
-from bfno.models.flows.squeeze import squeeze, unsqueeze
 
 __all__ = ["MultiscaleFlow", "flow_shapes"]
 

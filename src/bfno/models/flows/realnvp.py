@@ -12,14 +12,14 @@ from bfno.models.flows.factoring import (
     Bijection,
     Chain,
     FactoringFlow,
+    LatentSplit,
     Shape,
-    Split,
     Squeeze,
     halvings,
     image_shape,
+    load_normflows,
     refuse_below_one,
 )
-from bfno.models.flows.normflows_parts import load_normflows
 
 __all__ = [
     "ChannelCoupling",
@@ -179,7 +179,7 @@ class ChannelCoupling(Bijection):
         return self.coupling.inverse(y)[0]
 
 
-class DiagonalSplit(Split):
+class DiagonalSplit(LatentSplit):
     """Keeps the two pixels on the diagonal of every squeezed block of 2×2 pixels."""
 
     def encode(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:

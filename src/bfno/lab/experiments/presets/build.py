@@ -20,8 +20,7 @@ from bfno.dynamics import (
     Nesterov,
     SecondOrder,
 )
-from bfno.fields.convolution import ConvField
-from bfno.fields.operator import OperatorField
+from bfno.fields import ConvField, OperatorField
 from bfno.lab.experiments.presets.images import (
     IMAGE_DATA,
     IMAGE_PRESETS,
