@@ -1,5 +1,6 @@
 """Models: an encoder, a neural ODE, and a head."""
 
+from bfno.models import flows
 from bfno.models.classifier import ImageClassifier
 from bfno.models.counting import count_parameters
 from bfno.models.encoders import ODERNNEncoder, Posterior, RNNEncoder, SeriesEncoder
@@ -35,6 +36,7 @@ __all__ = [
     "classification_loss",
     "count_parameters",
     "evidence_loss",
+    "flows",
     "gaussian_log_likelihood",
     "kl_weight",
     "make_ode_rnn",

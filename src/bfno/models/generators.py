@@ -70,7 +70,7 @@ class LatentGenerator(nn.Module):
     def forward(self, z0: Tensor, times: Tensor) -> Tensor:
         z0 = nn.functional.pad(z0, (0, self.augment))
         if times.shape[1] == 1:
-            # A solver wants two times; the second one costs no way.
+            # A solver wants two times; going to the same time again costs nothing.
             return self(z0[..., : z0.shape[-1] - self.augment], times.expand(-1, 2))[:, :, :1]
         return self._trajectories(z0, times)
 
@@ -103,6 +103,12 @@ class CoupledGenerator(LatentGenerator):
 
     Shape:
         As for `LatentGenerator`; the times of each series need not begin at the first of the batch.
+
+    Example:
+        >>> meet = CoupledGenerator(lambda t, y: y.mean(1, keepdim=True) - y)
+        >>> times = torch.tensor([[0.0, 1.0], [0.5, 3.0]])
+        >>> meet(torch.randn(1, 2, 3), times).shape
+        torch.Size([1, 2, 2, 3])
     """
 
     couples_series = True
@@ -124,7 +130,7 @@ class CoupledGenerator(LatentGenerator):
 
         Args:
             rates: Rates of all rows.
-            rows: One row a series, and then rows that are carried along without being asked for,
+            rows: One row per series, and then rows that are carried along without being asked for,
                 `(rows, samples, size)`.
             times: `(batch, time)`.
 
@@ -167,6 +173,11 @@ class ACEGenerator(CoupledGenerator):
 
     References:
         Jhin et al., ACE-NODE: Attentive Co-Evolving Neural Ordinary Differential Equations, 2021.
+
+    Example:
+        >>> generator = ACEGenerator(nn.Linear(3, 3), nn.Linear(3, 3))
+        >>> generator(torch.randn(1, 2, 3), torch.tensor([[0.0, 1.0], [0.5, 3.0]])).shape
+        torch.Size([1, 2, 2, 3])
     """
 
     def __init__(

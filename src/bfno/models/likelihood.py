@@ -36,6 +36,11 @@ def gaussian_log_likelihood(
 
     Returns:
         `(samples,)`.
+
+    Example:
+        >>> values = torch.zeros(2, 5, 3)
+        >>> gaussian_log_likelihood(values[None], values, values == 0, deviation=1.0)
+        tensor([-0.9189]...)
     """
     mask = mask.bool()
     errors = (prediction - values).where(mask, 0.0)
@@ -75,6 +80,12 @@ def evidence_loss(likelihoods: Tensor, kl: Tensor | None = None, weight: float =
 
     Returns:
         `-logsumexp(likelihoods - weight * kl)`, or `-mean(likelihoods)` without a posterior.
+
+    Example:
+        >>> evidence_loss(torch.tensor([-1.0, -3.0]))
+        tensor(2.)
+        >>> evidence_loss(torch.tensor([-1.0]), kl=torch.tensor(2.0), weight=0.5)
+        tensor(2.)
     """
     if kl is None:
         return -likelihoods.mean()
@@ -100,6 +111,10 @@ def classification_loss(scores: Tensor, labels: Tensor) -> Tensor:
 
     Returns:
         A scalar; zero if nothing has a label.
+
+    Example:
+        >>> classification_loss(torch.zeros(1, 3, 2), torch.tensor([0, 1, -1]))  # log(2)
+        tensor(0.6931)
     """
     wanted = labels.expand(scores.shape[:-1])
     total = F.cross_entropy(

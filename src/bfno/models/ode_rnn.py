@@ -139,6 +139,12 @@ class ODERNN(nn.Module):
     Shape:
         `times` `(batch, time)`, `values` and `mask` `(batch, time, features)` to
         `RecurrentStates` of `(batch, time, size)`.
+
+    Example:
+        >>> network = ODERNN(FirstOrder(lambda t, y: -y), features=3, size=4, step=0.1)
+        >>> values = torch.ones(5, 6, 3)
+        >>> network(torch.linspace(0, 1, 6).expand(5, 6), values, values > 0).after.shape
+        torch.Size([5, 6, 4])
     """
 
     def __init__(
@@ -261,6 +267,12 @@ class ODERNNClassifier(SeriesModel):
         by_row: Whether every row has a label; else every series.
         decoder: Hidden units of the network that predicts a row from the state before it.
         head: Hidden units of the classifier's layers.
+
+    Example:
+        >>> model = ODERNNClassifier(3, 2, make_ode_rnn(3, latents=4), by_row=True)
+        >>> values = torch.ones(5, 6, 3)
+        >>> model(torch.linspace(0, 1, 6).expand(5, 6), values, values > 0).scores.shape
+        torch.Size([1, 5, 6, 2])
     """
 
     def __init__(
