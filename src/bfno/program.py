@@ -29,9 +29,9 @@ class Run:
         record: Everything that the run's `record.json` says: settings, sizes, times, versions.
 
     Example:
-        >>> run = train("digits/node", scale="smoke", out=folder)  # doctest: +SKIP
-        >>> run.metrics["test_accuracy"], run.model()(images).shape  # doctest: +SKIP
-        (0.31, torch.Size([5, 10]))
+        >>> run = bfno.train("digits/bfno-node", scale="smoke")  # doctest: +SKIP
+        >>> run.folder, run.model()(torch.rand(3, 1, 8, 8)).shape  # doctest: +SKIP
+        (PosixPath('runs/digits-bfno-node-s7'), torch.Size([3, 10]))
     """
 
     folder: Path
@@ -71,11 +71,11 @@ def train(
         ImportError: If a package that training needs is not installed.
 
     Example:
-        >>> run = train(
+        >>> run = bfno.train(  # doctest: +SKIP
         ...     "digits/bfno-node", scale="smoke", out="runs/mine", settings={"train.epochs": 2}
-        ... )  # doctest: +SKIP
+        ... )
         >>> run.metrics["test_accuracy"]  # doctest: +SKIP
-        0.42
+        0.2
     """
     with _installed("bfno.train"):
         from bfno.lab.experiments.resolve import resolve
@@ -109,7 +109,7 @@ def resume(
         ImportError: If a package that training needs is not installed.
 
     Example:
-        >>> run = resume("runs/mine", settings={"train.epochs": 4})  # doctest: +SKIP
+        >>> run = bfno.resume("runs/mine", settings={"train.epochs": 4})  # doctest: +SKIP
         >>> run.record["epochs"]  # doctest: +SKIP
         4
     """
@@ -147,10 +147,10 @@ def load(run: str | Path | Run, kind: type[nn.Module] = nn.Module) -> Any:
         ImportError: If a package that this needs is not installed.
 
     Example:
-        >>> model = load("runs/mine", bfno.ImageClassifier)  # doctest: +SKIP
+        >>> model = bfno.load("runs/mine", bfno.ImageClassifier)  # doctest: +SKIP
         >>> scores = model(torch.rand(3, *model.in_shape))  # doctest: +SKIP
         >>> [model.class_names[best] for best in scores.argmax(1)]  # doctest: +SKIP
-        ['3', '8', '0']
+        ['9', '1', '1']
     """
     folder = _folder(run)
     with _installed("bfno.load"):
@@ -158,7 +158,8 @@ def load(run: str | Path | Run, kind: type[nn.Module] = nn.Module) -> Any:
 
         model = open_run(folder).model
     if not isinstance(model, kind):
-        raise TypeError(f"{folder} holds a {type(model).__name__}, not a {kind.__name__}")
+        found = type(model).__name__
+        raise TypeError(f"{folder} holds a model of the class {found}, not {kind.__name__}")
     return model
 
 
