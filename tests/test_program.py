@@ -44,9 +44,7 @@ def test_a_run_and_its_folder_give_the_same_model(run):
 
 
 def test_a_model_of_another_kind_is_refused(run):
-    with pytest.raises(
-        TypeError, match="mine holds a model of the class ImageClassifier, not Flow"
-    ):
+    with pytest.raises(TypeError, match="model of the class ImageClassifier, not Flow"):
         bfno.load(run, bfno.Flow)
 
 

@@ -11,6 +11,7 @@ import pytest
 import bfno
 from tests.conftest import REPOSITORY
 
+NAMES: list[str] = vars(bfno)["__all__"]
 PARTS = {"layers", "fields", "dynamics", "ode", "models"}
 EXTRAS = ("pydantic", "yaml", "accelerate", "safetensors", "sklearn", "typer", "pooch", "PIL")
 
@@ -33,15 +34,15 @@ def test_a_look_around_shows_the_public_names_and_loads_nothing():
         )
     )
     names = [name for name in shown if not name.startswith("__")]
-    assert set(names) == {*bfno.__all__, *PARTS}
+    assert set(names) == {*NAMES, *PARTS}
     assert not {"Any", "importlib", "TYPE_CHECKING", "annotations", "public", "program"} & {*names}
 
 
 def test_looking_again_shows_the_same_once_everything_is_loaded():
-    for name in bfno.__all__:
+    for name in NAMES:
         assert getattr(bfno, name) is not None
     names = {name for name in dir(bfno) if not name.startswith("__")}
-    assert names == {*bfno.__all__, *PARTS}
+    assert names == {*NAMES, *PARTS}
 
 
 def test_parts_are_there_at_once():
@@ -106,7 +107,7 @@ def test_type_checkers_know_signatures_and_refuse_unknown_names(tmp_path):
     assert said[3][1] == '"nothing" is not a known attribute of module "bfno"'
 
 
-@pytest.mark.parametrize("name", sorted(bfno.__all__))
+@pytest.mark.parametrize("name", sorted(NAMES))
 def test_every_public_name_has_a_docstring_with_an_example(name):
     thing = getattr(bfno, name)
     if not callable(thing) or thing.__module__.startswith("bfno.ode"):

@@ -155,7 +155,9 @@ class GeneralizedNesterov(Dynamics):
                 f"variant must be consistent or public_code, got {variant!r}; pass one of these"
             )
         if sign not in (1, -1):
-            raise ValueError(f"sign must be 1 or -1, got {sign}; scale the field instead")
+            raise ValueError(
+                f"sign must be 1 or -1, got {sign}; for another factor, scale the field"
+            )
         self.variant, self.sign = variant, sign
         self.restoring = _RestoringForce(restoring, restoring_logit)
         self.activation = known_activation(activation)
@@ -196,7 +198,7 @@ class Nesterov(GeneralizedNesterov):
 
     `x' = m`, `m' = -m + s f(t, h)`, where the position is `h = k(t) x`,
     `k(t) = t^(-3/2) e^(t/2)`. This is the limit `h'' + 3 h' / t = force` of the accelerated method
-    with what is left over by the change of variables absorbed into the field.
+    where the field absorbs the terms that the change of variables leaves over.
 
     Args:
         field: Maps time and position to a force.
@@ -305,7 +307,7 @@ class _RestoringForce(nn.Module):
     def forward(self, force: Tensor, position: Tensor) -> Tensor:
         if self.logit is not None:
             return force - F.softplus(self.logit) * position
-        # Without the force there is no reason to pass over the memory of both.
+        # A strength of zero needs no pass over memory.
         return torch.sub(force, position, alpha=self.constant) if self.constant else force
 
 

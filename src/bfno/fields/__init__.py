@@ -1,4 +1,4 @@
-"""`(t, y)` to `dy/dt`; knows no solver."""
+"""Vector fields: `(t, y)` to `dy/dt`, independent of any solver."""
 
 from bfno.fields.convolution import ConvField
 from bfno.fields.flow import FlowConvField, FlowOperatorField

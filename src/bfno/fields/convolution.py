@@ -61,7 +61,7 @@ class TimedConv(nn.Module):
     """Convolution that keeps its grid and has the time as its last input channel.
 
     Its weights are those of the convolution over the concatenated channels. The time channel
-    itself is never built, which would copy all the others: what it contributes is the time
+    itself is never built, because that would copy all the others: it contributes the time
     multiplied by a response that is the same for all samples.
 
     Args:

@@ -63,7 +63,7 @@ class FlowConvField(nn.Module):
         return self.prepare(y).pull_back(t, y, cotangent)
 
     def prepare(self, y: Tensor) -> _PreparedConvField:
-        """The field on the grid of `y` with its present weights, for many evaluations."""
+        """The field made ready for many evaluations on the grid of `y` with its present weights."""
         return _PreparedConvField(self._convolutions(), y)
 
 
@@ -159,7 +159,7 @@ def _fast(x: Tensor) -> Tensor:
 
 
 class FlowOperatorField(OperatorField):
-    """Operator layers with softplus behind each, also the last.
+    """Operator layers, each followed by softplus, the last one too.
 
     The decoder's weights start at zero: the flow starts as a shift.
 

@@ -13,7 +13,7 @@ from bfno.layers.activation import ActivationChoice
 __all__ = ["GRIDS", "Autonomous", "LatentOperatorField", "PointField"]
 
 GRIDS = ("latent", "point", "batch")
-"""What a latent operator takes for its space."""
+"""What a latent operator field treats as space."""
 
 
 class PointField(nn.Module):
@@ -69,14 +69,14 @@ class Autonomous(nn.Module):
 class LatentOperatorField(nn.Module):
     """An operator field on latent states, which have no space of their own.
 
-    What the layer takes for space is the `grid`:
+    The `grid` says what the layer treats as space:
 
     - `"latent"`: the latent axis. A state is a function of one channel on as many points as it
       has coordinates.
-    - `"point"`: one point, whose channels are the coordinates. The layer then has nothing to mix.
-    - `"batch"`: latent samples times series, whose channels are the coordinates. It is what the
-      paper's shape says. Every trajectory then depends on all others in its batch, and on their
-      order.
+    - `"point"`: one point, whose channels are the coordinates. The layer then has no space to mix.
+    - `"batch"`: latent samples times series, whose channels are the coordinates. This is what
+      the shapes in the paper say. Every trajectory then depends on all others in its batch, and on
+      their order.
 
     Args:
         latents: Number of coordinates of a state.

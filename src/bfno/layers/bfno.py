@@ -29,8 +29,8 @@ class BFNO(nn.Module):
     parts and one for the imaginary parts. What a branch does is the `kernel`:
 
     - `"branch"`: $O_i = \sigma(G A_i + p_i)$, a complex affine map, the same at every frequency,
-      with $\sigma$ on real and imaginary parts apart. It is what the paper's authors released and
-      what the paper's parameter counts fit.
+      with $\sigma$ applied to real and imaginary parts separately. This is what the paper's authors
+      released, and what the paper's parameter counts agree with.
     - `"gate"`: $O_i = \sigma(G A_i + p_i) \odot G$, a complex product.
     - `"filter"`: $O_i = R_i \odot G$ with a learned complex filter on a given `grid`. On another
       grid, frequencies that lie inside both keep their value and the others are filtered out.
@@ -45,7 +45,7 @@ class BFNO(nn.Module):
             hardtanh (clipped to ±0.5), identity, or any elementwise function.
         output_activation: A function of the result, done in the same pass over memory; None for
             none.
-        axes: Number of space axes; only `skip="conv"` needs to know.
+        axes: Number of space axes; only `skip="conv"` needs it.
         grid: Points along each space axis; only `kernel="filter"` needs them.
 
     Shape:

@@ -1,4 +1,4 @@
-"""How a BFNO layer mixes the channels of a spectrum, fused and plain.
+"""How a BFNO layer mixes the channels of a spectrum: a fused version and a plain one.
 
 All branches share one product: with `a` and `b` the real and imaginary parts of the spectrum,
 

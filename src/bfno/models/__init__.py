@@ -1,4 +1,4 @@
-"""Models: an encoder, a neural ODE, and a head."""
+"""Whole models: classifiers of images and series, latent ODEs, and flows."""
 
 from bfno.models import flows
 from bfno.models.classifier import ImageClassifier

@@ -1,4 +1,4 @@
-"""What a series says about the state that it starts from."""
+"""Encoders: from a series to the distribution of its initial latent state."""
 
 from __future__ import annotations
 

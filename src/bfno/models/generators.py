@@ -94,8 +94,8 @@ class LatentGenerator(nn.Module):
 class CoupledGenerator(LatentGenerator):
     """Solves an equation of all trajectories together.
 
-    Trajectories that depend on each other have to be at the same time, so all of them start at the
-    first time of the batch and go on to its last one.
+    Trajectories that depend on each other have to move through the same times, so all of them start
+    at the first time of the batch and go on to its last one.
 
     Args:
         field: Rates of all trajectories, `(samples, batch, size)`.

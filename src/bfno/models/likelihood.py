@@ -1,4 +1,4 @@
-"""What models of irregular series are trained to make small."""
+"""Losses of models of irregular series, and the likelihoods they consist of."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def gaussian_log_likelihood(
 
     Args:
         prediction: `(samples, batch, time, features)`.
-        values: `(batch, time, features)`; what stands where nothing was observed does not matter.
+        values: `(batch, time, features)`; entries that were not observed are ignored.
         mask: `(batch, time, features)`; whether the value was observed.
         deviation: Standard deviation of an observation.
 
@@ -93,7 +93,7 @@ def evidence_loss(likelihoods: Tensor, kl: Tensor | None = None, weight: float =
 
 
 def kl_weight(epoch: int) -> float:
-    """Weight of the divergence in an epoch, counted from 0: nothing at first, then towards one.
+    """Weight of the divergence in an epoch, counted from 0: zero at first, then rising to one.
 
     Example:
         >>> [round(kl_weight(epoch), 4) for epoch in (0, 10, 11, 12)]

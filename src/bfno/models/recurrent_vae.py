@@ -32,8 +32,8 @@ class RecurrentVAE(SeriesModel):
         encoder: Size of the first unit's state.
         units: Hidden size of the networks that give the distribution and the predictions.
         reverse_axis: "time" reads each series from its end. "public_code" reads it from its start
-            and turns round the batch, as the published code does by mistake: each series gets the
-            distribution of another.
+            and reverses the batch instead, as the published code does by mistake: each series gets
+            the distribution of another.
         head: Hidden sizes of the network that classifies; none for a linear map.
 
     Attributes:

@@ -48,8 +48,8 @@ class SeriesOutput:
 class SeriesModel(nn.Module, ABC):
     """A classifier of irregular series that also predicts their values.
 
-    A batch is padded to its longest series: padding repeats the last time and observes nothing,
-    which no model can tell from no rows at all.
+    A batch is padded to its longest series: padding repeats the last time and observes nothing, so
+    no model can tell it from missing rows.
 
     Args:
         features: Number of features.
@@ -98,7 +98,7 @@ class SeriesModel(nn.Module, ABC):
                 f"{tuple(mask.shape)}"
             )
         mask = mask.bool()
-        # Whatever stands where nothing was observed, even NaN, must not reach any sum.
+        # Entries that were not observed may hold anything, even NaN, and must not reach any sum.
         return self._run(times.to(values.dtype), values.where(mask, 0.0), mask)
 
     @abstractmethod
@@ -107,7 +107,7 @@ class SeriesModel(nn.Module, ABC):
 
     @property
     def outputs(self) -> int:
-        """Number of numbers that the classifier has to give; see `_scores`."""
+        """How many numbers the classifier has to return; see `_scores`."""
         return 1 if self.classes == 2 and not self.by_row else self.classes
 
     def _scores(self, logits: Tensor) -> Tensor:
@@ -180,7 +180,7 @@ def latent_noise(samples: int, mean: Tensor, *, training: bool) -> Tensor:
 
     Args:
         samples: Number of samples.
-        mean: What they scatter around, `(batch, latents)`.
+        mean: Mean of the initial states, `(batch, latents)`.
         training: Whether they are random. If not, they are the same for every series and in every
             call, so that outputs are reproducible and do not depend on the batch.
 
@@ -195,7 +195,7 @@ def latent_noise(samples: int, mean: Tensor, *, training: bool) -> Tensor:
 
 
 _NOISE_SEED = 1991
-"""Any number does; it only has to stay the same."""
+"""Any number will do, as long as it stays the same."""
 
 
 def dense(inputs: int, outputs: int) -> nn.Linear:

@@ -117,7 +117,7 @@ class ActNorm(Bijection):
         super().__init__()
         self.log_scale = nn.Parameter(torch.zeros(channels, 1, 1))
         self.shift = nn.Parameter(torch.zeros(channels, 1, 1))
-        # A whole number, since not every way to send tensors between processes knows booleans.
+        # An integer, because not every way to send tensors between processes supports booleans.
         self.register_buffer("initialised", torch.zeros((), dtype=torch.long))
 
     def encode(self, x: Tensor) -> tuple[Tensor, Tensor]:
@@ -216,7 +216,7 @@ class FactoringFlow(Flow):
 
 
 def image_shape(event_shape: Sequence[int]) -> Shape:
-    """Channels, height and width of an image; anything else is refused."""
+    """Check that a shape is that of an image: channels, height and width."""
     if len(event_shape) != 3 or min(event_shape) < 1:
         shape = tuple(event_shape)
         raise ValueError(f"event_shape must be (channels, height, width) above 0, got {shape}")
@@ -243,7 +243,7 @@ def halvings(height: int, width: int, *, smallest: int = 2) -> int:
 
 
 def refuse_below_one(**numbers: int) -> None:
-    """Refuse numbers below 1 by name."""
+    """Raise ValueError, with the name, for a number below 1."""
     for name, number in numbers.items():
         if number < 1:
             raise ValueError(f"{name} must be at least 1, got {number}")

@@ -87,22 +87,23 @@ class ConditionalSplit(LatentSplit):
 class Glow(FactoringFlow):
     """Glow for images.
 
-    Each level squeezes the image, applies some steps and, but for the last, gives half of the
-    channels away: the Gaussian in which they end depends on the other half. There are as many
-    levels as asked for, but no more than the sides can be halved: images are not padded, which
-    would change the number of dimensions that bits are divided by. The halves are at least 2×2,
-    unless the image itself is smaller than 4×4.
+    Each level squeezes the image, applies some steps and, except for the last, passes half of the
+    channels to the latent variable: the Gaussian in which they end depends on the other half.
+
+    There are as many levels as asked for, but no more than the sides can be halved: images are not
+    padded, because that would change the number of dimensions that bits are divided by. The halves
+    are at least 2×2, unless the image itself is smaller than 4×4.
 
     The first batch in training mode sets the scale of all channels; see `ActNorm`.
 
     Args:
         event_shape: Channels, height and width of an image; even sides.
-        levels: Most levels.
+        levels: Largest number of levels.
         steps: Steps in each level.
         width: Channels inside the networks of the couplings.
 
     Attributes:
-        levels: Levels there are.
+        levels: Number of levels.
 
     References:
         Kingma and Dhariwal, Glow: Generative Flow with Invertible 1×1 Convolutions, NeurIPS 2018.

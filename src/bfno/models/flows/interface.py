@@ -1,4 +1,4 @@
-"""What every flow looks like from outside: a density and a way to draw from it."""
+"""What every flow looks like from outside: a density that samples can be drawn from."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Flow(nn.Module, ABC):
     """An invertible map from samples of one shape to a standard normal variable of equal size.
 
     Learned or conditional Gaussians of published flows are part of the map here: every flow ends in
-    the same distribution, so that all are used alike.
+    the same distribution, so all are used in the same way.
 
     A subclass has `encode`, which maps samples to latent variables, and `decode`, which leads back;
     density and sampling follow from them.
@@ -116,8 +116,8 @@ class Flow(nn.Module, ABC):
 
         Args:
             count: How many.
-            temperature: Factor of the latent variables; below 1 samples are likelier and less
-                various than the model's.
+            temperature: Factor of the latent variables; below 1, samples are likelier and vary
+                less than the model's.
             generator: Source of randomness; None is torch's own.
         """
         like = next(self.parameters())

@@ -1,4 +1,4 @@
-"""i-ResNet: residual networks whose blocks add too little to lose anything."""
+"""i-ResNet: residual networks whose blocks change so little that they can be inverted."""
 
 from __future__ import annotations
 
@@ -50,8 +50,8 @@ class LipschitzConv2d(nn.Conv2d):
 
     The norm is that of the whole linear map between images, zeros at the border included, for side
     1 that of the matrix between channels. It is found by the power method: training goes on from
-    where the last call stopped and keeps what it found, evaluation changes nothing. (The one in
-    normflows never goes on by itself, and creates its state in the first call.)
+    where the last call stopped and keeps what it found, evaluation changes nothing. (The class of
+    that name in normflows never continues by itself, and creates its state in the first call.)
 
     Args:
         in_channels: Channels of the input.
@@ -123,8 +123,8 @@ def log_det_series(
     The series $\sum_{k=1}^{n} (-1)^{k+1} ε^\top J^k ε / k$ for the Jacobian J of a map, whose mean
     over the noise is the truncated series of traces. Its gradient is an estimate, too: that of
     $\sum_{k=0}^{n-1} (-1)^k ε^\top J^k (dJ) ε$, whose mean is the gradient of the same truncated
-    series, and which needs second derivatives in one term instead of n. (The estimate in normflows
-    returns in training the value of the latter sum, which is no log-determinant.)
+    series, which needs second derivatives in one term instead of n. (The estimate in normflows
+    returns in training the value of the latter sum, which is not a log-determinant.)
 
     Args:
         output: Values of the map.
@@ -299,8 +299,8 @@ class DiagonalNormal(Bijection):
 class IResNet(FactoringFlow):
     """i-ResNet for images.
 
-    Residual blocks, each behind an `ActNorm`, on ever coarser grids: the image is squeezed before
-    each scale, and half of the channels leave behind it. Where a side is odd or would be less than
+    Residual blocks, each after an `ActNorm`, on ever coarser grids: the image is squeezed before
+    each scale, and half of the channels leave after it. Where a side is odd or would be less than
     2, the grid stays, and a single channel is not divided: images are neither padded nor repeated
     in colours, which would change the number of dimensions that bits are divided by.
 

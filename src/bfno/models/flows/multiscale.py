@@ -18,11 +18,11 @@ __all__ = ["MultiscaleFlow", "flow_shapes"]
 Shape = tuple[int, int, int]
 
 SMALLEST_SIDE = 4
-"""Images are halved as long as the result is no smaller."""
+"""Images are halved as long as the result is not smaller than this."""
 
 
 def flow_shapes(event_shape: Shape) -> list[list[Shape]]:
-    """Shapes of the states of each scale: before its squeeze and, but for the last, behind it.
+    """Shapes of the states of each scale: before its squeeze and, except for the last, after it.
 
     Example:
         >>> flow_shapes((1, 28, 28))
