@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from bfno import public
+import bfno
 
 PAGE = Path(__file__).with_name("api.md")
 PARTS = {
@@ -17,7 +17,7 @@ PARTS = {
     "dynamics": "Dynamics: how a field moves a state",
     "ode": "The ODE engine",
     "models": "Models",
-    "public": "Trained models",
+    "program": "Training, and trained models",
 }
 TOP = """# API
 
@@ -25,6 +25,7 @@ Every public name of `import bfno`, from its docstring; `make docs` writes this 
 program reads and writes is told in [Runs](runs.md), how parts fit together in
 [Concepts](concepts.md).
 """
+_DIRECTIVE = re.compile(r"  # doctest: .*$", re.MULTILINE)
 _SECTION = re.compile(r"^(Args|Attributes|Raises|Returns|Shape|Note|References|Example):$")
 
 
@@ -35,16 +36,21 @@ def part_of(thing: Any) -> str:
 
 def signature(name: str, thing: Any) -> str:
     """How a class or function is called, without the types, which the docstring tells."""
+    if getattr(thing, "_is_protocol", False):
+        name, thing = "field", thing.__call__  # nobody makes one; this is how it is called
     try:
         found = inspect.signature(thing)
     except (TypeError, ValueError):
         return name
     parameters = [
-        one.replace(annotation=inspect.Parameter.empty) for one in found.parameters.values()
+        one.replace(annotation=inspect.Parameter.empty)
+        for one in found.parameters.values()
+        if one.name != "self"
     ]
     bare = found.replace(parameters=parameters, return_annotation=inspect.Signature.empty)
-    # A function that is a default would be printed with its address.
-    return re.sub(r"<function (\w+) at 0x\w+>", r"\1", f"{name}{bare}")
+    # A function that is a default would be printed with its address, a class with its quotes.
+    called = re.sub(r"<function (\w+) at 0x\w+>", r"\1", f"{name}{bare}")
+    return re.sub(r"<class '([\w.]*\.)?(\w+)'>", r"\2", called)
 
 
 def sections(docstring: str) -> Iterator[tuple[str, list[str]]]:
@@ -84,7 +90,7 @@ def formatted(docstring: str) -> Iterator[str]:
                 yield f"- `{name}`: {text}"
             yield ""
         elif title == "Example":
-            yield f"```pycon\n{body}\n```\n"
+            yield f"```pycon\n{_DIRECTIVE.sub('', body)}\n```\n"
         elif title:
             yield f"**{title}.** {body}\n"
         elif body:
@@ -103,13 +109,13 @@ def entry(name: str, thing: Any) -> Iterator[str]:
         for method, function in vars(thing).items():
             text = inspect.getdoc(function) if inspect.isfunction(function) else None
             if text and not method.startswith("_") and method not in ("forward", "extra_repr"):
-                call = signature(f"{name}.{method}", function).replace("(self, ", "(")
-                yield f"`{call.replace('(self)', '()')}`: {text.splitlines()[0]}\n"
+                call = signature(f"{name}.{method}", function)
+                yield f"`{call}`: {text.splitlines()[0]}\n"
 
 
 def page() -> str:
     """The whole page."""
-    names = {name: getattr(public, name) for name in public.__all__}
+    names = {name: getattr(bfno, name) for name in sorted(bfno.__all__)}
     lines = [TOP]
     for part, title in PARTS.items():
         lines.append(f"## {title}\n")

@@ -12,7 +12,6 @@ import torch
 
 import bfno
 from bfno.lab.data import Series, SeriesSource, length_batches, load_series
-from bfno.models.likelihood import classification_loss, evidence_loss, gaussian_log_likelihood
 
 LATENTS, DEVIATION = 8, 0.1
 
@@ -20,7 +19,9 @@ LATENTS, DEVIATION = 8, 0.1
 def latent_bfno_node(features: int, classes: int) -> bfno.LatentODE:
     """A series' initial state from an ODE-RNN that goes back in time, then an operator's flow."""
     encoder = bfno.ODERNNEncoder(bfno.make_ode_rnn(features, 40, backward=True), LATENTS)
-    generator = bfno.Generator(bfno.LatentOperatorField(LATENTS, width=16), rtol=1e-3, atol=1e-4)
+    generator = bfno.LatentGenerator(
+        bfno.LatentOperatorField(LATENTS, width=16), rtol=1e-3, atol=1e-4
+    )
     return bfno.LatentODE(features, classes, encoder, generator, by_row=False, head=(64,))
 
 
@@ -32,10 +33,10 @@ def train_epoch(
     for chosen in length_batches(series.lengths, 25, torch.Generator().manual_seed(seed)):
         batch = series.batch(chosen)
         output = model(batch.times, batch.values, batch.mask)
-        fit = gaussian_log_likelihood(output.prediction, batch.values, batch.mask, DEVIATION)
+        fit = bfno.gaussian_log_likelihood(output.prediction, batch.values, batch.mask, DEVIATION)
         divergence = None if output.kl is None else output.kl.mean()
-        loss = evidence_loss(fit, divergence, weight=0.01)
-        loss = loss + 10 * classification_loss(output.scores, batch.labels)
+        loss = bfno.evidence_loss(fit, divergence, weight=0.01)
+        loss = loss + 10 * bfno.classification_loss(output.scores, batch.labels)
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()

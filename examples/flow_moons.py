@@ -16,22 +16,21 @@ from torch import Tensor
 import bfno
 from bfno.lab.data import toy_points
 from bfno.lab.views.figures.densities import PlanePicture, density_figure, write_picture
-from bfno.models.flows import ContinuousFlow
 
 BATCH, SIDE, CELLS = 256, 4.0, 100
 
 
-def moons_flow() -> ContinuousFlow:
+def moons_flow() -> bfno.ContinuousFlow:
     """A small network as the field; its trace costs two Jacobian products, so it is exact."""
     field = bfno.MLPField(features=2, hidden=64, depth=3)
     torch.nn.init.zeros_(field.leave.weight)  # starts as the identity
     torch.nn.init.zeros_(field.leave.bias)
     solver = {"method": "rk4", "step": 0.25}
     penalties = ("kinetic", "jacobian")
-    return ContinuousFlow(field, (2,), trace="exact", penalties=penalties, solver=solver)
+    return bfno.ContinuousFlow(field, (2,), trace="exact", penalties=penalties, solver=solver)
 
 
-def train(flow: ContinuousFlow, steps: int) -> float:
+def train(flow: bfno.ContinuousFlow, steps: int) -> float:
     """Fit the flow and return the mean negative log-likelihood of new points, in nats."""
     optimizer = torch.optim.Adam(flow.parameters(), lr=5e-3)
     test, started, found = toy_points("moons", 1000, seed=-1), time.perf_counter(), 0.0
@@ -52,7 +51,7 @@ def train(flow: ContinuousFlow, steps: int) -> float:
 
 
 @torch.no_grad()
-def density(flow: ContinuousFlow) -> Tensor:
+def density(flow: bfno.ContinuousFlow) -> Tensor:
     """The density on a grid, rows going up with y."""
     centres = SIDE * ((2 * torch.arange(CELLS) + 1) / CELLS - 1)
     points = torch.cartesian_prod(centres, centres).flip(1)
@@ -60,7 +59,7 @@ def density(flow: ContinuousFlow) -> Tensor:
 
 
 @torch.no_grad()
-def draw(flow: ContinuousFlow, grid: Tensor, path: Path) -> None:
+def draw(flow: bfno.ContinuousFlow, grid: Tensor, path: Path) -> None:
     """Data, density, samples and paths beside each other."""
     ways = flow.trajectory(torch.randn(60, 2), torch.linspace(0, 1, 30))
     data, samples = toy_points("moons", 1000, seed=0), flow.sample(1000)

@@ -73,11 +73,6 @@ def test_importing_the_package_loads_no_heavy_dependency():
     assert _heavy_modules_after("import bfno") == []
 
 
-def test_parts_of_the_library_are_there_at_once():
-    code = "import bfno; assert bfno.ode.solve is bfno.solve; assert not hasattr(bfno, 'nothing')"
-    subprocess.run([sys.executable, "-c", code], check=True)
-
-
 def test_version_is_the_same_everywhere():
     import bfno
 
@@ -122,7 +117,7 @@ def test_import_check_finds(tmp_path, file, source):
         ("layers/a.py", "from .spectral import x"),
         ("layers/a.py", "import torch, numpy"),
         ("fields/a.py", "from bfno.layers import BFNO"),
-        ("dynamics/a.py", "from bfno.fields.interface import Field"),
+        ("dynamics/a.py", "from bfno.fields.interface import VectorField"),
         ("lab/runs/a.py", "from bfno.lab.experiments.tasks import Task"),
         ("__init__.py", "from bfno.lab.cli import main"),
     ],

@@ -86,7 +86,7 @@ def test_weights_start_as_those_of_a_library_convolution():
 
 
 def test_one_time_too_many_is_refused():
-    with pytest.raises(ValueError, match="one value a sample"):
+    with pytest.raises(ValueError, match="one value per sample"):
         ConvField(channels=2, hidden=3)(torch.zeros(3), torch.zeros(2, 2, 4, 4))
 
 

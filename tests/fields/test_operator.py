@@ -66,5 +66,5 @@ def test_bad_input_is_refused_in_one_sentence():
     field = OperatorField("bfno", 3, 4, 1)
     with pytest.raises(ValueError, match=r"the state must have shape \(batch, 3, \*space\)"):
         field(0.0, torch.zeros(2, 4, 5, 5))
-    with pytest.raises(ValueError, match="one value a sample"):
+    with pytest.raises(ValueError, match="one value per sample"):
         field(torch.zeros(3), torch.zeros(2, 3, 5, 5))

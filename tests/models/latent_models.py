@@ -4,10 +4,9 @@ from typing import Any
 
 import torch
 
-from bfno.fields.series import Autonomous, LatentOperatorField
-from bfno.models.ace import ACEGenerator
+from bfno.fields import Autonomous, LatentOperatorField
 from bfno.models.encoders import ODERNNEncoder, RNNEncoder
-from bfno.models.generators import CoupledGenerator, Generator
+from bfno.models.generators import ACEGenerator, CoupledGenerator, LatentGenerator
 from bfno.models.latent import LatentODE
 from bfno.models.ode_rnn import make_ode_rnn
 from bfno.models.series import tanh_network
@@ -34,14 +33,14 @@ def make_generator(kind, **settings: Any) -> Any:
         return tanh_network(size, size, 1, 5)
 
     if kind in ("latent", "point"):
-        return Generator(LatentOperatorField(LATENTS, 6, grid=kind), **settings)
+        return LatentGenerator(LatentOperatorField(LATENTS, 6, grid=kind), **settings)
     if kind == "batch":
         return CoupledGenerator(LatentOperatorField(LATENTS, 6, grid=kind), **settings)
     if kind == "ace":
         return ACEGenerator(net(), net(), **settings)
     if kind == "public ace":
         return ACEGenerator(net(), variant="public_code", **settings)
-    return Generator(Autonomous(net()), augment=size - LATENTS, **settings)
+    return LatentGenerator(Autonomous(net()), augment=size - LATENTS, **settings)
 
 
 def make_latent(generator="plain", encoder="ode", *, by_row=True, classes=3, **settings) -> Any:

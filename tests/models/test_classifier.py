@@ -14,10 +14,10 @@ from bfno.models import ImageClassifier
 from bfno.ode import NeuralODE
 
 
-def small_classifier(**options):
+def small_classifier():
     field = ConvField(8, 5, 4)
     dynamics = SecondOrder(field, InitialVelocity(2, 5, 6))
-    return ImageClassifier(NeuralODE(dynamics), (2, 5, 6), classes=3, **options)
+    return ImageClassifier(NeuralODE(dynamics), (2, 5, 6), classes=3)
 
 
 def test_scores_are_an_affine_map_of_the_read_out():
@@ -35,19 +35,6 @@ def test_a_field_at_rest_hands_the_image_to_the_head():
     x = torch.randn(2, 2, 3, 3)
     expected = x.flatten(1) @ classifier.head.weight[:, :18].T + classifier.head.bias
     torch.testing.assert_close(classifier(x), expected, rtol=0, atol=1e-12)
-
-
-def test_idle_scalars_change_nothing():
-    torch.manual_seed(1)
-    plain = small_classifier()
-    torch.manual_seed(1)
-    classifier = small_classifier(idle_scalars=3)
-    assert classifier.idle is not None
-    assert classifier.idle.numel() == 3 and not classifier.idle.requires_grad
-    x = torch.randn(4, 2, 5, 6)
-    assert torch.equal(plain(x), classifier(x))
-    F.cross_entropy(classifier(x), torch.tensor([0, 1, 2, 0])).backward()
-    assert classifier.idle.grad is None
 
 
 def test_a_classifier_learns_to_tell_two_images_apart():

@@ -9,9 +9,9 @@ from torch import nn
 from torch.distributions import Normal, kl_divergence
 from torchdiffeq import odeint
 
-from bfno.fields.series import LatentOperatorField
+from bfno.fields import LatentOperatorField
 from bfno.models.encoders import ODERNNEncoder, Posterior, RNNEncoder
-from bfno.models.generators import CoupledGenerator, Generator
+from bfno.models.generators import CoupledGenerator, LatentGenerator
 from bfno.models.latent import LatentODE
 from bfno.models.ode_rnn import make_ode_rnn
 from tests.models.latent_models import (
@@ -56,7 +56,7 @@ def test_trajectories_solve_their_equation(generator):
 
 
 def test_every_trajectory_sees_the_time_of_its_own_series():
-    made = Generator(lambda t, y: t[:, None] * y, **TIGHT)
+    made = LatentGenerator(lambda t, y: t[:, None] * y, **TIGHT)
     times = random_batch((4, 4, 4)).times + torch.tensor([[0.0], [1.0], [2.0]])
     z0 = torch.randn(2, 3, 1)
     growth = ((times.square() - times[:, :1].square()) / 2).exp()
@@ -310,7 +310,7 @@ def test_the_solver_reports_what_it_did():
 
 def test_options_that_do_not_fit_are_refused():
     with pytest.raises(ValueError, match="CoupledGenerator"):
-        Generator(LatentOperatorField(4, 6, grid="batch"))
+        LatentGenerator(LatentOperatorField(4, 6, grid="batch"))
     with pytest.raises(ValueError, match="backward=True"):
         ODERNNEncoder(make_ode_rnn(2, 3), 4)
     with pytest.raises(ValueError, match="samples"):

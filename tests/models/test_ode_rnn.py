@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from bfno.dynamics import FirstOrder
-from bfno.fields.series import Autonomous
+from bfno.fields import Autonomous
 from bfno.models.ode_rnn import DYNAMICS, ODERNN, GRUUnit, ODERNNClassifier, make_ode_rnn
 from bfno.ode import solve
 from tests.models.series_batches import (

@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from bfno.dynamics import FirstOrder
-from bfno.fields.series import Autonomous
+from bfno.fields import Autonomous
 from bfno.models import ode_rnn
 from bfno.models.ode_rnn import ODERNN, make_ode_rnn
 from bfno.models.series import network

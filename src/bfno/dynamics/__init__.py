@@ -1,16 +1,14 @@
 """How a field moves a state, and what is read out of it; works with any field."""
 
-from bfno.dynamics.adam import AdamODE
-from bfno.dynamics.first_order import FirstOrder
-from bfno.dynamics.interface import Dynamics
+from bfno.dynamics.interface import Dynamics, InitialMoments, InitialVelocity, ZeroStart
 from bfno.dynamics.momentum import (
+    AdamODE,
     GeneralizedHeavyBall,
     GeneralizedNesterov,
     HeavyBall,
     Nesterov,
 )
-from bfno.dynamics.second_order import SecondOrder
-from bfno.dynamics.start import InitialMoments, InitialVelocity, ZeroStart
+from bfno.dynamics.orders import FirstOrder, SecondOrder
 
 __all__ = [
     "AdamODE",

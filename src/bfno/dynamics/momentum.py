@@ -1,19 +1,18 @@
-"""Dynamics with momentum: heavy-ball and Nesterov neural ODEs and their generalisations."""
+"""Dynamics with momentum, after the optimisers of that name: heavy ball, Nesterov and Adam."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Literal
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from bfno.dynamics.interface import Dynamics
-from bfno.dynamics.start import Start
-from bfno.fields.interface import Field, Time
+from bfno.dynamics.interface import Dynamics, Start
+from bfno.fields.interface import Time, VectorField
+from bfno.layers.activation import ActivationChoice, find_activation, known_activation
 
-__all__ = ["GeneralizedHeavyBall", "GeneralizedNesterov", "HeavyBall", "Nesterov"]
+__all__ = ["AdamODE", "GeneralizedHeavyBall", "GeneralizedNesterov", "HeavyBall", "Nesterov"]
 
 Strength = float | Literal["learned"]
 
@@ -29,7 +28,8 @@ class GeneralizedHeavyBall(Dynamics):
         start: Maps the input to what follows it in the initial state `[h, m]`; zeros if not given.
         restoring: The strength `ξ`: a constant, or `learned` for the softplus of a trained scalar.
         restoring_logit: Where that scalar starts.
-        activation: The function `ς`: tanh, hardtanh (clipped to ±0.5) or identity.
+        activation: The function `ς`: a name, such as tanh, hardtanh (clipped to ±0.5) or identity,
+            or an elementwise function.
 
     Shape:
         State `(batch, 2 * state channels, *space)`, read-out `(batch, state channels, *space)`.
@@ -39,23 +39,28 @@ class GeneralizedHeavyBall(Dynamics):
 
     References:
         Xia et al., Heavy Ball Neural Ordinary Differential Equations, 2021.
+
+    Example:
+        >>> ball = GeneralizedHeavyBall(lambda t, y: -y, restoring="learned", activation="hardtanh")
+        >>> ball(0.0, ball.initial(torch.ones(1, 2))).shape
+        torch.Size([1, 4])
     """
 
     components = 2
 
     def __init__(
         self,
-        field: Field,
+        field: VectorField,
         start: Start | None = None,
         *,
         restoring: Strength = 1.5,
         restoring_logit: float = 2.0,
-        activation: str = "tanh",
+        activation: ActivationChoice = "tanh",
     ) -> None:
         super().__init__(field, start)
         self.friction_logit = nn.Parameter(torch.tensor(-3.0))
         self.restoring = _RestoringForce(restoring, restoring_logit)
-        self._squash, _ = _find_squash(activation)
+        self.activation = known_activation(activation)
 
     @property
     def friction(self) -> Tensor:
@@ -65,7 +70,8 @@ class GeneralizedHeavyBall(Dynamics):
     def forward(self, t: Time, y: Tensor) -> Tensor:
         position, momentum = self._split(y)
         force = self.restoring(self.field(t, position), position)
-        return torch.cat((self._squash(momentum), force - self.friction * momentum), dim=1)
+        velocity = find_activation(self.activation).apply(momentum)
+        return torch.cat((velocity, force - self.friction * momentum), dim=1)
 
 
 class HeavyBall(GeneralizedHeavyBall):
@@ -82,9 +88,14 @@ class HeavyBall(GeneralizedHeavyBall):
 
     References:
         Xia et al., Heavy Ball Neural Ordinary Differential Equations, 2021.
+
+    Example:
+        >>> ball = HeavyBall(lambda t, y: -y)
+        >>> ball(0.0, ball.initial(torch.ones(1, 1)))
+        tensor([[ 0., -1.]]...)
     """
 
-    def __init__(self, field: Field, start: Start | None = None) -> None:
+    def __init__(self, field: VectorField, start: Start | None = None) -> None:
         super().__init__(field, start, restoring=0.0, activation="identity")
 
 
@@ -105,7 +116,8 @@ class GeneralizedNesterov(Dynamics):
         sign: The sign `s` of the field, 1 or -1.
         restoring: The strength `ξ`: a constant, or `learned` for the softplus of a trained scalar.
         restoring_logit: Where that scalar starts.
-        activation: The function `ς`: tanh, hardtanh (clipped to ±0.5) or identity.
+        activation: The function `ς`: a name, such as tanh, hardtanh (clipped to ±0.5) or identity,
+            or an elementwise function.
 
     Shape:
         State `(batch, 2 * state channels, *space)`, read-out `(batch, state channels, *space)`.
@@ -116,6 +128,11 @@ class GeneralizedNesterov(Dynamics):
     References:
         Nguyen et al., Improving Neural Ordinary Differential Equations with Nesterov's Accelerated
         Gradient Method, 2022.
+
+    Example:
+        >>> dynamics = GeneralizedNesterov(lambda t, y: -y)
+        >>> dynamics.interval, dynamics.read_out(dynamics.initial(torch.ones(1, 2))).shape
+        ((1.0, 2.0), torch.Size([1, 2]))
     """
 
     components = 2
@@ -123,14 +140,14 @@ class GeneralizedNesterov(Dynamics):
 
     def __init__(
         self,
-        field: Field,
+        field: VectorField,
         start: Start | None = None,
         *,
         variant: str = "consistent",
         sign: int = 1,
         restoring: Strength = 1.5,
         restoring_logit: float = 2.0,
-        activation: str = "tanh",
+        activation: ActivationChoice = "tanh",
     ) -> None:
         super().__init__(field, start)
         if variant not in ("consistent", "public_code"):
@@ -138,10 +155,12 @@ class GeneralizedNesterov(Dynamics):
                 f"variant must be consistent or public_code, got {variant!r}; pass one of these"
             )
         if sign not in (1, -1):
-            raise ValueError(f"sign must be 1 or -1, got {sign}; scale the field instead")
+            raise ValueError(
+                f"sign must be 1 or -1, got {sign}; for another factor, scale the field"
+            )
         self.variant, self.sign = variant, sign
         self.restoring = _RestoringForce(restoring, restoring_logit)
-        self._squash, self._slope = _find_squash(activation)
+        self.activation = known_activation(activation)
 
     def initial(self, x: Tensor) -> Tensor:
         """The state at the first time of the interval."""
@@ -151,24 +170,27 @@ class GeneralizedNesterov(Dynamics):
         position, velocity = self._split(y0)
         t = _time_like(self.interval[0], y0)
         k = _growth(t)
-        scale, slope = self._squash(k), self._slope(k) * k * _growth_rate(t)
+        squash = find_activation(self.activation)
+        scale = squash.apply(k)
+        slope = squash.slope(k, scale) * k * _growth_rate(t)
         stretched = position / scale
         return torch.cat((stretched, (velocity - slope * stretched) / scale), dim=1)
 
     def forward(self, t: Time, y: Tensor) -> Tensor:
         first, second = self._split(y)
-        now = _time_like(t, y)
+        now, squash = _time_like(t, y), find_activation(self.activation).apply
         if self.variant == "public_code":
             position, momentum = first, (second - _growth_rate(now) * first) / _growth(now)
         else:
-            position, momentum = self._squash(_growth(now)) * first, second
-        force = self.sign * self._squash(self.field(t, position))
+            position, momentum = squash(_growth(now)) * first, second
+        force = self.sign * squash(self.field(t, position))
         rate = self.restoring(force, position) - momentum
-        return torch.cat((self._squash(momentum), rate), dim=1)
+        return torch.cat((squash(momentum), rate), dim=1)
 
     def position(self, t: Time, y: Tensor) -> Tensor:
         """The position in the state `y` at time `t`."""
-        return self._squash(_growth(_time_like(t, y))) * self._split(y)[0]
+        squash = find_activation(self.activation).apply
+        return squash(_growth(_time_like(t, y))) * self._split(y)[0]
 
 
 class Nesterov(GeneralizedNesterov):
@@ -176,7 +198,7 @@ class Nesterov(GeneralizedNesterov):
 
     `x' = m`, `m' = -m + s f(t, h)`, where the position is `h = k(t) x`,
     `k(t) = t^(-3/2) e^(t/2)`. This is the limit `h'' + 3 h' / t = force` of the accelerated method
-    with what is left over by the change of variables absorbed into the field.
+    where the field absorbs the terms that the change of variables leaves over.
 
     Args:
         field: Maps time and position to a force.
@@ -190,11 +212,16 @@ class Nesterov(GeneralizedNesterov):
     References:
         Nguyen et al., Improving Neural Ordinary Differential Equations with Nesterov's Accelerated
         Gradient Method, 2022.
+
+    Example:
+        >>> dynamics = Nesterov(lambda t, y: -y)
+        >>> dynamics.interval, dynamics.read_out(dynamics.initial(torch.ones(1, 2))).shape
+        ((1.0, 2.0), torch.Size([1, 2]))
     """
 
     def __init__(
         self,
-        field: Field,
+        field: VectorField,
         start: Start | None = None,
         *,
         variant: str = "consistent",
@@ -203,6 +230,65 @@ class Nesterov(GeneralizedNesterov):
         super().__init__(
             field, start, variant=variant, sign=sign, restoring=0.0, activation="identity"
         )
+
+
+class AdamODE(Dynamics):
+    """The limit of the Adam optimiser for small steps, with the field as descent direction.
+
+    `h' = -m / (√s(v) + ε)`, `m' = a (-f(t, h) - m)`, `v' = b (f(t, h)² - v)`: the position moves
+    along the mean of the field, divided by its root mean square. The rates `a` and `b` are
+    sigmoids of trained scalars, and `s` keeps the root real.
+
+    Args:
+        field: Maps time and position to a direction.
+        start: Maps the input to what follows it in the initial state `[h, m, v]`; zeros if not
+            given. `InitialMoments` learns it.
+        positive: The function `s`: sigmoid, softplus, or an elementwise function of values above
+            zero.
+        rate_logits: Where the scalars behind `a` and `b` start.
+
+    Shape:
+        State `(batch, 3 * state channels, *space)`, read-out `(batch, state channels, *space)`.
+
+    References:
+        Cho et al., AdamNODEs: When Neural ODE Meets Adaptive Moment Estimation, 2022.
+
+    Example:
+        >>> dynamics = AdamODE(lambda t, y: -y)
+        >>> dynamics.initial(torch.ones(1, 2)).shape
+        torch.Size([1, 6])
+    """
+
+    components = 3
+    _EPSILON = 1e-8
+
+    def __init__(
+        self,
+        field: VectorField,
+        start: Start | None = None,
+        *,
+        positive: ActivationChoice = "sigmoid",
+        rate_logits: tuple[float, float] = (3.0, 3.0),
+    ) -> None:
+        super().__init__(field, start)
+        if not (callable(positive) or positive in ("sigmoid", "softplus")):
+            raise ValueError(
+                f"positive must be sigmoid, softplus or a function, got {positive!r}; others may "
+                "be negative"
+            )
+        self.positive = positive
+        mean, square = rate_logits
+        self.mean_logit = nn.Parameter(torch.tensor(float(mean)))
+        self.square_logit = nn.Parameter(torch.tensor(float(square)))
+
+    def forward(self, t: Time, y: Tensor) -> Tensor:
+        position, mean, square = self._split(y)
+        direction = self.field(t, position)
+        root = find_activation(self.positive).apply(square).sqrt()
+        velocity = -mean / (root + self._EPSILON)
+        mean_rate = -self.mean_logit.sigmoid() * (direction + mean)
+        square_rate = self.square_logit.sigmoid() * (direction.square() - square)
+        return torch.cat((velocity, mean_rate, square_rate), dim=1)
 
 
 class _RestoringForce(nn.Module):
@@ -221,46 +307,12 @@ class _RestoringForce(nn.Module):
     def forward(self, force: Tensor, position: Tensor) -> Tensor:
         if self.logit is not None:
             return force - F.softplus(self.logit) * position
-        # Without the force there is no reason to pass over the memory of both.
+        # A strength of zero needs no pass over memory.
         return torch.sub(force, position, alpha=self.constant) if self.constant else force
 
 
-def _identity(v: Tensor) -> Tensor:
-    return v
-
-
-def _tanh_slope(v: Tensor) -> Tensor:
-    return 1 - v.tanh().square()
-
-
-def _clip(v: Tensor) -> Tensor:
-    return v.clamp(-0.5, 0.5)
-
-
-def _clip_slope(v: Tensor) -> Tensor:
-    return (v.abs() < 0.5).to(v.dtype)
-
-
-Squash = Callable[[Tensor], Tensor]
-
-# Each squashing function with its slope, which the change of variables of Nesterov's start needs.
-_SQUASHES: dict[str, tuple[Squash, Squash]] = {
-    "identity": (_identity, torch.ones_like),
-    "tanh": (torch.tanh, _tanh_slope),
-    "hardtanh": (_clip, _clip_slope),
-}
-
-
-def _find_squash(name: str) -> tuple[Squash, Squash]:
-    if name not in _SQUASHES:
-        raise ValueError(
-            f"activation must be one of {', '.join(_SQUASHES)}, got {name!r}; pass one of these"
-        )
-    return _SQUASHES[name]
-
-
 def _time_like(t: Time, y: Tensor) -> Tensor:
-    """Time as a factor of the state, whether it is one number or one a sample."""
+    """Time as a factor of the state, whether it is one number or one per sample."""
     t = torch.as_tensor(t, dtype=y.dtype, device=y.device)
     return t if t.dim() == 0 else t.reshape(-1, *[1] * (y.dim() - 1))
 

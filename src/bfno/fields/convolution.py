@@ -8,8 +8,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from bfno.fields.activations import activate, known_activation
 from bfno.fields.interface import Time
+from bfno.layers.activation import ActivationChoice, find_activation, known_activation
 from bfno.layers.pointwise import time_column
 
 __all__ = ["ConvField", "TimedConv"]
@@ -24,7 +24,8 @@ class ConvField(nn.Module):
         channels: Channels of the state.
         hidden: Channels between the convolutions.
         out_channels: Channels of the result; those of the state if not given.
-        activation: What follows the first two convolutions: relu, softplus or tanh.
+        activation: What follows the first two convolutions: a name, such as relu, softplus or tanh,
+            or an elementwise function.
 
     Shape:
         `t` a scalar or `(batch,)`, `y` `(batch, channels, height, width)` to
@@ -41,7 +42,7 @@ class ConvField(nn.Module):
         channels: int,
         hidden: int,
         out_channels: int | None = None,
-        activation: str = "relu",
+        activation: ActivationChoice = "relu",
     ) -> None:
         super().__init__()
         self.enter = TimedConv(channels, hidden, size=1)
@@ -50,8 +51,9 @@ class ConvField(nn.Module):
         self.activation = known_activation(activation)
 
     def forward(self, t: Time, y: Tensor) -> Tensor:
-        hidden = activate(self.activation, self.enter(t, y))
-        hidden = activate(self.activation, self.mix(t, hidden))
+        activation = find_activation(self.activation)
+        hidden = activation.on_fresh(self.enter(t, y))
+        hidden = activation.on_fresh(self.mix(t, hidden))
         return self.leave(t, hidden)
 
 
@@ -59,7 +61,7 @@ class TimedConv(nn.Module):
     """Convolution that keeps its grid and has the time as its last input channel.
 
     Its weights are those of the convolution over the concatenated channels. The time channel
-    itself is never built, which would copy all the others: what it contributes is the time
+    itself is never built, because that would copy all the others: it contributes the time
     multiplied by a response that is the same for all samples.
 
     Args:

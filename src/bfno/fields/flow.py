@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-import functools
 import itertools
 from collections.abc import Sequence
 from typing import Any, cast
 
+import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from bfno.fields.convolution import TimedConv
 from bfno.fields.interface import Time
-from bfno.fields.operator import OperatorField, find_layer
-from bfno.layers.convolutions import Kernels
-from bfno.layers.pointwise import time_column
+from bfno.fields.operator import OperatorField
+from bfno.layers.activation import ActivationChoice
+from bfno.layers.pointwise import is_transformed, time_column
 
-__all__ = ["FlowConvField", "FlowOperatorField"]
+__all__ = ["FlowConvField", "FlowOperatorField", "Kernels"]
 
 
 class FlowConvField(nn.Module):
@@ -58,11 +59,11 @@ class FlowConvField(nn.Module):
         return self.prepare(y)(t, y)
 
     def pull_back(self, t: Time, y: Tensor, cotangent: Tensor) -> tuple[Tensor, Tensor]:
-        """The field and `cotangentᵀ ∂f/∂y`; see `bfno.fields.pullback`."""
+        """The field and `cotangentᵀ ∂f/∂y`; see `bfno.fields.interface`."""
         return self.prepare(y).pull_back(t, y, cotangent)
 
     def prepare(self, y: Tensor) -> _PreparedConvField:
-        """The field on the grid of `y` with its present weights, for many evaluations."""
+        """The field made ready for many evaluations on the grid of `y` with its present weights."""
         return _PreparedConvField(self._convolutions(), y)
 
 
@@ -88,8 +89,77 @@ class _PreparedConvField:
         return [bias + time * response for bias, response in pairs]
 
 
+class Kernels:
+    """Convolutions with softplus between them, and one product with their Jacobian.
+
+    With inputs `a_0`, weights `W_i` and biases `m_i`, the layers compute
+
+        h_i = W_i a_{i-1} + m_i,    a_i = softplus(h_i),    value = W_n a_{n-1} + m_n,
+
+    and a cotangent ε of the value is pulled back by `c_{n-1} = W_nᵀ ε`, `c_{i-1} = W_iᵀ (c_i
+    softplus'(h_i))`. Said in these operations the product can be trained without differentiating
+    autograd's backward pass, which would be slower. (A backward pass by hand was tried: slower,
+    too.) The kernels are stored in the forms that convolutions and their transposes want, made once
+    for many uses.
+
+    Args:
+        weights: Kernels of odd size, one for each convolution; the grid stays as it is.
+    """
+
+    def __init__(self, weights: Sequence[Tensor]) -> None:
+        self.weights = [_fast(weight) for weight in weights]
+        # With its kernel turned over, a transpose is itself a convolution on the same grid.
+        self.turned = [_fast(weight.flip(2, 3).transpose(0, 1)) for weight in weights]
+
+    def convolve(self, x: Tensor, biases: Sequence[Tensor]) -> Tensor:
+        """Apply convolutions with softplus between them.
+
+        Args:
+            x: `(batch, channels, height, width)`.
+            biases: What is added to each convolution's result, in any shape that broadcasts to it.
+        """
+        x = _fast(x)
+        for weight, bias in zip(self.weights[:-1], biases[:-1], strict=True):
+            x = F.softplus(_convolve(x, weight).add_(bias))
+        return _convolve(x, self.weights[-1]).add_(biases[-1])
+
+    def pull_back(
+        self, x: Tensor, cotangent: Tensor, biases: Sequence[Tensor]
+    ) -> tuple[Tensor, Tensor]:
+        """Do the same, and pull a cotangent back through the convolutions.
+
+        Args:
+            x: `(batch, channels, height, width)`.
+            cotangent: A tensor like the value.
+            biases: What is added to each convolution's result.
+
+        Returns:
+            The value, and the cotangent times the Jacobian of the value.
+        """
+        x, slopes = _fast(x), []
+        for weight, bias in zip(self.weights[:-1], biases[:-1], strict=True):
+            before = _convolve(x, weight) + bias
+            slopes.append(torch.sigmoid(before))
+            x = F.softplus(before)
+        value = _convolve(x, self.weights[-1]) + biases[-1]
+        pulled = _convolve(_fast(cotangent), self.turned[-1])
+        for turned, slope in zip(reversed(self.turned[:-1]), reversed(slopes), strict=True):
+            pulled = _convolve(pulled * slope, turned)
+        return value, pulled
+
+
+def _convolve(x: Tensor, weight: Tensor) -> Tensor:
+    return F.conv2d(x, weight, padding=weight.shape[-1] // 2)
+
+
+def _fast(x: Tensor) -> Tensor:
+    """The memory format in which convolutions of a CPU need not reorder their inputs."""
+    # Function transforms do not know memory formats.
+    return x if is_transformed(x) else x.contiguous(memory_format=torch.channels_last)
+
+
 class FlowOperatorField(OperatorField):
-    """Operator layers with softplus behind each, also the last.
+    """Operator layers, each followed by softplus, the last one too.
 
     The decoder's weights start at zero: the flow starts as a shift.
 
@@ -98,9 +168,9 @@ class FlowOperatorField(OperatorField):
         channels: Channels of the state.
         width: Channels of the layers.
         depth: Number of layers.
-        inner_activation: The layers' own activation; None leaves them theirs. With ReLU the
-            Jacobian does not change with a small change of what enters it, and the trace cannot
-            teach what comes before.
+        inner_activation: The layers' own activation; None leaves them their default. With ReLU a
+            small change of the input does not change the Jacobian, so the trace cannot teach what
+            comes before.
         **layer_options: Further arguments of the layer.
 
     Shape:
@@ -120,18 +190,17 @@ class FlowOperatorField(OperatorField):
         width: int,
         depth: int,
         *,
-        inner_activation: str | None = None,
+        inner_activation: ActivationChoice | None = None,
         **layer_options: Any,
     ) -> None:
-        own = {} if inner_activation is None else {"activation": inner_activation}
-        make = functools.partial(find_layer(layer), **own)
         super().__init__(
-            make,
+            layer,
             channels,
             width,
             depth,
             activation="softplus",
             last_activation=True,
+            inner_activation=inner_activation,
             **layer_options,
         )
         nn.init.zeros_(self.decoder.weight)

@@ -1,20 +1,89 @@
-"""What every vector field looks like from outside."""
+"""What every vector field looks like from outside, and what it may offer besides.
+
+Two methods are optional. `pull_back(t, y, cotangent)` returns the field's value together with one
+product with its Jacobian, by a faster way than autograd's. `prepare(y)` returns the field made
+ready for many evaluations with its present weights on states like `y`.
+"""
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import Any, Protocol
 
+import torch
 from torch import Tensor
 
-__all__ = ["Field", "Time"]
+__all__ = ["Time", "VectorField", "prepared", "pull_back", "pull_back_by_autograd"]
 
 Time = float | Tensor
-"""A number, a tensor without axes, or one value a sample."""
+"""A number, a tensor without axes, or one value per sample."""
 
 
-class Field(Protocol):
-    """Anything that maps a time and a state to the state's rate of change."""
+class VectorField(Protocol):
+    """Anything that maps a time and a state to the state's rate of change.
+
+    A function, a module or any other callable will do; a module's parameters get gradients
+    without being listed.
+
+    Example:
+        >>> def decay(t: Time, y: Tensor) -> Tensor:
+        ...     return -y
+        >>> field: VectorField = decay
+    """
 
     def __call__(self, t: Time, y: Tensor, /) -> Tensor:
         """Rate of change of the state `y`, batch first, at time `t`."""
         ...
+
+
+def prepared(field: Any, y: Tensor) -> Any:
+    """A field that is ready for many evaluations with its present weights on states like `y`.
+
+    A field may have a method `prepare(y)` for what these evaluations have in common; what it
+    returns is called, and pulled back, like the field. Any other field is returned as it is.
+    """
+    prepare = getattr(field, "prepare", None)
+    return field if prepare is None else prepare(y)
+
+
+def pull_back(field: VectorField, t: Time, y: Tensor, cotangent: Tensor) -> tuple[Tensor, Tensor]:
+    """Evaluate a field once, and pull a cotangent back through that evaluation.
+
+    A field may have a method `pull_back(t, y, cotangent)` that knows a faster way than autograd;
+    its results must be differentiable like any other.
+
+    Args:
+        field: The field.
+        t: The time.
+        y: The state.
+        cotangent: A tensor like the field's value.
+
+    Returns:
+        The value `f(t, y)` and `cotangentᵀ ∂f/∂y`, both with a graph if autograd is on.
+
+    Example:
+        >>> with torch.no_grad():
+        ...     pull_back(lambda t, y: y**2, 0.0, torch.tensor([3.0]), torch.ones(1))
+        (tensor([9.]), tensor([6.]))
+    """
+    own = getattr(field, "pull_back", None)
+    if own is not None:
+        return own(t, y, cotangent)
+    return pull_back_by_autograd(field, t, y, cotangent)
+
+
+def pull_back_by_autograd(
+    field: VectorField, t: Time, y: Tensor, cotangent: Tensor
+) -> tuple[Tensor, Tensor]:
+    """`pull_back` of any field, which need not know its Jacobian."""
+    recorded = torch.is_grad_enabled()
+    # Not even the graph of one evaluation exists in inference mode.
+    with torch.inference_mode(False), torch.enable_grad():
+        if not (recorded and y.requires_grad):
+            y = (y.clone() if y.is_inference() else y.detach()).requires_grad_()
+        value = field(t, y)
+        if not value.requires_grad:
+            return value, torch.zeros_like(y)
+        (pulled,) = torch.autograd.grad(
+            value, y, cotangent, create_graph=recorded, allow_unused=True, materialize_grads=True
+        )
+    return (value, pulled) if recorded else (value.detach(), pulled)

@@ -7,9 +7,8 @@ from typing import cast
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from bfno.fields.activations import activate, known_activation
 from bfno.fields.interface import Time
-from bfno.layers.activation import activation
+from bfno.layers.activation import ActivationChoice, find_activation, known_activation
 from bfno.layers.pointwise import time_column
 
 __all__ = ["MLPField"]
@@ -23,7 +22,8 @@ class MLPField(nn.Module):
         hidden: Size of every hidden layer.
         depth: Number of hidden layers.
         out_features: Size of the result's last axis; that of the state if not given.
-        activation: What follows every hidden layer: relu, softplus or tanh.
+        activation: What follows every hidden layer: a name, such as relu, softplus or tanh, or an
+            elementwise function.
         time: Whether the first layer sees the time, as its last input.
 
     Shape:
@@ -42,7 +42,7 @@ class MLPField(nn.Module):
         hidden: int,
         depth: int = 2,
         out_features: int | None = None,
-        activation: str = "tanh",
+        activation: ActivationChoice = "tanh",
         time: bool = True,
     ) -> None:
         super().__init__()
@@ -55,14 +55,15 @@ class MLPField(nn.Module):
         self.leave = nn.Linear(hidden, features if out_features is None else out_features)
 
     def forward(self, t: Time, y: Tensor) -> Tensor:
-        hidden = activate(self.activation, self._enter(t, y))
+        activation = find_activation(self.activation)
+        hidden = activation.on_fresh(self._enter(t, y))
         for layer in self.inner:
-            hidden = activate(self.activation, layer(hidden))
+            hidden = activation.on_fresh(layer(hidden))
         return self.leave(hidden)
 
     def pull_back(self, t: Time, y: Tensor, cotangent: Tensor) -> tuple[Tensor, Tensor]:
-        """The field and `cotangentᵀ ∂f/∂y`; see `bfno.fields.pullback`."""
-        chosen, before, pairs = activation(self.activation), self._enter(t, y), []
+        """The field and `cotangentᵀ ∂f/∂y`; see `bfno.fields.interface`."""
+        chosen, before, pairs = find_activation(self.activation), self._enter(t, y), []
         weights = [self.enter.weight[:, : y.shape[-1]]]
         for layer in self.inner:
             pairs.append((before, chosen.apply(before)))

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
 
-from bfno.fields.activations import activate, known_activation
-from bfno.fields.interface import Time
-from bfno.fields.pullback import pull_back_by_autograd
+from bfno.fields.interface import Time, pull_back_by_autograd
+from bfno.layers.activation import ActivationChoice, find_activation, known_activation
 from bfno.layers.afno import AFNO
 from bfno.layers.bfno import BFNO
 from bfno.layers.fno import FNO
-from bfno.layers.mixing import samples_at_once
 from bfno.layers.pointwise import Pointwise
 
 __all__ = ["LAYERS", "OperatorField", "find_layer"]
@@ -37,13 +35,16 @@ class OperatorField(nn.Module):
     the encoder.
 
     Args:
-        layer: `"bfno"`, `"fno"`, `"afno"`, or a callable that makes a layer of a given width.
+        layer: `"bfno"`, `"fno"`, `"afno"`, or a callable that makes a layer of a given width: any
+            module that maps `(batch, width, *space)` to the same shape.
         channels: Channels of the state.
         width: Channels of the layers.
         depth: Number of layers.
         out_channels: Channels of the result; those of the state if None.
-        activation: What follows a layer: relu, softplus or tanh.
+        activation: What follows a layer: a name, such as relu, softplus or tanh, or an elementwise
+            function.
         last_activation: Whether it also follows the last layer.
+        inner_activation: The layers' own activation; None leaves them their default.
         time: Whether the field depends on time.
         **layer_options: Further arguments of the layer.
 
@@ -65,18 +66,35 @@ class OperatorField(nn.Module):
         depth: int,
         *,
         out_channels: int | None = None,
-        activation: str = "relu",
+        activation: ActivationChoice = "relu",
         last_activation: bool = False,
+        inner_activation: ActivationChoice | None = None,
         time: bool = True,
         **layer_options: Any,
     ) -> None:
         super().__init__()
         make = find_layer(layer) if isinstance(layer, str) else layer
+        own = {} if inner_activation is None else {"activation": inner_activation}
         self.channels, self.time = channels, time
-        self.encoder = Pointwise(channels, width, time=time)
-        self.layers = nn.ModuleList(make(width, **layer_options) for _ in range(depth))
-        self.decoder = Pointwise(width, channels if out_channels is None else out_channels)
         self.activation, self.last_activation = known_activation(activation), last_activation
+        self.encoder = Pointwise(channels, width, time=time)
+        self._ours = isinstance(layer, str)
+        # A layer that can apply the activation itself does so, in one pass over memory.
+        self._seals = getattr(make, "takes_output_activation", False)
+        self.layers = nn.ModuleList(
+            make(width, **own, **self._sealed(index, depth), **layer_options)
+            for index in range(depth)
+        )
+        self.decoder = Pointwise(width, channels if out_channels is None else out_channels)
+
+    def _sealed(self, index: int, depth: int) -> dict[str, ActivationChoice]:
+        """The activation of one layer as an option of the layer, where it takes one."""
+        if self._seals and self._is_activated(index, depth):
+            return {"output_activation": self.activation}
+        return {}
+
+    def _is_activated(self, index: int, depth: int) -> bool:
+        return index < depth - 1 or self.last_activation
 
     def forward(self, t: Time, y: Tensor) -> Tensor:
         if y.dim() < 3 or y.shape[1] != self.channels:
@@ -87,12 +105,12 @@ class OperatorField(nn.Module):
         return parts[0] if len(parts) == 1 else torch.cat(parts)
 
     def pull_back(self, t: Time, y: Tensor, cotangent: Tensor) -> tuple[Tensor, Tensor]:
-        """The field and `cotangentᵀ ∂f/∂y`; see `bfno.fields.pullback`."""
-        if not all(isinstance(one, BFNO) and one.kernel == "branch" for one in self.layers):
+        """The field and `cotangentᵀ ∂f/∂y`; see `bfno.fields.interface`."""
+        if not (self._seals and all(getattr(one, "can_linearise", False) for one in self.layers)):
             return pull_back_by_autograd(self, t, y, cotangent)
         hidden, pulls = self._encode(t, y), []
-        for layer, outer in self._activated_layers():
-            hidden, pull = layer.linearise(hidden, outer)
+        for layer in self.layers:
+            hidden, pull = cast(Any, layer).linearise(hidden)
             pulls.append(pull)
         cotangent = self.decoder.transposed(cotangent)
         for pull in reversed(pulls):
@@ -110,25 +128,17 @@ class OperatorField(nn.Module):
         yield from zip(times, parts, strict=True)
 
     def _derivative(self, t: Time, y: Tensor) -> Tensor:
-        hidden = self._encode(t, y)
-        for layer, outer in self._activated_layers():
-            if isinstance(layer, BFNO):
-                hidden = layer(hidden, outer)
-            else:
-                hidden = layer(hidden) if outer is None else activate(outer, layer(hidden))
+        hidden, activation = self._encode(t, y), find_activation(self.activation)
+        for index, layer in enumerate(self.layers):
+            hidden = layer(hidden)
+            if not self._seals and self._is_activated(index, len(self.layers)):
+                # A layer that is not ours may need its result for its own derivative.
+                hidden = activation.on_fresh(hidden) if self._ours else activation.apply(hidden)
         return self.decoder(hidden)
 
     def _encode(self, t: Time, y: Tensor) -> Tensor:
         return self.encoder(y, t) if self.time else self.encoder(y)
 
-    def _activated_layers(self) -> Iterator[tuple[Any, str | None]]:
-        """Each layer with the activation that follows it, if one does."""
-        last = len(self.layers) - 1
-        for index, layer in enumerate(self.layers):
-            yield layer, self.activation if index < last or self.last_activation else None
-
     def _samples_at_once(self, y: Tensor) -> int:
-        first = self.layers[0]
-        if not isinstance(first, BFNO):
-            return len(y)
-        return samples_at_once(tuple(y.shape[:1:-1]), 2 * first.branches * first.channels, y)
+        own = getattr(self.layers[0], "samples_at_once", None)
+        return len(y) if own is None else own(y)

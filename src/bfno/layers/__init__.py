@@ -1,4 +1,4 @@
-"""Tensor to tensor; knows no time."""
+"""Layers: tensor to tensor, without a notion of time."""
 
 from bfno.layers.afno import AFNO
 from bfno.layers.bfno import BFNO

@@ -22,7 +22,7 @@ class AFNO(nn.Module):
         channels: Width of input and output.
         blocks: Number of blocks; the network never mixes channels of two blocks.
         expansion: Hidden width of the network in units of a block.
-        shrink: What the shrinkage takes from the magnitude of every real and imaginary part.
+        shrink: By how much the shrinkage reduces the magnitude of every real and imaginary part.
         kept: Fraction of frequencies that pass; the others are set to zero.
 
     Shape:
@@ -87,7 +87,7 @@ class AFNO(nn.Module):
 
 
 def _affine(rows: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-    """Complex affine map of stacked real and imaginary rows as one real matrix product a block."""
+    """Complex affine map of stacked real and imaginary rows, one real matrix product per block."""
     real, imaginary = weight.transpose(1, 2).unbind(-1)
     matrix = torch.cat(
         (torch.cat((real, -imaginary), dim=2), torch.cat((imaginary, real), dim=2)), dim=1

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from bfno.layers.activation import activation as find_activation
-from bfno.layers.mixing import Recipe, Weights, linearise_mixing, merge, mix
+from bfno.layers.activation import Activation, ActivationChoice, find_activation, known_activation
+from bfno.layers.mixing import Recipe, Weights, linearise_mixing, merge, mix, samples_at_once
 from bfno.layers.pointwise import Pointwise, channels_first, channels_last
 from bfno.layers.spectral import analyse, frequencies, synthesise
 
@@ -29,8 +29,8 @@ class BFNO(nn.Module):
     parts and one for the imaginary parts. What a branch does is the `kernel`:
 
     - `"branch"`: $O_i = \sigma(G A_i + p_i)$, a complex affine map, the same at every frequency,
-      with $\sigma$ on real and imaginary parts apart. It is what the paper's authors released and
-      what the paper's parameter counts fit.
+      with $\sigma$ applied to real and imaginary parts separately. This is what the paper's authors
+      released, and what the paper's parameter counts agree with.
     - `"gate"`: $O_i = \sigma(G A_i + p_i) \odot G$, a complex product.
     - `"filter"`: $O_i = R_i \odot G$ with a learned complex filter on a given `grid`. On another
       grid, frequencies that lie inside both keep their value and the others are filtered out.
@@ -41,8 +41,11 @@ class BFNO(nn.Module):
         kernel: What a branch computes, see above.
         skip: Path around the spectrum: `"identity"`, `"linear"` (the paper's W) or `"conv"` (a
             convolution three points wide).
-        activation: The function inside the branches: relu, softplus or tanh.
-        axes: Number of space axes; only `skip="conv"` needs to know.
+        activation: The function $\sigma$ inside the branches: relu, softplus, tanh, sigmoid,
+            hardtanh (clipped to ±0.5), identity, or any elementwise function.
+        output_activation: A function of the result, done in the same pass over memory; None for
+            none.
+        axes: Number of space axes; only `skip="conv"` needs it.
         grid: Points along each space axis; only `kernel="filter"` needs them.
 
     Shape:
@@ -64,6 +67,8 @@ class BFNO(nn.Module):
         torch.Size([1, 4, 9, 8])
     """
 
+    takes_output_activation = True  # whoever applies an activation next may leave it to the layer
+
     def __init__(
         self,
         channels: int,
@@ -71,7 +76,8 @@ class BFNO(nn.Module):
         *,
         kernel: Kernel = "branch",
         skip: Skip = "identity",
-        activation: str = "relu",
+        activation: ActivationChoice = "relu",
+        output_activation: ActivationChoice | None = None,
         axes: int = 2,
         grid: tuple[int, ...] | None = None,
     ) -> None:
@@ -84,8 +90,10 @@ class BFNO(nn.Module):
                 f"grid belongs to kernel='filter' alone, got kernel={kernel!r} and grid={grid}"
             )
         self.channels, self.branches, self.kernel, self.grid = channels, branches, kernel, grid
-        self.activation, self.skip_kind = activation, skip
-        find_activation(activation)
+        self.activation, self.skip_kind = known_activation(activation), skip
+        self.output_activation = output_activation
+        if output_activation is not None:
+            find_activation(output_activation)
         if grid is None:
             self.weight = nn.Parameter(torch.empty(branches, 2, channels, channels))
             self.bias = nn.Parameter(torch.empty(branches, 2, channels))
@@ -105,40 +113,39 @@ class BFNO(nn.Module):
         if self.bias is not None:
             self.bias.uniform_(0, 1 / self.channels)
 
-    def forward(self, x: Tensor, outer: str | None = None) -> Tensor:
-        """Apply the layer.
-
-        Args:
-            x: The input.
-            outer: Activation of the result, done in the same pass over memory.
-        """
+    def forward(self, x: Tensor) -> Tensor:
         _check_input(x, self.channels, self.weight.dtype)
         if not torch.is_autocast_enabled(x.device.type):
-            return self._mixed(x, outer)
+            return self._mixed(x)
         with torch.autocast(x.device.type, enabled=False):
             # Transforms in half precision lose the small frequencies, so autocast stops here.
-            return self._mixed(x.to(self.weight.dtype), outer).to(x.dtype)
+            return self._mixed(x.to(self.weight.dtype)).to(x.dtype)
 
-    def linearise(
-        self, x: Tensor, outer: str | None = None
-    ) -> tuple[Tensor, Callable[[Tensor], Tensor]]:
+    def samples_at_once(self, x: Tensor) -> int:
+        """How many samples on the grid of `x` the layer handles best at a time, in its cache."""
+        return samples_at_once(tuple(x.shape[:1:-1]), 2 * self.branches * self.channels, x)
+
+    @property
+    def can_linearise(self) -> bool:
+        """Whether `linearise` knows the Jacobian of this kernel."""
+        return self.kernel == "branch"
+
+    def linearise(self, x: Tensor) -> tuple[Tensor, Callable[[Tensor], Tensor]]:
         """Apply the layer, and return with its result a function that pulls a cotangent back.
 
         Both consist of differentiable operations, so that Jacobian products can be trained.
-        `kernel="branch"` only.
 
-        Args:
-            x: The input.
-            outer: Activation of the result.
+        Raises:
+            ValueError: If the kernel is not `"branch"`; see `can_linearise`.
         """
-        if self.kernel != "branch":
+        if not self.can_linearise:
             raise ValueError(f"linearise needs kernel='branch', got {self.kernel!r}")
         _check_input(x, self.channels, self.weight.dtype)
         signal = channels_last(x).contiguous()
         sigma = find_activation(self.activation)
         mixed, pull_mixing = linearise_mixing(signal, self._weights(), sigma)
         before = channels_first(mixed) + (x if self.skip is None else self.skip(x))
-        after = None if outer is None else find_activation(outer)
+        after = self._after()
         result = before if after is None else after.apply(before)
 
         def pull_back(cotangent: Tensor) -> Tensor:
@@ -152,12 +159,17 @@ class BFNO(nn.Module):
     def extra_repr(self) -> str:
         return (
             f"channels={self.channels}, branches={self.branches}, kernel={self.kernel!r}, "
-            f"skip={self.skip_kind!r}, activation={self.activation!r}"
+            f"skip={self.skip_kind!r}, activation={self.activation!r}, "
+            f"output_activation={self.output_activation!r}"
         )
 
-    def _mixed(self, x: Tensor, outer: str | None) -> Tensor:
+    def _after(self) -> Activation | None:
+        choice = self.output_activation
+        return None if choice is None else find_activation(choice)
+
+    def _mixed(self, x: Tensor) -> Tensor:
         signal, sigma = channels_last(x).contiguous(), find_activation(self.activation)
-        after = None if outer is None else find_activation(outer)
+        after = self._after()
         if self.kernel == "branch" and self.skip is None:
             return channels_first(mix(signal, self._weights(), Recipe(sigma, True, after)))
         if self.kernel == "branch":

@@ -16,11 +16,11 @@ class FNO(nn.Module):
 
     With `G` the Fourier transform of the input, the output's spectrum is `G[k] R[k]` for each kept
     frequency `k`. Along every axis but the last, positive and negative frequencies are kept; along
-    the last, the input being real, the positive ones say everything.
+    the last, the positive ones are enough, because the input is real.
 
     Args:
         channels: Width of input and output.
-        modes: Number of kept frequencies of one sign: one number for all axes or one an axis.
+        modes: Number of kept frequencies of one sign: one number for all axes, or one per axis.
         skip: What is added to the result: the input (`identity`), a pointwise affine map of it
             (`linear`) or nothing (`none`).
         axes: Number of space axes if `modes` is one number.
@@ -99,7 +99,7 @@ class FNO(nn.Module):
         space = tuple(x.shape[2:])
         if len(space) != len(self.modes):
             raise ValueError(
-                f"input must have {len(self.modes)} space axes as modes={self.modes} says, got "
+                f"input must have {len(self.modes)} space axes, as many as modes={self.modes}, got "
                 f"shape {tuple(x.shape)}; pass one number of modes for each space axis"
             )
         smallest = (*(2 * m for m in self.modes[:-1]), 2 * self.modes[-1] - 2)

@@ -1,4 +1,4 @@
-"""How a BFNO layer mixes the channels of a spectrum, fused and plain.
+"""How a BFNO layer mixes the channels of a spectrum: a fused version and a plain one.
 
 All branches share one product: with `a` and `b` the real and imaginary parts of the spectrum,
 
@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from bfno.layers.activation import Activation
+from bfno.layers.activation import Activation, InPlaceActivation
 from bfno.layers.memory import recycled
 from bfno.layers.pointwise import is_transformed
 from bfno.layers.spectral import analyse, frequencies, synthesise
@@ -64,6 +64,12 @@ class Recipe(NamedTuple):
     keep_signal: bool
     outer: Activation | None = None
 
+    @property
+    def fuses(self) -> bool:
+        """Whether outputs tell the derivatives of all activations, which is all that is kept."""
+        others = (self.sigma, self.outer)
+        return all(one is None or isinstance(one, InPlaceActivation) for one in others)
+
     def finish(self, mixed: Tensor, signal: Tensor) -> Tensor:
         """What follows the transform back, in differentiable operations."""
         result = signal + mixed if self.keep_signal else mixed
@@ -78,7 +84,7 @@ def mix(signal: Tensor, weights: Weights, recipe: Recipe) -> Tensor:
         weights: The layer's weights.
         recipe: What happens besides.
     """
-    if is_transformed(signal):
+    if is_transformed(signal) or not recipe.fuses:
         return recipe.finish(mix_plainly(signal, weights, recipe.sigma), signal)
     return _Mix.apply(signal, recipe, *weights)
 
@@ -119,7 +125,7 @@ def merge(hidden: Tensor, weights: Weights) -> Tensor:
 
 
 def samples_at_once(grid: tuple[int, ...], width: int, like: Tensor) -> int:
-    """How many samples of a grid (reversed) with `width` features a point make one piece."""
+    """How many samples of a grid (reversed), with `width` features per point, make one piece."""
     if like.device.type != "cpu":
         return like.shape[0]
     points = frequencies(grid[0])
@@ -132,19 +138,19 @@ class _Mix(torch.autograd.Function):
     """`mix`, with a backward pass that keeps two tensors and needs little fresh memory."""
 
     @staticmethod
-    def forward(ctx: Any, signal: Tensor, recipe: Recipe, *weights: Tensor) -> Tensor:
+    def forward(ctx: Any, signal: Tensor, recipe: Any, *weights: Tensor) -> Tensor:
         named, result = Weights(*weights), recycled(signal.shape, like=signal)
         wanted, kept = any(ctx.needs_input_grad), []  # two tensors for every piece
         for piece, target in _pieces(named, signal, result):
             spectrum = analyse(piece, recycle=True)
             rows = spectrum.flatten(0, -2)
             hidden = recycled((len(rows), named.inner.shape[1]), like=rows)
-            recipe.sigma.apply_(torch.addmm(named.inner_bias, rows, named.inner, out=hidden))
+            recipe.sigma.overwrite(torch.addmm(named.inner_bias, rows, named.inner, out=hidden))
             merged = _merge_rows(hidden, named).view_as(spectrum)
             mixed = synthesise(merged, signal.shape[1], recycle=True)
             torch.add(mixed, piece, out=target) if recipe.keep_signal else target.copy_(mixed)
             if recipe.outer is not None:
-                recipe.outer.apply_(target)
+                recipe.outer.overwrite(target)
             if wanted:
                 kept += [rows, hidden]
         ctx.recipe = recipe
@@ -174,7 +180,7 @@ class _Mix(torch.autograd.Function):
         return pulled, None, *sums
 
 
-def _pull_outer(gradient: Tensor, result: Tensor, outer: Activation | None) -> Tensor:
+def _pull_outer(gradient: Tensor, result: Tensor, outer: InPlaceActivation | None) -> Tensor:
     if outer is None:
         return gradient
     return outer.pull_back_(recycled(gradient.shape, like=gradient).copy_(gradient), result)
@@ -201,7 +207,7 @@ def _pull_back(
     kept: tuple[Tensor, Tensor],
     weights: Weights,
     sums: Weights,
-    sigma: Activation,
+    sigma: InPlaceActivation,
 ) -> Tensor:
     """Add the weights' gradients to `sums` and return the spectrum's."""
     rows, hidden = kept

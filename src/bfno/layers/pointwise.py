@@ -30,7 +30,7 @@ channels_first = channels_last
 def is_transformed(x: Tensor) -> bool:
     """Whether a compiler, a function transform or forward-mode differentiation is at work.
 
-    They see through ordinary operations only, not into hand-written backward passes.
+    All of these follow ordinary operations only, not hand-written backward passes.
     """
     return (
         torch.compiler.is_compiling()
@@ -116,10 +116,10 @@ class _Linear(torch.autograd.Function):
 
 
 def time_column(t: Tensor | float, like: Tensor) -> Tensor | float:
-    """Time as a factor of a weight vector: a scalar, or one row a sample.
+    """Time as a factor of a weight vector: a scalar, or one row per sample.
 
     Args:
-        t: A number, a tensor without axes, or one value a sample.
+        t: A number, a tensor without axes, or one value per sample.
         like: The state, whose dtype and device the result takes.
     """
     if not isinstance(t, Tensor):
@@ -129,7 +129,7 @@ def time_column(t: Tensor | float, like: Tensor) -> Tensor | float:
         return t
     if t.shape != like.shape[:1]:
         raise ValueError(
-            f"t must be a scalar or hold one value a sample, got shape {tuple(t.shape)} for "
+            f"t must be a scalar or hold one value per sample, got shape {tuple(t.shape)} for "
             f"{len(like)} samples; pass a tensor of shape ({len(like)},)"
         )
     return t[:, None]

@@ -1,30 +1,44 @@
-"""Models: an encoder, a neural ODE, and a head."""
+"""Whole models: classifiers of images and series, latent ODEs, and flows."""
 
-from bfno.models.ace import ACEGenerator
+from bfno.models import flows
 from bfno.models.classifier import ImageClassifier
 from bfno.models.counting import count_parameters
-from bfno.models.encoders import ODERNNEncoder, RNNEncoder
-from bfno.models.generators import CoupledGenerator, Generator
+from bfno.models.encoders import ODERNNEncoder, Posterior, RNNEncoder, SeriesEncoder
+from bfno.models.generators import ACEGenerator, CoupledGenerator, LatentGenerator
 from bfno.models.latent import LatentODE
+from bfno.models.likelihood import (
+    classification_loss,
+    evidence_loss,
+    gaussian_log_likelihood,
+    kl_weight,
+)
 from bfno.models.ode_rnn import ODERNN, ODERNNClassifier, make_ode_rnn
 from bfno.models.recurrent import RecurrentClassifier
 from bfno.models.recurrent_vae import RecurrentVAE
-from bfno.models.series import SeriesModel, SeriesOutput
+from bfno.models.series import SeriesModel, SeriesOutput, tanh_network
 
 __all__ = [
     "ODERNN",
     "ACEGenerator",
     "CoupledGenerator",
-    "Generator",
     "ImageClassifier",
+    "LatentGenerator",
     "LatentODE",
     "ODERNNClassifier",
     "ODERNNEncoder",
+    "Posterior",
     "RNNEncoder",
     "RecurrentClassifier",
     "RecurrentVAE",
+    "SeriesEncoder",
     "SeriesModel",
     "SeriesOutput",
+    "classification_loss",
     "count_parameters",
+    "evidence_loss",
+    "flows",
+    "gaussian_log_likelihood",
+    "kl_weight",
     "make_ode_rnn",
+    "tanh_network",
 ]

@@ -19,32 +19,28 @@ class ImageClassifier(nn.Module):
         block: The neural ODE; its `stats` tell what the last solution cost.
         in_shape: Shape of one image, `(channels, *space)`.
         classes: Number of classes.
-        idle_scalars: Number of scalars that nothing uses. Public code of several methods creates
-            such scalars, and the published sizes count them; they are frozen.
 
     Attributes:
-        class_names: Name of each class; numbers until somebody gives better ones.
+        class_names: Name of each class; numbers until you set others.
 
     Shape:
         `(batch, *in_shape)` to scores `(batch, classes)`.
+
+    Example:
+        >>> from bfno.dynamics import FirstOrder
+        >>> from bfno.fields import ConvField
+        >>> block = NeuralODE(FirstOrder(ConvField(channels=1, hidden=8)))
+        >>> classifier = ImageClassifier(block, (1, 8, 8), classes=10)
+        >>> classifier(torch.zeros(2, 1, 8, 8)).shape
+        torch.Size([2, 10])
     """
 
-    def __init__(
-        self,
-        block: NeuralODE,
-        in_shape: tuple[int, ...],
-        classes: int,
-        *,
-        idle_scalars: int = 0,
-    ) -> None:
+    def __init__(self, block: NeuralODE, in_shape: tuple[int, ...], classes: int) -> None:
         super().__init__()
         self.block = block
         self.in_shape = tuple(in_shape)
         self.class_names = tuple(str(number) for number in range(classes))
         self.head = nn.Linear(_features(block, self.in_shape), classes)
-        self.idle = None
-        if idle_scalars:
-            self.idle = nn.Parameter(torch.zeros(idle_scalars), requires_grad=False)
 
     def forward(self, x: Tensor) -> Tensor:
         if x.shape[1:] != self.in_shape:

@@ -1,4 +1,4 @@
-"""What a series says about the state that it starts from."""
+"""Encoders: from a series to the distribution of its initial latent state."""
 
 from __future__ import annotations
 
@@ -39,11 +39,23 @@ class Posterior:
 
 
 class SeriesEncoder(nn.Module, ABC):
-    """Reads series backwards, from the last row to the first.
+    """Reads series backwards, from the last row to the first; the base of every encoder.
+
+    Args:
+        latents: Numbers in the initial state.
 
     Attributes:
         latents: Numbers in the initial state.
         stats: What a solver did in the last call, if there is one.
+
+    Example:
+        >>> class MeanEncoder(SeriesEncoder):
+        ...     def forward(self, times, values, mask):
+        ...         mean = values.sum(1) / mask.sum(1).clamp(min=1)
+        ...         return Posterior(torch.cat((mean, torch.ones_like(mean)), dim=-1))
+        >>> values = torch.ones(5, 6, 3)
+        >>> MeanEncoder(latents=3)(torch.zeros(5, 6), values, values > 0).mean.shape
+        torch.Size([5, 3])
     """
 
     def __init__(self, latents: int) -> None:
@@ -64,6 +76,11 @@ class RNNEncoder(SeriesEncoder):
         latents: Numbers in the initial state.
         size: Numbers in the network's state.
         units: Hidden units between the last state and the distribution.
+
+    Example:
+        >>> values = torch.ones(5, 6, 3)
+        >>> RNNEncoder(3, latents=4)(torch.zeros(5, 6), values, values > 0).mean.shape
+        torch.Size([5, 4])
     """
 
     def __init__(self, features: int, latents: int, size: int = 40, units: int = 50) -> None:
@@ -88,6 +105,13 @@ class ODERNNEncoder(SeriesEncoder):
         recurrent: The network, built with `backward=True`.
         latents: Numbers in the initial state.
         units: Hidden units between the last state and the distribution.
+
+    Example:
+        >>> from bfno.models.ode_rnn import make_ode_rnn
+        >>> encoder = ODERNNEncoder(make_ode_rnn(3, backward=True), latents=4)
+        >>> values = torch.ones(5, 6, 3)
+        >>> encoder(torch.linspace(0, 1, 6).expand(5, 6), values, values > 0).mean.shape
+        torch.Size([5, 4])
     """
 
     def __init__(self, recurrent: ODERNN, latents: int, units: int = 100) -> None:

@@ -15,9 +15,9 @@ def gated_update(from_input: Tensor, from_state: Tensor, state: Tensor) -> Tenso
     """The state of a gated recurrent unit after a step.
 
     Args:
-        from_input: What the input gives to the three gates, `(batch, 3 * size)`, in PyTorch's
+        from_input: What the input contributes to the three gates, `(batch, 3 * size)`, in PyTorch's
             order: reset, update, new.
-        from_state: What the state gives to them, likewise.
+        from_state: What the state contributes to them, likewise.
         state: The state before the step, `(batch, size)`.
     """
     size = state.shape[-1]
@@ -123,5 +123,5 @@ class _Recurrence(torch.autograd.Function):
 
 
 def _by_row(*tensors: Tensor) -> list[tuple[Tensor, ...]]:
-    """Rows of some tensors side by side; taken at once, views cost a fraction."""
+    """Rows of some tensors side by side; making all views at once costs a fraction."""
     return list(zip(*[one.unbind() for one in tensors], strict=True))

@@ -1,4 +1,4 @@
-"""From the initial states of series to their states at later times."""
+"""From the initial latent states of series to their states at later times."""
 
 from __future__ import annotations
 
@@ -11,10 +11,12 @@ from bfno.ode import Stats, solve
 from bfno.ode.block import solver_settings
 from bfno.ode.tableaus import find_method
 
-__all__ = ["CoupledGenerator", "Generator"]
+__all__ = ["ACEGenerator", "CoupledGenerator", "LatentGenerator", "correlation"]
+
+_SMALLEST_VARIANCE = 1e-12
 
 
-class Generator(nn.Module):
+class LatentGenerator(nn.Module):
     """Solves an equation from the first time of each series, every trajectory on its own times.
 
     Args:
@@ -35,7 +37,7 @@ class Generator(nn.Module):
         one that of the initial states, to `(samples, batch, time, latents + augment)`.
 
     Example:
-        >>> decay = Generator(lambda t, y: -y, augment=1)
+        >>> decay = LatentGenerator(lambda t, y: -y, augment=1)
         >>> times = torch.tensor([[0.0, 1.0], [0.0, 3.0]])
         >>> decay(torch.ones(1, 2, 1), times).shape
         torch.Size([1, 2, 2, 2])
@@ -68,7 +70,7 @@ class Generator(nn.Module):
     def forward(self, z0: Tensor, times: Tensor) -> Tensor:
         z0 = nn.functional.pad(z0, (0, self.augment))
         if times.shape[1] == 1:
-            # A solver wants two times; the second one costs no way.
+            # A solver wants two times; going to the same time again costs nothing.
             return self(z0[..., : z0.shape[-1] - self.augment], times.expand(-1, 2))[:, :, :1]
         return self._trajectories(z0, times)
 
@@ -89,18 +91,24 @@ class Generator(nn.Module):
         return solution.ys
 
 
-class CoupledGenerator(Generator):
+class CoupledGenerator(LatentGenerator):
     """Solves an equation of all trajectories together.
 
-    Trajectories that depend on each other have to be at the same time, so all of them start at the
-    first time of the batch and go on to its last one.
+    Trajectories that depend on each other have to move through the same times, so all of them start
+    at the first time of the batch and go on to its last one.
 
     Args:
         field: Rates of all trajectories, `(samples, batch, size)`.
-        **settings: As for `Generator`.
+        **settings: As for `LatentGenerator`.
 
     Shape:
-        As for `Generator`; the times of each series need not begin at the first of the batch.
+        As for `LatentGenerator`; the times of each series need not begin at the first of the batch.
+
+    Example:
+        >>> meet = CoupledGenerator(lambda t, y: y.mean(1, keepdim=True) - y)
+        >>> times = torch.tensor([[0.0, 1.0], [0.5, 3.0]])
+        >>> meet(torch.randn(1, 2, 3), times).shape
+        torch.Size([1, 2, 2, 3])
     """
 
     couples_series = True
@@ -122,7 +130,7 @@ class CoupledGenerator(Generator):
 
         Args:
             rates: Rates of all rows.
-            rows: One row a series, and then rows that are carried along without being asked for,
+            rows: One row per series, and then rows that are carried along without being asked for,
                 `(rows, samples, size)`.
             times: `(batch, time)`.
 
@@ -142,3 +150,91 @@ class CoupledGenerator(Generator):
             ys = self._solve(rates, rows, union.expand(len(rows), -1))
             ys = ys[torch.arange(batch, device=place.device)[:, None], place]
         return ys.permute(2, 0, 1, 3)
+
+
+class ACEGenerator(CoupledGenerator):
+    """Moves states `z` and an attention `a` between their coordinates, each by the other (ACE).
+
+    For each latent sample, `z` having one row per series and `a` one row per coordinate,
+
+        z̃ = z softmax(a)ᵀ,    z' = f(z̃),    a' = z̃ᵀ g(z̃) / batch,
+
+    where the softmax makes every row of `a` sum to one. The attention starts as the correlation
+    of the coordinates over the batch, and is not read out. Every series therefore depends on the
+    others of its batch.
+
+    Args:
+        field: The network `f` of states, `(..., size)` to the same.
+        attention_field: The network `g`, of the same shape. Belongs to the variant `own` alone.
+        variant: `own` as above. `public_code` takes `a` without the softmax and `f` for `g`, as
+            the published code does. That code also draws the map from `g(z̃)` to `a'` anew at
+            every call, which no training can follow; it is the mean above in both variants.
+        **settings: As for `LatentGenerator`.
+
+    References:
+        Jhin et al., ACE-NODE: Attentive Co-Evolving Neural Ordinary Differential Equations, 2021.
+
+    Example:
+        >>> generator = ACEGenerator(nn.Linear(3, 3), nn.Linear(3, 3))
+        >>> generator(torch.randn(1, 2, 3), torch.tensor([[0.0, 1.0], [0.5, 3.0]])).shape
+        torch.Size([1, 2, 2, 3])
+    """
+
+    def __init__(
+        self,
+        field: nn.Module,
+        attention_field: nn.Module | None = None,
+        *,
+        variant: str = "own",
+        **settings: Any,
+    ) -> None:
+        super().__init__(field, **settings)
+        if variant not in ("own", "public_code"):
+            raise ValueError(f"variant must be own or public_code, got {variant!r}")
+        if (variant == "own") != (attention_field is not None):
+            raise ValueError("attention_field belongs to variant='own' alone, which needs it")
+        self.variant, self.attention_field = variant, attention_field
+
+    def rates(self, z: Tensor, a: Tensor) -> tuple[Tensor, Tensor]:
+        """How states `(samples, batch, size)` and attentions `(samples, size, size)` change."""
+        weights = a.softmax(-1) if self.variant == "own" else a
+        attended = z @ weights.mT
+        slope = self.field(attended)
+        other = slope if self.attention_field is None else self.attention_field(attended)
+        return slope, attended.mT @ other / z.shape[1]
+
+    def _trajectories(self, z0: Tensor, times: Tensor) -> Tensor:
+        batch = z0.shape[1]
+
+        def rates(t: Tensor, rows: Tensor) -> Tensor:
+            z, a = rows[:batch].transpose(0, 1), rows[batch:].transpose(0, 1)
+            return torch.cat(self.rates(z, a), dim=1).transpose(0, 1).contiguous()
+
+        # States and attentions have rows of the same size, so they fit into one tensor.
+        rows = torch.cat((z0, correlation(z0)), dim=1).transpose(0, 1).contiguous()
+        return self._solve_together(rates, rows, times)
+
+
+def correlation(z: Tensor) -> Tensor:
+    """Correlation of coordinates over the batch.
+
+    A coordinate that is the same in the whole batch, as every one is in a batch of one, correlates
+    with nothing, not even with itself.
+
+    Args:
+        z: `(samples, batch, size)`.
+
+    Returns:
+        `(samples, size, size)`.
+
+    Example:
+        >>> correlation(torch.tensor([[[1.0, 5.0, 2.0], [3.0, 1.0, 2.0]]])).round(decimals=3)
+        tensor([[[ 1., -1.,  0.],
+                 [-1.,  1.,  0.],
+                 [ 0.,  0.,  0.]]]...)
+    """
+    centred = z - z.mean(1, keepdim=True)
+    # The root of a variance of zero has no slope; this little more gives it one.
+    deviation = (centred.square().mean(1, keepdim=True) + _SMALLEST_VARIANCE).sqrt()
+    normalised = centred / deviation
+    return normalised.mT @ normalised / z.shape[1]

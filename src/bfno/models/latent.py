@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from bfno.models.encoders import Posterior, SeriesEncoder
-from bfno.models.generators import Generator
+from bfno.models.generators import LatentGenerator
 from bfno.models.series import SeriesModel, SeriesOutput, dense, latent_noise, network
 
 __all__ = ["LatentODE"]
@@ -35,6 +35,16 @@ class LatentODE(SeriesModel):
     References:
         Rubanova et al., Latent Ordinary Differential Equations for Irregularly-Sampled Time
         Series, 2019.
+
+    Example:
+        >>> from bfno.fields import LatentOperatorField
+        >>> from bfno.models.encoders import RNNEncoder
+        >>> generator = LatentGenerator(LatentOperatorField(4, width=8))
+        >>> model = LatentODE(3, 2, RNNEncoder(3, 4), generator, by_row=False)
+        >>> values = torch.ones(5, 6, 3)
+        >>> output = model(torch.linspace(0, 1, 6).expand(5, 6), values, values > 0)
+        >>> output.scores.shape, output.prediction.shape
+        (torch.Size([3, 5, 2]), torch.Size([3, 5, 6, 3]))
     """
 
     def __init__(
@@ -42,7 +52,7 @@ class LatentODE(SeriesModel):
         features: int,
         classes: int,
         encoder: SeriesEncoder,
-        generator: Generator,
+        generator: LatentGenerator,
         *,
         by_row: bool,
         samples: int = 3,
@@ -82,7 +92,7 @@ class LatentODE(SeriesModel):
         """
         if at.dim() != 2 or len(at) != len(times) or bool((at < times[:, :1]).any()):
             raise ValueError(
-                "at must hold one row of times a series, none before the series' first time, got "
+                "at must hold one row of times per series, none before the series' first time, got "
                 f"shape {tuple(at.shape)} for {len(times)} series"
             )
         mask = mask.bool()

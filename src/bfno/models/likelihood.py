@@ -1,4 +1,4 @@
-"""What models of irregular series are trained to make small."""
+"""Losses of models of irregular series, and the likelihoods they consist of."""
 
 from __future__ import annotations
 
@@ -30,12 +30,17 @@ def gaussian_log_likelihood(
 
     Args:
         prediction: `(samples, batch, time, features)`.
-        values: `(batch, time, features)`; what stands where nothing was observed does not matter.
+        values: `(batch, time, features)`; entries that were not observed are ignored.
         mask: `(batch, time, features)`; whether the value was observed.
         deviation: Standard deviation of an observation.
 
     Returns:
         `(samples,)`.
+
+    Example:
+        >>> values = torch.zeros(2, 5, 3)
+        >>> gaussian_log_likelihood(values[None], values, values == 0, deviation=1.0)
+        tensor([-0.9189]...)
     """
     mask = mask.bool()
     errors = (prediction - values).where(mask, 0.0)
@@ -75,6 +80,12 @@ def evidence_loss(likelihoods: Tensor, kl: Tensor | None = None, weight: float =
 
     Returns:
         `-logsumexp(likelihoods - weight * kl)`, or `-mean(likelihoods)` without a posterior.
+
+    Example:
+        >>> evidence_loss(torch.tensor([-1.0, -3.0]))
+        tensor(2.)
+        >>> evidence_loss(torch.tensor([-1.0]), kl=torch.tensor(2.0), weight=0.5)
+        tensor(2.)
     """
     if kl is None:
         return -likelihoods.mean()
@@ -82,7 +93,7 @@ def evidence_loss(likelihoods: Tensor, kl: Tensor | None = None, weight: float =
 
 
 def kl_weight(epoch: int) -> float:
-    """Weight of the divergence in an epoch, counted from 0: nothing at first, then towards one.
+    """Weight of the divergence in an epoch, counted from 0: zero at first, then rising to one.
 
     Example:
         >>> [round(kl_weight(epoch), 4) for epoch in (0, 10, 11, 12)]
@@ -100,6 +111,10 @@ def classification_loss(scores: Tensor, labels: Tensor) -> Tensor:
 
     Returns:
         A scalar; zero if nothing has a label.
+
+    Example:
+        >>> classification_loss(torch.zeros(1, 3, 2), torch.tensor([0, 1, -1]))  # log(2)
+        tensor(0.6931)
     """
     wanted = labels.expand(scores.shape[:-1])
     total = F.cross_entropy(

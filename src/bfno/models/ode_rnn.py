@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from bfno.dynamics import Dynamics, FirstOrder, GeneralizedHeavyBall, GeneralizedNesterov
-from bfno.fields.series import Autonomous
+from bfno.fields import Autonomous
 from bfno.layers.pointwise import is_transformed
 from bfno.models.recurrence import Cell, run_recurrence
 from bfno.models.schedule import Schedule, make_schedule
@@ -99,9 +99,9 @@ class GRUUnit(nn.Module):
 
         Args:
             state: `y` and then `s`, `(batch, 2 * size)`.
-            row: What `read` made of the rows.
+            row: What `read` returned for the rows.
             idle: `(batch, 1)`; where true, the state stays as it is.
-            weights: What `weights` returns, if it is at hand.
+            weights: What `weights` returned, if it was called before.
         """
         gates_hidden, gates, bias, new_hidden, new, new_bias = weights or self.weights()
         hidden = torch.addmm(row[0], state, gates_hidden).tanh()
@@ -120,7 +120,7 @@ class ODERNN(nn.Module):
     ended. A row updates the state where anything was observed in it.
 
     In every gap the dynamics' clock runs once through its interval, with its rates multiplied by
-    the length of the gap. Only dynamics that depend on time can tell.
+    the length of the gap. Only dynamics that depend on time notice this.
 
     Args:
         dynamics: Moves the state.
@@ -139,6 +139,12 @@ class ODERNN(nn.Module):
     Shape:
         `times` `(batch, time)`, `values` and `mask` `(batch, time, features)` to
         `RecurrentStates` of `(batch, time, size)`.
+
+    Example:
+        >>> network = ODERNN(FirstOrder(lambda t, y: -y), features=3, size=4, step=0.1)
+        >>> values = torch.ones(5, 6, 3)
+        >>> network(torch.linspace(0, 1, 6).expand(5, 6), values, values > 0).after.shape
+        torch.Size([5, 6, 4])
     """
 
     def __init__(
@@ -198,7 +204,7 @@ class ODERNN(nn.Module):
         return gaps, counts
 
     def _run(self, schedule: Schedule, rows: Tensor) -> tuple[Tensor, Tensor]:
-        """States before and after the update of every step, behind the series' starts."""
+        """States before and after the update of every step, after the series' starts."""
         steps = len(schedule.active)
         self.stats = Stats(steps * len(self.tableau.stages), 0, steps)
         read = self.unit.read(rows.index_select(0, schedule.rows))
@@ -246,7 +252,7 @@ _LEAD = 0.01
 
 
 def steps_in(gaps: Tensor, step: float) -> Tensor:
-    """Number of steps of at most `step` in each gap; what rounding adds to a gap does not count."""
+    """Number of steps of at most `step` in each gap, not counting what rounding adds to a gap."""
     counts = (gaps.detach().abs() / step - 1e-4).ceil().long()
     return torch.maximum(counts, (gaps != 0).long())
 
@@ -261,6 +267,12 @@ class ODERNNClassifier(SeriesModel):
         by_row: Whether every row has a label; else every series.
         decoder: Hidden units of the network that predicts a row from the state before it.
         head: Hidden units of the classifier's layers.
+
+    Example:
+        >>> model = ODERNNClassifier(3, 2, make_ode_rnn(3, latents=4), by_row=True)
+        >>> values = torch.ones(5, 6, 3)
+        >>> model(torch.linspace(0, 1, 6).expand(5, 6), values, values > 0).scores.shape
+        torch.Size([1, 5, 6, 2])
     """
 
     def __init__(
@@ -305,7 +317,7 @@ def make_ode_rnn(
 
     Args:
         features: Number of features.
-        latents: Numbers in the position; dynamics with momentum have as many besides.
+        latents: Numbers in the position; dynamics with momentum have as many again.
         layers: Hidden maps of the field.
         units: Hidden units of the field.
         gru_units: Hidden units of the update's networks.

@@ -2,7 +2,7 @@
 
 States of series are small, so that autograd's bookkeeping takes longer than the arithmetic. Here
 every operation writes into its place in a few large tensors that hold all ticks of a schedule one
-behind the other. The backward loop carries states' gradients only; those of the weights are one
+after the other. The backward loop carries states' gradients only; those of the weights are one
 product over all ticks for each weight.
 """
 

@@ -6,8 +6,8 @@ import torch
 from torch import Tensor, nn
 
 from bfno.models.gated import gated_update, run_gru
-from bfno.models.imputation import row_gaps
 from bfno.models.likelihood import kl_to_standard_normal
+from bfno.models.recurrent import row_gaps
 from bfno.models.series import ObservedRows, SeriesModel, SeriesOutput, dense, latent_noise, network
 
 __all__ = ["RecurrentVAE"]
@@ -32,8 +32,8 @@ class RecurrentVAE(SeriesModel):
         encoder: Size of the first unit's state.
         units: Hidden size of the networks that give the distribution and the predictions.
         reverse_axis: "time" reads each series from its end. "public_code" reads it from its start
-            and turns round the batch, as the published code does by mistake: each series gets the
-            distribution of another.
+            and reverses the batch instead, as the published code does by mistake: each series gets
+            the distribution of another.
         head: Hidden sizes of the network that classifies; none for a linear map.
 
     Attributes:

@@ -1,4 +1,4 @@
-"""Which step of which gap every series takes at the same moment."""
+"""The order of steps of an ODE-RNN, which moves all series at once, each on its own times."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from torch import Tensor
 __all__ = ["Schedule", "make_schedule"]
 
 MOST_TICKS = 100_000
-"""Steps of one series that no sensible setting needs: more would seem to hang."""
+"""Most steps of one series; no sensible setting needs more, and more would seem to hang."""
 
 
 @dataclass(frozen=True)
@@ -18,7 +18,7 @@ class Schedule:
     """The steps of all series, one tick after the other.
 
     At tick `k` every series takes the `k`-th of its own steps. Series with more steps come first,
-    so that those that have ended are the last ones; ticks lie one behind the other without gaps.
+    so that those that have ended are the last ones; ticks follow each other without gaps.
 
     Attributes:
         width: Number of series.
@@ -26,7 +26,7 @@ class Schedule:
         rows: Which row a step leads to, counted through the batch, `(steps,)`.
         times: The dynamics' clock at the start of each step, `(steps,)`.
         lengths: What each step adds to the clock.
-        sizes: What each step multiplies rates with.
+        sizes: What each step multiplies rates by.
         idle: Whether no update follows, `(steps, 1)`.
         place: Tick after which each row has been seen, as a number of a step; numbers below
             `width` are the series' starts, `(batch, time)`.
@@ -64,7 +64,7 @@ class Schedule:
 def make_schedule(
     gaps: Tensor, counts: Tensor, observed: Tensor, interval: tuple[float, float]
 ) -> Schedule:
-    """Line the steps of all series up.
+    """Line up the steps of all series.
 
     Args:
         gaps: Signed time before each row, `(batch, time)`.

@@ -27,12 +27,17 @@ class SeriesOutput:
     """What a model says about a batch of series.
 
     Attributes:
-        scores: Scores of the classes, `(samples, batch, classes)` for a label a series or
-            `(samples, batch, time, classes)` for one a row.
+        scores: Scores of the classes, `(samples, batch, classes)` for one label per series or
+            `(samples, batch, time, classes)` for one per row.
         prediction: Values that the model expects, `(samples, batch, time, features)`. A latent
             model has seen the whole series; a recurrent one only the rows before.
         kl: Divergence of the posterior of the initial state from its prior, averaged over its
             dimensions, `(batch,)`; None where there is no posterior.
+
+    Example:
+        >>> output = SeriesOutput(torch.randn(3, 5, 2), torch.randn(3, 5, 6, 4))
+        >>> output.scores.softmax(-1).mean(0).shape  # probabilities, averaged over samples
+        torch.Size([5, 2])
     """
 
     scores: Tensor
@@ -43,8 +48,8 @@ class SeriesOutput:
 class SeriesModel(nn.Module, ABC):
     """A classifier of irregular series that also predicts their values.
 
-    A batch is padded to its longest series: padding repeats the last time and observes nothing,
-    which no model can tell from no rows at all.
+    A batch is padded to its longest series: padding repeats the last time and observes nothing, so
+    no model can tell it from missing rows.
 
     Args:
         features: Number of features.
@@ -55,11 +60,24 @@ class SeriesModel(nn.Module, ABC):
         couples_series: Whether an output depends on the other series of the batch.
         samples: Number of latent samples, the first axis of the outputs.
         stats: What the solver did in the last call.
-        class_names: Name of each class; numbers until somebody gives better ones.
+        class_names: Name of each class; numbers until you set others.
         feature_names: Likewise for the features.
 
     Shape:
         `times` `(batch, time)`, ascending; `values` and `mask` `(batch, time, features)`.
+
+    Example:
+        >>> class MeanClassifier(SeriesModel):
+        ...     def __init__(self, features, classes):
+        ...         super().__init__(features, classes, by_row=False)
+        ...         self.head = nn.Linear(features, self.outputs)
+        ...     def _run(self, times, values, mask):
+        ...         means = values.sum(1) / mask.sum(1).clamp(min=1)
+        ...         prediction = means[:, None].expand_as(values)
+        ...         return SeriesOutput(self._scores(self.head(means))[None], prediction[None])
+        >>> values = torch.ones(4, 5, 3)
+        >>> MeanClassifier(3, 2)(torch.zeros(4, 5), values, values > 0).scores.shape
+        torch.Size([1, 4, 2])
     """
 
     couples_series = False
@@ -80,7 +98,7 @@ class SeriesModel(nn.Module, ABC):
                 f"{tuple(mask.shape)}"
             )
         mask = mask.bool()
-        # Whatever stands where nothing was observed, even NaN, must not reach any sum.
+        # Entries that were not observed may hold anything, even NaN, and must not reach any sum.
         return self._run(times.to(values.dtype), values.where(mask, 0.0), mask)
 
     @abstractmethod
@@ -89,7 +107,7 @@ class SeriesModel(nn.Module, ABC):
 
     @property
     def outputs(self) -> int:
-        """Number of numbers that the classifier has to give; see `_scores`."""
+        """How many numbers the classifier has to return; see `_scores`."""
         return 1 if self.classes == 2 and not self.by_row else self.classes
 
     def _scores(self, logits: Tensor) -> Tensor:
@@ -162,7 +180,7 @@ def latent_noise(samples: int, mean: Tensor, *, training: bool) -> Tensor:
 
     Args:
         samples: Number of samples.
-        mean: What they scatter around, `(batch, latents)`.
+        mean: Mean of the initial states, `(batch, latents)`.
         training: Whether they are random. If not, they are the same for every series and in every
             call, so that outputs are reproducible and do not depend on the batch.
 
@@ -177,7 +195,7 @@ def latent_noise(samples: int, mean: Tensor, *, training: bool) -> Tensor:
 
 
 _NOISE_SEED = 1991
-"""Any number does; it only has to stay the same."""
+"""Any number will do, as long as it stays the same."""
 
 
 def dense(inputs: int, outputs: int) -> nn.Linear:

@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from bfno.models.flows.actnorm import ActNorm
+from bfno.models.flows.factoring import ActNorm
 from bfno.models.flows.glow import ConditionalSplit, Glow, GlowStep
 from bfno.models.flows.interface import log_normal
 from tests.models.flows.jacobians import assert_log_det_is_true, disturb, true_log_det

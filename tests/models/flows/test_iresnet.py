@@ -11,11 +11,11 @@ from bfno.models.flows.iresnet import (
     DiagonalNormal,
     FixedPoint,
     IResNet,
+    LipschitzConv2d,
     ResidualBlock,
     ResidualSettings,
     log_det_series,
 )
-from bfno.models.flows.lipschitz import LipschitzConv2d
 from tests.models.flows.jacobians import disturb, full_jacobians, true_log_det
 
 SHAPE = (2, 3, 3)

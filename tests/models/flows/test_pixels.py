@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from bfno.models.flows import Encoding, Flow, PixelFlow, bits_per_dim, dequantise
-from bfno.models.flows.squeeze import squeeze, unsqueeze
+from bfno.models.flows.factoring import squeeze, unsqueeze
 from tests.models.flows.jacobians import full_jacobians
 
 

@@ -5,6 +5,7 @@ from typing import Any, cast
 import pytest
 import torch
 
+from bfno.models.flows.factoring import squeeze
 from bfno.models.flows.realnvp import (
     ChannelCoupling,
     CheckerboardCoupling,
@@ -13,7 +14,6 @@ from bfno.models.flows.realnvp import (
     RealNVP,
     WeightNormConv2d,
 )
-from bfno.models.flows.squeeze import squeeze
 from tests.models.flows.jacobians import assert_log_det_is_true, disturb, full_jacobians
 
 

@@ -115,7 +115,8 @@ def _prepare(config: Config[Any, Any], run: RunFolder, watchers: Sequence[Watche
     known = family.facts(data)
     model = family.build(config, known)
     sizes = {
-        "parameters": count_parameters(model),
+        # As the paper counts: public code creates scalars that nothing uses.
+        "parameters": count_parameters(model) + getattr(config.model, "idle_scalars", 0),
         "published_parameters": family.published(config),
     }
     return Trainer(config, family.task(config, data), model, run, {**known, **sizes}, [*watchers])

@@ -19,8 +19,10 @@ def load_weights(model: nn.Module, checkpoint: Checkpoint) -> None:
     Raises:
         ConfigError: If the checkpoint is that of another model.
     """
+    # Classifiers used to carry scalars that nothing read, only to match the paper's counts.
+    weights = {name: tensor for name, tensor in checkpoint.model.items() if name != "idle"}
     expected = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
-    found = {name: tuple(tensor.shape) for name, tensor in checkpoint.model.items()}
+    found = {name: tuple(tensor.shape) for name, tensor in weights.items()}
     different = sorted(
         name for name in {*expected, *found} if expected.get(name) != found.get(name)
     )
@@ -32,7 +34,7 @@ def load_weights(model: nn.Module, checkpoint: Checkpoint) -> None:
             f"is that of another model: {len(different)} tensors differ, {name} is {shapes}",
             "use the config.yaml that it was trained with",
         )
-    model.load_state_dict(dict(checkpoint.model))
+    model.load_state_dict(weights)
 
 
 def optimizer_state(optimizer: Optimizer) -> tuple[dict[str, Tensor], list[dict[str, Any]]]:

@@ -15,7 +15,7 @@ from typing import Any
 
 from bfno.lab.errors import DataError
 
-__all__ = ["EXHIBIT", "Exhibit", "Flow", "FlowImage", "Mistake", "Scatter", "Spectrum"]
+__all__ = ["EXHIBIT", "Exhibit", "Mistake", "MovingImage", "Scatter", "Spectrum", "StateMotion"]
 __all__ += ["read_exhibit"]
 
 EXHIBIT = "exhibit.json"
@@ -57,7 +57,7 @@ class Mistake:
 
 
 @dataclass(frozen=True)
-class FlowImage:
+class MovingImage:
     """One image on its way through the ODE.
 
     Attributes:
@@ -73,7 +73,7 @@ class FlowImage:
 
 
 @dataclass(frozen=True)
-class Flow:
+class StateMotion:
     """How the hidden state moves from h(0) to h(1).
 
     Attributes:
@@ -88,7 +88,7 @@ class Flow:
     steps: list[float]
     height: int
     width: int
-    images: list[FlowImage]
+    images: list[MovingImage]
 
 
 @dataclass(frozen=True)
@@ -123,7 +123,7 @@ class Exhibit:
     step: int
     scatter: Scatter
     mistakes: list[Mistake]
-    flow: Flow
+    flow: StateMotion
     spectra: list[Spectrum]
 
 
@@ -159,7 +159,7 @@ def _exhibit(found: dict[str, Any]) -> Exhibit:
         int(found["step"]),
         Scatter(points, _integers(scatter["labels"]), _integers(scatter["predicted"])),
         [_mistake(one) for one in found["mistakes"]],
-        Flow(
+        StateMotion(
             times,
             _numbers(flow["steps"]),
             int(flow["height"]),
@@ -178,11 +178,11 @@ def _mistake(one: dict[str, Any]) -> Mistake:
     return Mistake(_png(one["image"]), label, predicted, float(one["probability"]))
 
 
-def _flow_image(one: dict[str, Any], times: int) -> FlowImage:
+def _flow_image(one: dict[str, Any], times: int) -> MovingImage:
     rows = [_numbers(row) for row in one["probabilities"]]
     if len(rows) != times:
         raise ValueError("not one row a time")
-    return FlowImage(_png(one["frames"]), int(one["label"]), rows)
+    return MovingImage(_png(one["frames"]), int(one["label"]), rows)
 
 
 def _spectrum(one: dict[str, Any]) -> Spectrum:

@@ -1,4 +1,4 @@
-"""Flows: densities of images and points that can be evaluated and drawn from."""
+"""Flows: densities of images and points that can be evaluated, and sampled from."""
 
 from bfno.models.flows.continuous import ContinuousFlow
 from bfno.models.flows.glow import Glow

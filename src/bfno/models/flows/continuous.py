@@ -9,7 +9,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from bfno.fields.pullback import prepared, pull_back
+from bfno.fields.interface import prepared, pull_back
 from bfno.models.flows.interface import Encoding, Flow
 from bfno.ode import solve
 from bfno.ode.block import solver_settings
@@ -35,7 +35,7 @@ class ContinuousFlow(Flow):
     Args:
         field: `f(t, z)`; a method `pull_back` makes its Jacobian products fast.
         event_shape: Shape of one sample.
-        trace: How the trace is found: by noise that is drawn once a call, `"gaussian"` or
+        trace: How the trace is found: by noise that is drawn once per call, `"gaussian"` or
             `"rademacher"` (signs), or `"exact"`, by as many Jacobian products as there are
             dimensions.
         penalties: Names of the regularisers, of `PENALTIES`.

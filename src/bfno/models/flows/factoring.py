@@ -11,22 +11,28 @@ import torch
 from torch import Tensor, nn
 
 from bfno.models.flows.interface import Encoding, Flow
-from bfno.models.flows.squeeze import squeeze, unsqueeze
 
 __all__ = [
+    "ActNorm",
     "Bijection",
     "Chain",
     "ChannelSplit",
     "FactoringFlow",
+    "LatentSplit",
     "Shape",
-    "Split",
     "Squeeze",
     "halvings",
     "image_shape",
+    "load_normflows",
     "refuse_below_one",
+    "squeeze",
+    "unsqueeze",
 ]
 
 Shape = tuple[int, int, int]
+
+_CONSTANT = 1e-6
+"""Channels that vary less in the first batch are shifted only."""
 
 
 class Bijection(nn.Module, ABC):
@@ -61,6 +67,29 @@ class Chain(Bijection):
         return y
 
 
+def squeeze(x: Tensor) -> Tensor:
+    """Lay every block of 2×2 pixels into four channels.
+
+    Shape:
+        `(batch, channels, height, width)` to `(batch, 4 * channels, height / 2, width / 2)`; the
+        four channels of a channel lie side by side.
+    """
+    batch, channels, height, width = x.shape
+    if height % 2 or width % 2:
+        raise ValueError(f"images to squeeze must have even sides, got {height}×{width}")
+    blocks = x.reshape(batch, channels, height // 2, 2, width // 2, 2)
+    return blocks.permute(0, 1, 3, 5, 2, 4).reshape(batch, 4 * channels, height // 2, width // 2)
+
+
+def unsqueeze(x: Tensor) -> Tensor:
+    """Undo `squeeze`."""
+    batch, channels, height, width = x.shape
+    if channels % 4:
+        raise ValueError(f"images to unsqueeze must have 4n channels, got {channels}")
+    blocks = x.reshape(batch, channels // 4, 2, 2, height, width)
+    return blocks.permute(0, 1, 4, 2, 5, 3).reshape(batch, channels // 4, 2 * height, 2 * width)
+
+
 class Squeeze(Bijection):
     """Lays every block of 2×2 pixels into four channels."""
 
@@ -71,7 +100,45 @@ class Squeeze(Bijection):
         return unsqueeze(y)
 
 
-class Split(nn.Module, ABC):
+class ActNorm(Bijection):
+    """Scales and shifts each channel; starts so that a first batch has mean 0 and variance 1.
+
+    The first batch is the first one encoded in training mode. That it has been seen is part of the
+    state, so that saved weights are not overwritten. (The class of that name in normflows starts in
+    evaluation, too, and cannot be made on the meta device.)
+
+    Args:
+        channels: Channels of an image.
+    """
+
+    initialised: Tensor
+
+    def __init__(self, channels: int) -> None:
+        super().__init__()
+        self.log_scale = nn.Parameter(torch.zeros(channels, 1, 1))
+        self.shift = nn.Parameter(torch.zeros(channels, 1, 1))
+        # An integer, because not every way to send tensors between processes supports booleans.
+        self.register_buffer("initialised", torch.zeros((), dtype=torch.long))
+
+    def encode(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        if self.training and not self.initialised:
+            self._initialise(x)
+        pixels = x.shape[-2] * x.shape[-1]
+        return x * self.log_scale.exp() + self.shift, pixels * self.log_scale.sum()
+
+    def decode(self, y: Tensor) -> Tensor:
+        return (y - self.shift) * (-self.log_scale).exp()
+
+    @torch.no_grad()
+    def _initialise(self, x: Tensor) -> None:
+        deviation, mean = torch.std_mean(x, dim=(0, 2, 3), correction=0)
+        deviation = torch.where(deviation < _CONSTANT, torch.ones_like(deviation), deviation)
+        self.log_scale.copy_(-deviation.log().view_as(self.log_scale))
+        self.shift.copy_(-(mean / deviation).view_as(self.shift))
+        self.initialised.fill_(1)
+
+
+class LatentSplit(nn.Module, ABC):
     """Divides the channels into those that go on and those that are latent already."""
 
     @abstractmethod
@@ -83,7 +150,7 @@ class Split(nn.Module, ABC):
         """Undo `encode`."""
 
 
-class ChannelSplit(Split):
+class ChannelSplit(LatentSplit):
     """Keeps the first half of the channels, the larger one if their number is odd."""
 
     def encode(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -111,7 +178,7 @@ class FactoringFlow(Flow):
         self,
         event_shape: Shape,
         stages: Sequence[Bijection],
-        splits: Sequence[Split],
+        splits: Sequence[LatentSplit],
         latent_shapes: Sequence[Shape],
     ) -> None:
         super().__init__(event_shape)
@@ -149,7 +216,7 @@ class FactoringFlow(Flow):
 
 
 def image_shape(event_shape: Sequence[int]) -> Shape:
-    """Channels, height and width of an image; anything else is refused."""
+    """Check that a shape is that of an image: channels, height and width."""
     if len(event_shape) != 3 or min(event_shape) < 1:
         shape = tuple(event_shape)
         raise ValueError(f"event_shape must be (channels, height, width) above 0, got {shape}")
@@ -176,7 +243,26 @@ def halvings(height: int, width: int, *, smallest: int = 2) -> int:
 
 
 def refuse_below_one(**numbers: int) -> None:
-    """Refuse numbers below 1 by name."""
+    """Raise ValueError, with the name, for a number below 1."""
     for name, number in numbers.items():
         if number < 1:
             raise ValueError(f"{name} must be at least 1, got {number}")
+
+
+def load_normflows(what: str) -> Any:
+    """The optional package `normflows`, whose parts some flows are built of.
+
+    Its maps go from latent variables to samples, and `inverse` goes back.
+
+    Args:
+        what: What needs it.
+
+    Raises:
+        ImportError: If it is not installed, with what to do.
+    """
+    try:
+        import normflows
+    except ImportError as error:
+        message = f"{what} needs normflows, which is missing; pip install 'bfno[flows]'"
+        raise ImportError(message) from error
+    return normflows

@@ -7,19 +7,19 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from bfno.models.flows.actnorm import ActNorm
 from bfno.models.flows.factoring import (
+    ActNorm,
     Bijection,
     Chain,
     FactoringFlow,
+    LatentSplit,
     Shape,
-    Split,
     Squeeze,
     halvings,
     image_shape,
+    load_normflows,
     refuse_below_one,
 )
-from bfno.models.flows.normflows_parts import load_normflows
 
 __all__ = ["ConditionalSplit", "Glow", "GlowStep"]
 
@@ -58,7 +58,7 @@ class GlowStep(Bijection):
         return self.norm.decode(y)
 
 
-class ConditionalSplit(Split):
+class ConditionalSplit(LatentSplit):
     """Keeps half of the channels, from which it predicts mean and scale of the others.
 
     What is left is standard normal where the prediction is right. It starts as a plain split.
@@ -87,22 +87,23 @@ class ConditionalSplit(Split):
 class Glow(FactoringFlow):
     """Glow for images.
 
-    Each level squeezes the image, applies some steps and, but for the last, gives half of the
-    channels away: the Gaussian in which they end depends on the other half. There are as many
-    levels as asked for, but no more than the sides can be halved: images are not padded, which
-    would change the number of dimensions that bits are divided by. The halves are at least 2×2,
-    unless the image itself is smaller than 4×4.
+    Each level squeezes the image, applies some steps and, except for the last, passes half of the
+    channels to the latent variable: the Gaussian in which they end depends on the other half.
+
+    There are as many levels as asked for, but no more than the sides can be halved: images are not
+    padded, because that would change the number of dimensions that bits are divided by. The halves
+    are at least 2×2, unless the image itself is smaller than 4×4.
 
     The first batch in training mode sets the scale of all channels; see `ActNorm`.
 
     Args:
         event_shape: Channels, height and width of an image; even sides.
-        levels: Most levels.
+        levels: Largest number of levels.
         steps: Steps in each level.
         width: Channels inside the networks of the couplings.
 
     Attributes:
-        levels: Levels there are.
+        levels: Number of levels.
 
     References:
         Kingma and Dhariwal, Glow: Generative Flow with Invertible 1×1 Convolutions, NeurIPS 2018.
@@ -120,7 +121,7 @@ class Glow(FactoringFlow):
         channels, height, breadth = shape = image_shape(event_shape)
         levels = min(levels, _most_levels(height, breadth))
         stages: list[Bijection] = []
-        splits: list[Split] = []
+        splits: list[LatentSplit] = []
         shapes: list[Shape] = []
         for level in range(levels):
             channels, height, breadth = 4 * channels, height // 2, breadth // 2

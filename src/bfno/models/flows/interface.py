@@ -1,4 +1,4 @@
-"""What every flow looks like from outside: a density and a way to draw from it."""
+"""What every flow looks like from outside: a density that samples can be drawn from."""
 
 from __future__ import annotations
 
@@ -21,12 +21,16 @@ class FlowError(RuntimeError):
 
 
 class Encoding(NamedTuple):
-    """What a flow makes of a batch.
+    """What a flow makes of a batch of samples.
 
     Attributes:
         latent: Where the samples go, `(batch, dimensions)`; standard normal if the flow is right.
         log_det: Logarithm of the volume that the map gains at each sample, `(batch,)`.
         penalties: Regularisers of each sample by name, `(batch,)`; only in training.
+
+    Example:
+        >>> Encoding(torch.zeros(2, 3), torch.zeros(2)).log_prob  # -3/2 log(2π) each
+        tensor([-2.7568, -2.7568]...)
     """
 
     latent: Tensor
@@ -43,10 +47,22 @@ class Flow(nn.Module, ABC):
     """An invertible map from samples of one shape to a standard normal variable of equal size.
 
     Learned or conditional Gaussians of published flows are part of the map here: every flow ends in
-    the same distribution, so that all are used alike.
+    the same distribution, so all are used in the same way.
+
+    A subclass has `encode`, which maps samples to latent variables, and `decode`, which leads back;
+    density and sampling follow from them.
 
     Args:
         event_shape: Shape of one sample.
+
+    Example:
+        >>> class Doubled(Flow):
+        ...     def encode(self, x):
+        ...         return Encoding(2 * x, torch.full((len(x),), math.log(2) * self.dimensions))
+        ...     def decode(self, latent):
+        ...         return latent / 2
+        >>> Doubled((2,)).log_prob(torch.zeros(1, 2))  # log(4) - log(2π)
+        tensor([-0.4516]...)
     """
 
     def __init__(self, event_shape: tuple[int, ...]) -> None:
@@ -100,8 +116,8 @@ class Flow(nn.Module, ABC):
 
         Args:
             count: How many.
-            temperature: Factor of the latent variables; below 1 samples are likelier and less
-                various than the model's.
+            temperature: Factor of the latent variables; below 1, samples are likelier and vary
+                less than the model's.
             generator: Source of randomness; None is torch's own.
         """
         like = next(self.parameters())

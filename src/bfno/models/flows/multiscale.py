@@ -10,19 +10,19 @@ import torch
 from torch import Tensor, nn
 
 from bfno.models.flows.continuous import ContinuousFlow
+from bfno.models.flows.factoring import squeeze, unsqueeze
 from bfno.models.flows.interface import Encoding, Flow
-from bfno.models.flows.squeeze import squeeze, unsqueeze
 
 __all__ = ["MultiscaleFlow", "flow_shapes"]
 
 Shape = tuple[int, int, int]
 
 SMALLEST_SIDE = 4
-"""Images are halved as long as the result is no smaller."""
+"""Images are halved as long as the result is not smaller than this."""
 
 
 def flow_shapes(event_shape: Shape) -> list[list[Shape]]:
-    """Shapes of the states of each scale: before its squeeze and, but for the last, behind it.
+    """Shapes of the states of each scale: before its squeeze and, except for the last, after it.
 
     Example:
         >>> flow_shapes((1, 28, 28))

@@ -31,6 +31,10 @@ def dequantise(
             what coding the bytes costs. `"center"` takes its middle: no bound, usually lower.
         dtype: Precision of the result.
         generator: Source of the noise; None is torch's own.
+
+    Example:
+        >>> dequantise(torch.tensor([0, 255], dtype=torch.uint8), "center", torch.float64)
+        tensor([0.0020, 0.9980]...)
     """
     if pixels.dtype != torch.uint8:
         raise ValueError(f"pixels must be bytes (torch.uint8), got {pixels.dtype}")
@@ -64,6 +68,13 @@ class PixelFlow(Flow):
         flow: The flow of real-valued images.
         alpha: Images are squeezed into [alpha, 1 - alpha] and mapped to the real line by the
             logit. None subtracts one half instead, as Glow and i-ResNet do.
+
+    Example:
+        >>> from bfno.fields import FlowConvField
+        >>> from bfno.models.flows import ContinuousFlow
+        >>> flow = PixelFlow(ContinuousFlow(FlowConvField(1, 4), (1, 4, 4)), alpha=0.05)
+        >>> flow.log_prob(torch.rand(3, 1, 4, 4)).shape
+        torch.Size([3])
     """
 
     def __init__(self, flow: Flow, alpha: float | None) -> None:

@@ -12,14 +12,14 @@ from bfno.models.flows.factoring import (
     Bijection,
     Chain,
     FactoringFlow,
+    LatentSplit,
     Shape,
-    Split,
     Squeeze,
     halvings,
     image_shape,
+    load_normflows,
     refuse_below_one,
 )
-from bfno.models.flows.normflows_parts import load_normflows
 
 __all__ = [
     "ChannelCoupling",
@@ -77,7 +77,7 @@ class _ResidualBlock(nn.Module):
 
 
 class CouplingNet(nn.Module):
-    """A residual network that says how to shift and to scale the other part of an image.
+    """A residual network that gives the shift and scale of the other part of an image.
 
     What the blocks give is added up, each through a convolution of side 1. The scale's logarithm is
     a learned factor for each channel times a hyperbolic tangent. At the start it and the shift are
@@ -179,7 +179,7 @@ class ChannelCoupling(Bijection):
         return self.coupling.inverse(y)[0]
 
 
-class DiagonalSplit(Split):
+class DiagonalSplit(LatentSplit):
     """Keeps the two pixels on the diagonal of every squeezed block of 2×2 pixels."""
 
     def encode(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -195,10 +195,13 @@ class DiagonalSplit(Split):
 class RealNVP(FactoringFlow):
     """RealNVP for images.
 
-    Each scale has three couplings of pixels, a squeeze, three couplings of channels with networks
-    of twice the width, and gives half of the pixels away; the last scale has four couplings of
-    pixels. There are as many scales as asked for, but no more than sides can be halved to at least
-    2: images are not padded, which would change the number of dimensions that bits are divided by.
+    Each scale has three couplings of pixels, a squeeze and three couplings of channels with
+    networks of twice the width, and passes half of the pixels to the latent variable; the last
+    scale has four couplings of pixels.
+
+    There are as many scales as asked for, but no more than sides can be halved to at least 2:
+    images are not padded, because that would change the number of dimensions that bits are divided
+    by.
 
     With `norm="batch"` the networks normalise their channels, as published: in training mode by
     the batch, on which the density of an image then depends, and in evaluation mode by running
@@ -207,13 +210,13 @@ class RealNVP(FactoringFlow):
 
     Args:
         event_shape: Channels, height and width of an image.
-        scales: Most scales.
+        scales: Largest number of scales.
         width: Channels inside the networks of the first scale; they double with each scale.
         residual_blocks: Residual blocks in each network.
         norm: Normalisation inside the networks, `"batch"` or `"none"`.
 
     Attributes:
-        scales: Scales there are.
+        scales: Number of scales.
 
     References:
         Dinh, Sohl-Dickstein and Bengio, Density estimation using Real NVP, ICLR 2017.

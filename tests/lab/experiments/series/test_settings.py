@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from bfno.fields.series import LatentOperatorField
+from bfno.fields import LatentOperatorField
 from bfno.lab.errors import ConfigError
 from bfno.lab.experiments.presets import SERIES_DATA, SERIES_METHODS
 from bfno.lab.experiments.resolve import SCALES, changed_settings, resolve

@@ -1,6 +1,13 @@
 import math
 
-from bfno.lab.views.exhibit import Flow, FlowImage, Mistake, Scatter, Spectrum, read_exhibit
+from bfno.lab.views.exhibit import (
+    Mistake,
+    MovingImage,
+    Scatter,
+    Spectrum,
+    StateMotion,
+    read_exhibit,
+)
 from bfno.lab.views.record import RunResult
 from bfno.lab.views.report.exhibit_view import (
     ShownFlow,
@@ -69,7 +76,7 @@ def test_bars_are_the_classes_that_are_likely_at_some_time_and_the_true_one():
         rows[0][place] = share
     for place, share in ((2, 0.6), (3, 0.4)):
         rows[1][place] = share
-    flow = Flow([0, 1], [0, 1], 4, 4, [FlowImage("", 7, rows)])
+    flow = StateMotion([0, 1], [0, 1], 4, 4, [MovingImage("", 7, rows)])
     view = flow_view([ShownFlow("m", {}, DIGITS, flow)])
     data = flow_data([ShownFlow("m", {}, DIGITS, flow)])
     assert view is not None and data is not None

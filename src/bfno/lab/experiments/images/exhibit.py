@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from bfno.fields.operator import OperatorField
+from bfno.fields import OperatorField
 from bfno.lab.data import Split
 from bfno.lab.experiments.evaluation import explained_failure
 from bfno.lab.experiments.family import TrainedRun

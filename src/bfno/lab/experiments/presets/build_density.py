@@ -8,14 +8,17 @@ from typing import Any
 
 from torch import nn
 
-from bfno.fields.flow import FlowConvField, FlowOperatorField
-from bfno.fields.mlp import MLPField
-from bfno.fields.points import PointField
+from bfno.fields import FlowConvField, FlowOperatorField, MLPField, PointField
 from bfno.lab.errors import ConfigError
-from bfno.models.flows import ContinuousFlow, Flow, MultiscaleFlow, PixelFlow
-from bfno.models.flows.glow import Glow
-from bfno.models.flows.iresnet import IResNet
-from bfno.models.flows.realnvp import RealNVP
+from bfno.models.flows import (
+    ContinuousFlow,
+    Flow,
+    Glow,
+    IResNet,
+    MultiscaleFlow,
+    PixelFlow,
+    RealNVP,
+)
 
 __all__ = ["Solving", "build_flow"]
 

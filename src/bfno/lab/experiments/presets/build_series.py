@@ -7,17 +7,23 @@ from typing import Any
 
 from torch import nn
 
-from bfno.fields.series import Autonomous, LatentOperatorField
+from bfno.fields import Autonomous, LatentOperatorField
 from bfno.lab.experiments.presets.series import SeriesData
-from bfno.models import SeriesModel
-from bfno.models.ace import ACEGenerator
-from bfno.models.encoders import ODERNNEncoder, RNNEncoder, SeriesEncoder
-from bfno.models.generators import CoupledGenerator, Generator
-from bfno.models.latent import LatentODE
-from bfno.models.ode_rnn import ODERNNClassifier, make_ode_rnn
-from bfno.models.recurrent import RecurrentClassifier
-from bfno.models.recurrent_vae import RecurrentVAE
-from bfno.models.series import tanh_network
+from bfno.models import (
+    ACEGenerator,
+    CoupledGenerator,
+    LatentGenerator,
+    LatentODE,
+    ODERNNClassifier,
+    ODERNNEncoder,
+    RecurrentClassifier,
+    RecurrentVAE,
+    RNNEncoder,
+    SeriesEncoder,
+    SeriesModel,
+    make_ode_rnn,
+    tanh_network,
+)
 
 __all__ = ["build_series_model"]
 
@@ -119,17 +125,17 @@ def _encoder(model: Any, features: int) -> SeriesEncoder:
     return ODERNNEncoder(recurrent, model.latents)
 
 
-def _generator(model: Any, solver: dict[str, Any]) -> Generator:
+def _generator(model: Any, solver: dict[str, Any]) -> LatentGenerator:
     size = model.latents + model.augment
     settings = {"augment": model.augment, **solver}
     if model.generator == "bfno":
         width = model.width or (_LATENT_WIDTH if model.grid == "latent" else model.units)
         field: nn.Module = LatentOperatorField(size, width, grid=model.grid)
-        kind = CoupledGenerator if field.couples_series else Generator
+        kind = CoupledGenerator if field.couples_series else LatentGenerator
         return kind(field, **settings)
     field = Autonomous(tanh_network(size, size, model.layers, model.units))
     if model.generator == "mlp":
-        return Generator(field, **settings)
+        return LatentGenerator(field, **settings)
     network = field.network
     if model.variant == "public_code":
         return ACEGenerator(network, variant="public_code", **settings)

@@ -13,8 +13,8 @@ from bfno.lab.experiments.series.metrics import classification_metrics
 from bfno.lab.experiments.series.predictions import SeriesPredictions, make_batch, predict_series
 from bfno.lab.experiments.series.settings import LossSettings, SeriesConfig
 from bfno.lab.experiments.tasks import Evaluation, Place, Share, Sums, Task
-from bfno.models import SeriesOutput
-from bfno.models.likelihood import (
+from bfno.models import (
+    SeriesOutput,
     classification_loss,
     evidence_loss,
     gaussian_log_likelihood,

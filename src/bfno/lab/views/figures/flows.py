@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from bfno.lab.errors import DataError
-from bfno.lab.views.exhibit import EXHIBIT, Exhibit, Flow, FlowImage
+from bfno.lab.views.exhibit import EXHIBIT, Exhibit, MovingImage, StateMotion
 from bfno.lab.views.figures.curves import task_title
 from bfno.lab.views.figures.exhibits import class_name
 from bfno.lab.views.figures.style import FAINT, INK, PALETTE, Drawn, drawn, short_name
@@ -77,7 +77,7 @@ def _chosen(times: int) -> list[int]:
     return sorted({round(place) for place in np.linspace(0, times - 1, min(_FRAMES, times))})
 
 
-def _frames(image: FlowImage, flow: Flow) -> list[np.ndarray]:
+def _frames(image: MovingImage, flow: StateMotion) -> list[np.ndarray]:
     """The frames of a strip."""
     from PIL import Image
 
@@ -92,7 +92,7 @@ def _frames(image: FlowImage, flow: Flow) -> list[np.ndarray]:
     return np.split(pixels, len(flow.times), axis=1)
 
 
-def _draw_frame(axes: Axes, frame: np.ndarray, image: FlowImage, index: int) -> None:
+def _draw_frame(axes: Axes, frame: np.ndarray, image: MovingImage, index: int) -> None:
     """A frame, and below it how sure the head would be of the true class, as a bar too."""
     from matplotlib.patches import Rectangle
 
@@ -108,7 +108,7 @@ def _draw_frame(axes: Axes, frame: np.ndarray, image: FlowImage, index: int) -> 
     axes.text(1, -0.11, f"{sure:.0%}", **text)
 
 
-def _draw_times(axes: Axes, flow: Flow, chosen: list[int]) -> None:
+def _draw_times(axes: Axes, flow: StateMotion, chosen: list[int]) -> None:
     """The time from left to right: a tick for each step of the solver, a number for each frame."""
     times = [flow.times[index] for index in chosen]
     axes.set(xlim=(times[0], times[-1]), ylim=(0, 1), yticks=[])

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from string import ascii_uppercase
 from typing import Any
 
-from bfno.lab.views.exhibit import Flow, FlowImage, Mistake, Scatter, Spectrum
+from bfno.lab.views.exhibit import Mistake, MovingImage, Scatter, Spectrum, StateMotion
 from bfno.lab.views.record import RunResult
 
 __all__ = ["ShownFlow", "flow_data", "flow_view", "mistakes_view", "scatter_view", "spectra_view"]
@@ -39,7 +39,7 @@ class ShownFlow:
     label: str
     mark: dict[str, Any]
     run: RunResult
-    flow: Flow
+    flow: StateMotion
 
 
 def flow_view(shown: Sequence[ShownFlow]) -> dict[str, Any] | None:
@@ -158,7 +158,7 @@ def _finest_times(shown: Sequence[ShownFlow]) -> list[float]:
     return max((one.flow.times for one in shown), key=len)
 
 
-def _moment(flow: Flow, time: float) -> dict[str, Any]:
+def _moment(flow: StateMotion, time: float) -> dict[str, Any]:
     """Where in the strip of frames a time is, in which step, and what the head says there."""
     frame = min(range(len(flow.times)), key=lambda place: abs(flow.times[place] - time))
     begun = sum(start <= time + _ROUNDING for start in _finite(flow.steps))
@@ -173,7 +173,7 @@ def _moment(flow: Flow, time: float) -> dict[str, Any]:
     }
 
 
-def _step_count(flow: Flow) -> int:
+def _step_count(flow: StateMotion) -> int:
     return max(len(_finite(flow.steps)) - 1, 1)
 
 
@@ -194,7 +194,7 @@ def _method_view(shown: ShownFlow) -> dict[str, Any]:
     }
 
 
-def _image_view(image: FlowImage, run: RunResult) -> dict[str, Any]:
+def _image_view(image: MovingImage, run: RunResult) -> dict[str, Any]:
     bars = [
         {
             "name": _class_name(run, place),
@@ -206,7 +206,7 @@ def _image_view(image: FlowImage, run: RunResult) -> dict[str, Any]:
     return {"frames": image.frames, "label": _class_name(run, image.label), "bars": bars}
 
 
-def _bars(image: FlowImage) -> list[int]:
+def _bars(image: MovingImage) -> list[int]:
     """The classes to show, the true one always: those that are likely at some time."""
     rows = image.probabilities
     known = range(min(map(len, rows)))

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torchdiffeq import odeint
 
-from bfno.models.ace import ACEGenerator, correlation
+from bfno.models.generators import ACEGenerator, correlation
 from bfno.models.series import tanh_network
 from tests.models.latent_models import make_generator
 from tests.models.series_batches import random_batch

@@ -1,0 +1,208 @@
+"""The program from Python: train an experiment, go on with a run, load its model.
+
+Needs what training needs, `pip install 'bfno[train]'`; layers and solvers are used without it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar, overload
+
+from torch import nn
+
+__all__ = ["Run", "load", "resume", "train"]
+
+Model = TypeVar("Model", bound=nn.Module)
+OnEpoch = Callable[[dict[str, Any]], object]
+
+
+@dataclass(frozen=True)
+class Run:
+    """A finished run.
+
+    Attributes:
+        folder: Where it is; every command of the program takes this folder.
+        metrics: What its model reached in the chosen epoch, such as `test_accuracy`.
+        record: Everything that the run's `record.json` says: settings, sizes, times, versions.
+
+    Example:
+        >>> run = bfno.train("digits/bfno-node", scale="smoke")  # doctest: +SKIP
+        >>> run.folder, run.model()(torch.rand(3, 1, 8, 8)).shape  # doctest: +SKIP
+        (PosixPath('runs/digits-bfno-node-s7'), torch.Size([3, 10]))
+    """
+
+    folder: Path
+    metrics: Mapping[str, float]
+    record: Mapping[str, Any]
+
+    def model(self) -> Any:
+        """The trained model, ready to call; see `load`."""
+        return load(self.folder)
+
+
+def train(
+    experiment: str | Path,
+    *,
+    scale: str | None = None,
+    seed: int | None = None,
+    out: str | Path | None = None,
+    settings: Mapping[str, Any] | None = None,
+    on_epoch: OnEpoch | None = None,
+) -> Run:
+    """Train a model as `bfno train` does, and return the finished run.
+
+    Args:
+        experiment: `data/method`, such as `mnist/bfno-node`, or a YAML file; `bfno models` lists
+            the methods.
+        scale: `smoke`, `cpu` or `paper`; None takes the file's, or `cpu`.
+        seed: Decides everything random; None takes the file's, or 7.
+        out: Folder of the run, which must not hold another; None is `runs/DATA-METHOD-sSEED`.
+        settings: Settings that differ from the preset's, nested or with dots:
+            `{"train": {"epochs": 5}}` or `{"train.epochs": 5}`. `bfno config` prints them all.
+        on_epoch: Called with the metrics of every finished epoch.
+
+    Raises:
+        ConfigError: If a name or a setting is unknown or does not fit, or the folder is taken.
+        DataError: If files cannot be read or written.
+        NumericalError: If the training leaves the finite numbers.
+        ImportError: If a package that training needs is not installed.
+
+    Example:
+        >>> run = bfno.train(  # doctest: +SKIP
+        ...     "digits/bfno-node", scale="smoke", out="runs/mine", settings={"train.epochs": 2}
+        ... )
+        >>> run.metrics["test_accuracy"]  # doctest: +SKIP
+        0.2
+    """
+    with _installed("bfno.train"):
+        from bfno.lab.experiments.resolve import resolve
+        from bfno.lab.experiments.trees import merged
+        from bfno.lab.runs import session
+
+        seeded = {} if seed is None else {"seed": seed}
+        changes = merged(_nested(settings or {}), seeded)
+        config = resolve(str(experiment), scale=scale, changes=changes)
+        folder = session.default_folder(config) if out is None else Path(out)
+        return _finished(folder, session.start(config, folder, _watchers(on_epoch)))
+
+
+def resume(
+    run: str | Path | Run,
+    *,
+    settings: Mapping[str, Any] | None = None,
+    on_epoch: OnEpoch | None = None,
+) -> Run:
+    """Go on with a stopped or finished run, bit for bit, as `bfno resume` does.
+
+    Args:
+        run: The run, or its folder.
+        settings: Settings of training or solver to change, such as `{"train.epochs": 20}`.
+        on_epoch: Called with the metrics of every finished epoch.
+
+    Raises:
+        ConfigError: If this is not a run folder, or the settings do not fit its checkpoints.
+        DataError: If files cannot be read or written.
+        NumericalError: If the training leaves the finite numbers.
+        ImportError: If a package that training needs is not installed.
+
+    Example:
+        >>> run = bfno.resume("runs/mine", settings={"train.epochs": 4})  # doctest: +SKIP
+        >>> run.record["epochs"]  # doctest: +SKIP
+        4
+    """
+    folder = _folder(run)
+    with _installed("bfno.resume"):
+        from bfno.lab.runs import session
+
+        record = session.resume(folder, _nested(settings or {}), _watchers(on_epoch))
+        return _finished(folder, record)
+
+
+@overload
+def load(run: str | Path | Run) -> Any: ...
+@overload
+def load(run: str | Path | Run, kind: type[Model]) -> Model: ...
+def load(run: str | Path | Run, kind: type[nn.Module] = nn.Module) -> Any:
+    """Return the trained model of a run, ready to call.
+
+    It has the weights of the epoch that was best on the validation split, or of the last one where
+    there was none. `model.class_names` names the columns of its scores.
+
+    An `ImageClassifier` takes images between 0 and 1 of shape `(batch, *model.in_shape)` and
+    returns scores. A `Flow` takes points or images between 0 and 1 (see `dequantise`) and has
+    `log_prob`, `sample`, `encode` and `decode`. A `SeriesModel` takes times, values and mask,
+    scaled as in its training (the run's record says how), and returns a `SeriesOutput`.
+
+    Args:
+        run: The run, or its folder.
+        kind: The class that the model has to have, such as `ImageClassifier`; editors then know it.
+
+    Raises:
+        ConfigError: If this is not a run folder, or nothing is trained yet.
+        DataError: If its files are damaged.
+        TypeError: If the model is of another kind.
+        ImportError: If a package that this needs is not installed.
+
+    Example:
+        >>> model = bfno.load("runs/mine", bfno.ImageClassifier)  # doctest: +SKIP
+        >>> scores = model(torch.rand(3, *model.in_shape))  # doctest: +SKIP
+        >>> [model.class_names[best] for best in scores.argmax(1)]  # doctest: +SKIP
+        ['9', '1', '1']
+    """
+    folder = _folder(run)
+    with _installed("bfno.load"):
+        from bfno.lab.runs.load import open_run
+
+        model = open_run(folder).model
+    if not isinstance(model, kind):
+        found = type(model).__name__
+        raise TypeError(f"{folder} holds a model of the class {found}, not {kind.__name__}")
+    return model
+
+
+def _folder(run: str | Path | Run) -> Path:
+    return run.folder if isinstance(run, Run) else Path(run)
+
+
+def _finished(folder: Path, record: Mapping[str, Any]) -> Run:
+    return Run(folder, record["result"], record)
+
+
+def _watchers(on_epoch: OnEpoch | None) -> list[Any]:
+    from bfno.lab.runs.loop import Watcher
+
+    class Told(Watcher):
+        def on_epoch(self, metrics: dict[str, Any]) -> None:
+            if on_epoch is not None:
+                on_epoch(metrics)
+
+    return [Told()]
+
+
+def _nested(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings whose names have dots as sections within sections."""
+    from bfno.lab.experiments.trees import merged
+
+    tree: dict[str, Any] = {}
+    for name, value in settings.items():
+        for part in reversed(name.split(".")):
+            value = {part: value}
+        tree = merged(tree, value)
+    return tree
+
+
+@contextlib.contextmanager
+def _installed(what: str) -> Iterator[None]:
+    """Say what to install where a package is missing that the library itself does not need."""
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        if error.name is None or error.name.partition(".")[0] == "bfno":
+            raise
+        raise ImportError(
+            f"{what} needs {error.name}, which is not installed; pip install 'bfno[train]'",
+            name=error.name,
+        ) from error
