@@ -8,6 +8,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from bfno.lab.errors import ConfigError
+from bfno.lab.experiments.settings import migrated_weights
 from bfno.lab.runs.checkpoint import Checkpoint
 
 __all__ = ["load_optimizer", "load_weights", "optimizer_state"]
@@ -19,8 +20,9 @@ def load_weights(model: nn.Module, checkpoint: Checkpoint) -> None:
     Raises:
         ConfigError: If the checkpoint is that of another model.
     """
+    weights = migrated_weights(checkpoint.model)
     expected = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
-    found = {name: tuple(tensor.shape) for name, tensor in checkpoint.model.items()}
+    found = {name: tuple(tensor.shape) for name, tensor in weights.items()}
     different = sorted(
         name for name in {*expected, *found} if expected.get(name) != found.get(name)
     )
@@ -32,7 +34,7 @@ def load_weights(model: nn.Module, checkpoint: Checkpoint) -> None:
             f"is that of another model: {len(different)} tensors differ, {name} is {shapes}",
             "use the config.yaml that it was trained with",
         )
-    model.load_state_dict(dict(checkpoint.model))
+    model.load_state_dict(weights)
 
 
 def optimizer_state(optimizer: Optimizer) -> tuple[dict[str, Tensor], list[dict[str, Any]]]:

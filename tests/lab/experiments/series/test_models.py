@@ -4,9 +4,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from bfno.lab.experiments.presets import SERIES_METHODS, SeriesData
-from bfno.lab.experiments.presets.build_series import build_series_model
 from bfno.lab.experiments.resolve import resolve
+from bfno.lab.experiments.series.experiment import SERIES_METHODS
+from bfno.lab.experiments.series.models import SeriesData
 from bfno.models import SeriesModel, SeriesOutput
 
 FEATURES, CLASSES, COUNT, ROWS = 3, 4, 5, 6
@@ -32,7 +32,7 @@ def _model(name: str, by_row: bool) -> SeriesModel:
     # One step from row to row: adaptive ones would suit all series of the batch.
     solver = {"method": "rk4", "gradient": "checkpoint"}
     torch.manual_seed(0)
-    return build_series_model(config.model, SeriesData(FEATURES, CLASSES, by_row), solver).eval()
+    return config.model.build(SeriesData(FEATURES, CLASSES, by_row), solver).eval()
 
 
 def _batch(seed: int = 1) -> tuple[Tensor, Tensor, Tensor]:
