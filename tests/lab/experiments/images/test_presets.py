@@ -87,6 +87,6 @@ def test_scalars_that_nothing_uses_are_counted_but_not_created():
         assert config.count(model) == count_parameters(model) + idle == config.published
         assert "idle" not in model.state_dict()
     # Another field is not that of the published code.
-    other = resolve("mnist/hbnode", scale="smoke", changes={"model": {"field": "fno"}})
+    other = resolve("mnist/hbnode", scale="smoke", changes={"model": {"field": "bfno"}})
     model = other.build(other.known_facts())
     assert other.count(model) == count_parameters(model)

@@ -25,6 +25,14 @@ VARIANTS = {
 APART = [*(name for name in SERIES_METHODS if name not in COUPLED), *VARIANTS]
 
 
+@pytest.fixture(autouse=True)
+def double_precision():
+    """A contract is mathematics: rounding would hide a wrong formula."""
+    torch.set_default_dtype(torch.float64)
+    yield
+    torch.set_default_dtype(torch.float32)
+
+
 def _model(name: str, by_row: bool) -> SeriesModel:
     method = name.partition("/")[0]
     options = {**COUPLED, **VARIANTS}.get(name, {})

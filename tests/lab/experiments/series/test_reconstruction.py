@@ -172,7 +172,7 @@ def test_a_table_of_other_features_is_refused(run, tmp_path):
 def test_models_without_a_trajectory_name_those_that_have_one(experiment):
     run = _untrained(experiment)
     for use in (lambda: reconstruct(run, ReconstructionRequest()), lambda: _hold_out(run, 0.3)):
-        with pytest.raises(ConfigError, match=r"no latent model.*latent-ode.*latent-bfno-node"):
+        with pytest.raises(ConfigError, match=r"not a latent model.*latent-ode.*latent-bfno-node"):
             use()
 
 
