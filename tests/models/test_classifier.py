@@ -64,7 +64,7 @@ def test_a_classifier_learns_to_tell_two_images_apart():
 @pytest.mark.parametrize("method", ["node", "ghbnode", "gnesterovnode", "adamnode", "bfno-node"])
 def test_copies_and_saved_weights_give_the_same_scores(method):
     config = resolve(f"mnist/{method}", scale="paper", changes={"solver": {"rtol": 1e-2}})
-    classifier = config.build({"classes": range(10)})
+    classifier = config.build({"classes": range(10)}).double()
     x = torch.rand(1, 1, 28, 28)
     with torch.no_grad():
         scores = classifier(x)
@@ -72,7 +72,7 @@ def test_copies_and_saved_weights_give_the_same_scores(method):
         file = io.BytesIO()
         torch.save(classifier.state_dict(), file)
         file.seek(0)
-        other = config.build({"classes": range(10)})
+        other = config.build({"classes": range(10)}).double()
         assert not torch.equal(other(x), scores)
         other.load_state_dict(torch.load(file, weights_only=True))
         assert torch.equal(other(x), scores)
