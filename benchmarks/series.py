@@ -14,8 +14,7 @@ from benchmarks.timing import Line, summarise
 from bfno.lab.data import Series, SeriesBatch
 from bfno.lab.errors import DataError
 from bfno.lab.experiments.resolve import resolve
-from bfno.lab.experiments.series.build import build_model, load_data
-from bfno.lab.experiments.series.task import SeriesTask, series_loss
+from bfno.lab.experiments.series.task import series_loss
 
 __all__ = ["series"]
 
@@ -69,17 +68,16 @@ class _Bench:
         changes = {"data": {"validation": 0.0, "train_limit": _RECORDS}}
         config = resolve(f"physionet/{method}", scale="paper", changes=changes)
         try:
-            splits = load_data(config)
+            splits = config.load()
         except DataError:
             self.data = "bundled"
             config = resolve(f"series/{method}", scale="paper", changes={"data": changes["data"]})
-            splits = load_data(config)
+            splits = config.load()
         self.config, self.series = config, splits.train
-        self.task = SeriesTask(config, splits)
+        self.task = config.task(splits)
         torch.manual_seed(0)
-        self.model: Any = build_model(
-            config, len(splits.features), len(splits.classes), splits.train.by_row
-        )
+        self.facts = config.facts(splits)
+        self.model: Any = config.build(self.facts)
         self.optimizer = torch.optim.Adamax(self.model.parameters(), lr=config.train.lr)
 
     def batches(self, times: str) -> _Batches:
@@ -131,8 +129,7 @@ class _Bench:
         config = self.config.model_copy(
             update={"model": self.config.model.model_copy(update=settings)}
         )
-        features, classes = self.model.features, self.model.classes
-        finer: Any = build_model(config, features, classes, self.model.by_row)
+        finer: Any = config.build(self.facts)
         return getattr(finer, "encoder", finer).recurrent
 
 

@@ -14,8 +14,7 @@ import os
 import re
 import runpy
 import shlex
-from collections.abc import Iterator
-from typing import Any, get_args
+from typing import Any
 from unittest import mock
 
 import pytest
@@ -25,11 +24,11 @@ import typer
 import bfno
 from bfno.lab.cli import main
 from bfno.lab.cli.commands import app
-from bfno.lab.experiments.density.settings import DensityConfig
-from bfno.lab.experiments.images.settings import ImageConfig
-from bfno.lab.experiments.presets import DENSITY_METHODS, POINT_DATA, SERIES_METHODS
-from bfno.lab.experiments.resolve import resolve
-from bfno.lab.experiments.series.settings import SeriesConfig
+from bfno.lab.data import TOYS
+from bfno.lab.experiments.density.experiment import DENSITY_METHODS
+from bfno.lab.experiments.resolve import EXPERIMENTS, resolve
+from bfno.lab.experiments.series.experiment import SERIES_METHODS
+from bfno.lab.experiments.settings import setting_names
 from bfno.lab.experiments.trees import read_settings
 from bfno.ode import METHODS
 from tests import documents, world
@@ -93,7 +92,7 @@ def _run(block: Block) -> None:
         exec(compile(source, block.page, "exec"), {"__name__": "__main__"})
     for words in filter(_is_run, block.commands()):
         given = [*_expanded(words[1:]), *SHORT.get(words[1], [])]
-        if words[1] == "train" and words[2].partition("/")[0] not in POINT_DATA:
+        if words[1] == "train" and words[2].partition("/")[0] not in TOYS:
             given += FEW
         with contextlib.redirect_stdout(io.StringIO()) as printed:
             assert main(given) == 0, f"{block.page}:{block.line}: {shlex.join(words)}"
@@ -147,19 +146,9 @@ def test_every_command_in_a_sentence_exists(page):
             assert given <= known, code
 
 
-def _settings(section, prefix: str = "") -> Iterator[str]:
-    """Every setting of a kind of experiment, behind its section."""
-    for name, field in section.model_fields.items():
-        kinds = get_args(field.annotation) or (field.annotation,)
-        inner = [kind for kind in kinds if hasattr(kind, "model_fields")]
-        yield from [] if inner else [f"{prefix}{name}"]
-        for kind in inner:
-            yield from _settings(kind, f"{prefix}{name}.")
-
-
 @pytest.mark.parametrize("page", PAGES)
 def test_every_setting_in_a_sentence_exists(page):
-    known = set().union(*map(_settings, (ImageConfig, SeriesConfig, DensityConfig)))
+    known = set().union(*map(setting_names, EXPERIMENTS))
     for code in documents.inline_code(page):
         for name in re.findall(rf"(?<![\w./])((?:{'|'.join(SECTIONS)})\.[a-z_]+)=", code):
             assert name in known, f"{page}: `{code}`"

@@ -9,7 +9,7 @@ from torch.nn import functional as F
 
 from bfno.dynamics import FirstOrder, InitialVelocity, SecondOrder
 from bfno.fields.convolution import ConvField
-from bfno.lab.experiments.presets.build import build_classifier
+from bfno.lab.experiments.resolve import resolve
 from bfno.models import ImageClassifier
 from bfno.ode import NeuralODE
 
@@ -50,7 +50,8 @@ def test_a_classifier_learns_to_tell_two_images_apart():
 
 @pytest.mark.parametrize("method", ["node", "ghbnode", "gnesterovnode", "adamnode", "bfno-node"])
 def test_copies_and_saved_weights_give_the_same_scores(method):
-    classifier = build_classifier("mnist", method, rtol=1e-2, atol=1e-2)
+    config = resolve(f"mnist/{method}", scale="paper", changes={"solver": {"rtol": 1e-2}})
+    classifier = config.build({"classes": range(10)}).double()
     x = torch.rand(1, 1, 28, 28)
     with torch.no_grad():
         scores = classifier(x)
@@ -58,7 +59,7 @@ def test_copies_and_saved_weights_give_the_same_scores(method):
         file = io.BytesIO()
         torch.save(classifier.state_dict(), file)
         file.seek(0)
-        other = build_classifier("mnist", method, rtol=1e-2, atol=1e-2)
+        other = config.build({"classes": range(10)}).double()
         assert not torch.equal(other(x), scores)
         other.load_state_dict(torch.load(file, weights_only=True))
         assert torch.equal(other(x), scores)

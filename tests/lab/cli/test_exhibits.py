@@ -1,11 +1,13 @@
 """Runs are asked for what a report shows of them, once, and none of them spoils a report."""
 
 import shutil
+from typing import get_args
 
 import pytest
 
-from bfno.lab.cli import density, exhibits, series
+from bfno.lab.cli import density, exhibits
 from bfno.lab.cli.exhibits import prepare
+from bfno.lab.experiments.experiment import Shown
 from bfno.lab.experiments.resolve import resolve
 from bfno.lab.runs.session import start
 from tests.lab.experiments.density.runs import tiny as tiny_density
@@ -28,7 +30,7 @@ def test_a_density_of_images_is_drawn_beside_real_ones_once(tmp_path, monkeypatc
     start(tiny_density("digits-density/realnvp"), tmp_path / "run")
     prepare([tmp_path / "run"])
     assert (tmp_path / "run" / "figures" / "samples.png").stat().st_size > 1000
-    monkeypatch.setattr(density, "_draw", lambda _: pytest.fail("drawn again"))
+    monkeypatch.setattr(density, "_columns", lambda *_, **__: pytest.fail("drawn again"))
     prepare([tmp_path / "run"])
 
 
@@ -78,5 +80,9 @@ def test_a_run_whose_data_are_gone_is_noted_and_the_others_are_prepared(
 
 
 def test_an_untrained_decoder_is_not_drawn():
-    assert exhibits._maker(resolve("activity/latent-ode")) is None
-    assert exhibits._maker(resolve("physionet/latent-ode")) is series.keep_reconstruction
+    assert resolve("activity/latent-ode").shows is None
+    assert resolve("physionet/latent-ode").shows == "reconstruction"
+
+
+def test_whatever_an_experiment_shows_somebody_makes():
+    assert set(exhibits._makers()) == set(get_args(Shown))

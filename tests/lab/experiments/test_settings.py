@@ -6,9 +6,9 @@ import string
 import pytest
 import yaml
 
+from bfno.lab.data import DATA_SETS
 from bfno.lab.errors import ConfigError, UserError
-from bfno.lab.experiments.images.build import build_model
-from bfno.lab.experiments.presets import IMAGE_DATA, IMAGE_PRESETS
+from bfno.lab.experiments.images.presets import IMAGE_PRESETS
 from bfno.lab.experiments.resolve import SCALES, changed_settings, resolve
 from bfno.lab.experiments.trees import merged, read_settings
 
@@ -20,7 +20,7 @@ def test_the_paper_scale_is_the_recipe_of_the_paper():
     assert (train.decay, train.decay_every, train.weight_decay) == (0.95, 1000, 0.0)
     assert (solver.method, solver.rtol, solver.atol) == ("dopri5", 1e-3, 1e-3)
     assert config.data.validation == 0 and config.data.shape == (3, 32, 32)
-    assert config.model.width == IMAGE_PRESETS["cifar10", "bfno-node"].model.width
+    assert config.model.width == IMAGE_PRESETS["cifar10", "bfno-node"].model["width"]
 
 
 @pytest.mark.parametrize("scale", SCALES)
@@ -28,9 +28,9 @@ def test_every_preset_builds_at_every_scale(scale):
     for data, method in IMAGE_PRESETS:
         config = resolve(f"{data}/{method}", scale=scale)
         if scale == "paper":
-            assert config.data.shape == IMAGE_DATA[data].shape
+            assert config.data.shape == DATA_SETS[data].shape
         else:
-            model = build_model(config, IMAGE_DATA[data].classes)
+            model = config.build(config.known_facts())
             assert model.in_shape == config.data.shape
 
 
@@ -43,9 +43,9 @@ def test_the_settings_of_a_run_resolve_to_themselves(tmp_path):
 
 def test_a_folder_of_grey_images_gets_the_sizes_for_grey_images():
     grey = resolve("folder/anode", scale="paper", changes={"data": {"colour": False}})
-    assert grey.model.width == IMAGE_PRESETS["mnist", "anode"].model.width
+    assert grey.model.width == IMAGE_PRESETS["mnist", "anode"].model["width"]
     colour = resolve("folder/anode", scale="paper")
-    assert colour.model.width == IMAGE_PRESETS["cifar10", "anode"].model.width
+    assert colour.model.width == IMAGE_PRESETS["cifar10", "anode"].model["width"]
     assert (grey.data.shape[0], colour.data.shape[0]) == (1, 3)
 
 
@@ -61,7 +61,7 @@ def test_any_dynamics_goes_with_any_field():
     changes = read_settings(["model.field=bfno", "model.width=4", "model.field_options.branches=3"])
     for method in ("sonode", "hbnode", "ghbnode", "nesterovnode", "gnesterovnode", "adamnode"):
         config = resolve(f"digits/{method}", scale="smoke", changes=changes)
-        field = build_model(config, 10).block.dynamics.field
+        field = config.build(config.known_facts()).block.dynamics.field
         assert type(field).__name__ == "OperatorField"
     other = resolve("digits/bfno-node", changes=read_settings(["model.field=conv"]))
     assert other.model.field_options == {}
@@ -70,15 +70,15 @@ def test_any_dynamics_goes_with_any_field():
 @pytest.mark.parametrize(
     ("setting", "message"),
     [
-        ("train.lrr=1", r"train\.lrr: is no setting .* did you mean train\.lr,"),
-        ("lr=1", r"lr: is no setting .* did you mean train\.lr,"),
+        ("train.lrr=1", r"train\.lrr: is not a setting .* did you mean train\.lr,"),
+        ("lr=1", r"lr: is not a setting .* did you mean train\.lr,"),
         ("train.lr=-1", r"train\.lr: .*greater than 0, got '-1'"),
         ("train.lr=.nan", r"train\.lr: .*finite number"),
         ("train.epochs=2.5", r"train\.epochs: .*integer"),
         ("train=3", r"train: .*dictionary"),
         ("solver.method=rk5", r"solver\.method: .*'dopri5'"),
         ("data.name=imagenet", r"data\.name: .*'cifar10'"),
-        ("model.width", r"model\.width: is no setting. Fix: write section\.key=value"),
+        ("model.width", r"model\.width: is not a setting. Fix: write section\.key=value"),
         ("train.lr={", r"train\.lr=\{: the value is not YAML"),
         ("seed=99999999999", r"seed: .*less than"),
     ],
@@ -100,7 +100,7 @@ def test_a_wrong_setting_is_named_with_what_would_be_right(setting, message):
 def test_parts_that_do_not_fit_are_named(setting, message):
     config = resolve("cifar10/bfno-node", scale="smoke", changes=read_settings([setting]))
     with pytest.raises(ConfigError, match=f"model: .*{message}"):
-        build_model(config, 10)
+        config.build(config.known_facts())
 
 
 def test_a_file_changes_an_experiment(tmp_path):

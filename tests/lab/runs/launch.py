@@ -15,7 +15,7 @@ from collections.abc import Callable
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 
-from bfno.lab.experiments.settings import Config
+from bfno.lab.experiments.experiment import Experiment
 
 _server = multiprocessing.get_context("forkserver")
 _server.set_forkserver_preload(
@@ -38,7 +38,7 @@ _PATIENCE = 300.0
 Hook = Callable[[], object]
 
 
-def words(config: Config, folder: Path) -> list[str]:
+def words(config: Experiment, folder: Path) -> list[str]:
     """A command that trains with these very settings."""
     file = folder.with_suffix(".yaml")
     file.write_text(config.as_yaml())

@@ -7,7 +7,6 @@ import pytest
 import torch
 from safetensors.torch import load
 
-from bfno.lab.experiments.images.build import load_data
 from bfno.lab.experiments.images.task import ImageTask, evaluate_images
 from bfno.lab.runs import loop
 from bfno.lab.runs.load import open_run
@@ -54,7 +53,7 @@ def test_a_run_is_loaded_with_the_average_and_trained_without(tmp_path, monkeypa
     assert all(torch.equal(plain[name], value) for name, value in seen[-1].items())
     # It is what was evaluated.
     run = open_run(tmp_path / "run")
-    test = load_data(run.config).test
+    test = run.config.load().test
     found = evaluate_images(run.model, test, 10, batch=run.config.train.eval_batch).metrics
     assert found["loss"] == record["result"]["test_loss"]
     assert found["loss"] != json.loads(metrics(tmp_path / "plain")[-1])["test_loss"]

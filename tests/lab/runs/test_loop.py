@@ -9,8 +9,7 @@ from torch import nn
 
 from bfno.lab.data import Splits
 from bfno.lab.errors import ConfigError, NumericalError
-from bfno.lab.experiments.images import family as image_family
-from bfno.lab.experiments.images.build import build_model, load_data
+from bfno.lab.experiments.images.experiment import ImageExperiment
 from bfno.lab.experiments.images.task import ImageTask, evaluate_images
 from bfno.lab.experiments.seeds import derive_seed
 from bfno.lab.experiments.tasks import Evaluation
@@ -23,9 +22,9 @@ from tests.lab.runs.runs import metrics, tiny, weights
 
 def _plain_training(config) -> nn.Module:
     """The paper's recipe written with torch's own parts."""
-    data = load_data(config)
+    data = config.load()
     torch.manual_seed(derive_seed(config.seed, "weights"))
-    model = build_model(config, len(data.classes))
+    model = config.build(config.facts(data))
     settings = config.train
     optimizer = torch.optim.Adam(model.parameters(), lr=settings.lr)
     schedule = torch.optim.lr_scheduler.StepLR(optimizer, settings.decay_every, settings.decay)
@@ -68,7 +67,7 @@ def test_the_same_seed_gives_the_same_bytes_and_another_seed_does_not(tmp_path):
 def test_metrics_are_those_of_the_weights(tmp_path):
     record = start(tiny({"train": {"epochs": 3}}), tmp_path / "run")
     run = open_run(tmp_path / "run")
-    data = load_data(run.config)
+    data = run.config.load()
     assert data.validation is not None
     with torch.no_grad():
         for split, part in (("validation", data.validation), ("test", data.test)):
@@ -98,12 +97,14 @@ def test_among_equals_the_epoch_of_the_smallest_loss_is_chosen(tmp_path, monkeyp
 def test_training_does_not_look_at_the_test_images(tmp_path, monkeypatch):
     start(tiny({"train": {"epochs": 4}}), tmp_path / "run")
 
+    load = ImageExperiment.load
+
     def with_other_test(config):
-        data = load_data(config)
+        data = load(config)
         test = type(data.test)(255 - data.test.images, 9 - data.test.labels)
         return Splits(data.train, data.validation, test, data.classes)
 
-    monkeypatch.setattr(image_family, "load_data", with_other_test)
+    monkeypatch.setattr(ImageExperiment, "load", with_other_test)
     start(tiny({"train": {"epochs": 4}}), tmp_path / "other")
     assert weights(tmp_path / "run") == weights(tmp_path / "other")
     records = [json.loads((tmp_path / run / "record.json").read_text()) for run in ("run", "other")]
@@ -240,8 +241,8 @@ def test_a_second_run_does_not_take_the_folder_of_the_first(tmp_path):
 
 def test_evaluations_in_batches_add_up(tmp_path):
     config = tiny()
-    data = load_data(config)
-    model = build_model(config, 10)
+    data = config.load()
+    model = config.build(config.facts(data))
     whole = evaluate_images(model, data.test, 10, batch=30)
     for batch in (1, 7, 100):
         found = evaluate_images(model, data.test, 10, batch=batch)

@@ -69,16 +69,15 @@ def test_models_whose_series_depend_on_each_other_are_known_by_their_settings(
 
 
 def test_the_settings_agree_with_the_models_themselves():
-    from bfno.lab.experiments.families import family_of
-    from bfno.lab.experiments.presets import SERIES_METHODS
     from bfno.lab.experiments.resolve import resolve
+    from bfno.lab.experiments.series.experiment import SERIES_METHODS
 
     facts = {"features": ["x", "y"], "classes": ["a", "b"], "by_row": False}
     grids = [("latent-bfno-node", {"model": {"grid": grid}}) for grid in ("batch", "point")]
     reversed_ = ("rnn-vae", {"model": {"reverse_axis": "public_code"}})
     for method, changes in [*((name, {}) for name in SERIES_METHODS), *grids, reversed_]:
         config = resolve(f"series/{method}", scale="smoke", changes=changes)
-        model = family_of(config.experiment).build(config, facts)
+        model = config.build(facts)
         run = RunResult(
             "r", config.experiment, "series", method, "smoke", 0, config=config.as_dict()
         )

@@ -146,14 +146,13 @@ def evaluate(
 
     Example: bfno eval runs/digits-bfno-node-s7 --json
     """
-    from bfno.lab.experiments.families import family_of
-    from bfno.lab.experiments.family import TestRequest
+    from bfno.lab.experiments.experiment import TestRequest
     from bfno.lab.runs.load import open_run
 
     opened = open_run(run)
     with display.bar("samples") as progress:
         request = TestRequest(data, data_dir, limit, batch, progress)
-        found = family_of(opened.config.experiment).evaluate(opened, request)
+        found = opened.config.evaluate(opened, request)
     print(json.dumps(found) if as_json else display.evaluation(found))
 
 
@@ -170,11 +169,10 @@ def predict(
     Example: bfno predict runs/folder-bfno-node-s7 new/*.jpg --format csv
     """
     printer = display.prediction_printer(layout)
-    from bfno.lab.experiments.families import family_of
     from bfno.lab.runs.load import open_run
 
     code, opened = 0, open_run(run)
-    for prediction in family_of(opened.config.experiment).predict(opened, files):
+    for prediction in opened.config.predict(opened, files):
         if prediction.error is None:
             printer(prediction)
         else:

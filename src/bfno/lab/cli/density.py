@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -17,6 +17,23 @@ __all__ = ["app", "keep_samples"]
 app = typer.Typer()
 
 _SAMPLES, _POINTS, _PAIRS = 64, 2000, 8
+
+
+@dataclass(frozen=True)
+class _Draw:
+    """What to draw.
+
+    Attributes:
+        count: How many samples; None is as many as suit a picture.
+        temperature: Factor of the noise.
+        seed: Decides which samples.
+        data_dir: Where data sets are; None is where the run found them.
+    """
+
+    count: int | None = None
+    temperature: float = 1.0
+    seed: int = 0
+    data_dir: Path | None = None
 
 
 @dataclass(frozen=True)
@@ -94,23 +111,32 @@ def keep_samples(run: Path) -> None:
         DataError: If its files are damaged, or its data not there any more.
         NumericalError: If the solver gives up.
     """
-    words = _Words([run])
-    if not words.picture().exists():
-        _draw(replace(words, real=len(_density_config(run).data.shape) > 1))
+    picture = run / "figures" / "samples.png"
+    if picture.exists():
+        return
+    from bfno.lab.views.figures.densities import write_picture
+
+    if len(_density_config(run).data.shape) == 1:
+        content = _plane(run, _Draw(), "png")
+    else:
+        content = _columns([run], _Draw(), "png", real=True)
+    print(f"written to {write_picture(content, picture)}")
 
 
 def _draw(words: _Words) -> None:
-    from bfno.lab.views.figures.densities import write_picture
+    from bfno.lab.views.figures.densities import image_grid, write_picture
 
     config = _check(words)
+    draw = _Draw(words.count, words.temperature, words.seed, words.data_dir)
+    kind = words.picture().suffix.lower().lstrip(".")
     if words.interpolate:
         content = _interpolations(words)
     elif words.columns:
-        content = _columns(words)
+        content = _columns(words.places, draw, kind, real=words.real)
     elif len(config.data.shape) == 1:
-        content = _plane(words)
+        content = _plane(words.run, draw, kind)
     else:
-        content = _grid(words)
+        content = image_grid(_drawn(words.run, draw))
     print(f"written to {write_picture(content, words.picture(), force=words.force)}")
 
 
@@ -143,34 +169,27 @@ def _check(words: _Words) -> Any:
 
 
 def _density_config(run: Path) -> Any:
-    from bfno.lab.experiments.density.settings import DensityConfig
     from bfno.lab.runs.run import RunFolder
 
     config = RunFolder(run).read_config()
-    if not isinstance(config, DensityConfig):
-        why = f"is a run of {config.experiment}, which is no density"
+    if config.shows != "samples":
+        why = f"is a run of {config.experiment}, which is not a density"
         raise ConfigError(run, why, "name a run of a density, mnist-density/ffjord-rnode say")
     return config
 
 
-def _grid(words: _Words) -> bytes:
-    from bfno.lab.views.figures.densities import image_grid
-
-    return image_grid(_drawn(words, words.run))
-
-
-def _columns(words: _Words) -> bytes:
+def _columns(runs: list[Path], draw: _Draw, kind: str, *, real: bool) -> bytes:
     from bfno.lab.experiments.density.sampling import test_images
     from bfno.lab.runs.load import open_run
     from bfno.lab.views.figures.densities import image_columns
 
     shown = {}
-    if words.real:
-        opened = open_run(words.run)
-        shown["real"] = test_images(opened, words.count or _SAMPLES, words.data_dir).numpy()
-    for name, run in _names(words.places).items():
-        shown[name] = _drawn(words, run)
-    return image_columns(shown, words.picture().suffix.lower().lstrip("."))
+    if real:
+        opened = open_run(runs[0])
+        shown["real"] = test_images(opened, draw.count or _SAMPLES, draw.data_dir).numpy()
+    for name, run in _names(runs).items():
+        shown[name] = _drawn(run, draw)
+    return image_columns(shown, kind)
 
 
 def _names(runs: list[Path]) -> dict[str, Path]:
@@ -183,32 +202,32 @@ def _names(runs: list[Path]) -> dict[str, Path]:
     return {str(run): run for run in runs}
 
 
-def _drawn(words: _Words, run: Path) -> Any:
+def _drawn(run: Path, draw: _Draw) -> Any:
     """Samples of a run as an array of bytes."""
-    from bfno.lab.experiments.density.sampling import draw
+    from bfno.lab.experiments.density import sampling
     from bfno.lab.runs.load import open_run
 
-    opened, count = open_run(run), words.count or _SAMPLES
+    opened, count = open_run(run), draw.count or _SAMPLES
     batch = opened.config.train.eval_batch
-    images = draw(opened, count, words.temperature, words.seed, batch).numpy()
-    print(f"{run}: {count} samples, temperature {words.temperature:g}, seed {words.seed}")
+    images = sampling.draw(opened, count, draw.temperature, draw.seed, batch).numpy()
+    print(f"{run}: {count} samples, temperature {draw.temperature:g}, seed {draw.seed}")
     return images
 
 
-def _plane(words: _Words) -> bytes:
-    from bfno.lab.experiments.density.picture import picture_plane
+def _plane(run: Path, draw: _Draw, kind: str) -> bytes:
+    from bfno.lab.experiments.density.sampling import picture_plane
     from bfno.lab.runs.load import open_run
     from bfno.lab.views.figures.densities import PlanePicture, density_figure
 
-    count = words.count or _POINTS
-    found = picture_plane(open_run(words.run), count, words.temperature, words.seed)
+    count = draw.count or _POINTS
+    found = picture_plane(open_run(run), count, draw.temperature, draw.seed)
     low_x, high_x, low_y, high_y = found.window
-    print(f"{words.run}: {count} samples, temperature {words.temperature:g}, seed {words.seed}")
+    print(f"{run}: {count} samples, temperature {draw.temperature:g}, seed {draw.seed}")
     print(
         f"the density integrates to {found.mass:.4f} over [{low_x:.2f}, {high_x:.2f}] × "
         f"[{low_y:.2f}, {high_y:.2f}]"
     )
-    return density_figure(PlanePicture(**vars(found)), words.picture().suffix.lower().lstrip("."))
+    return density_figure(PlanePicture(**vars(found)), kind)
 
 
 def _interpolations(words: _Words) -> bytes:

@@ -35,23 +35,19 @@ def _prepare(folder: Path) -> None:
     from bfno.lab.runs.run import RunFolder
 
     try:
-        make = _maker(RunFolder(folder).read_config())
-        if make is not None:
-            make(folder)
+        shown = RunFolder(folder).read_config().shows
+        if shown is not None:
+            _makers()[shown](folder)
     except UserError as error:
         _logger.warning("%s is shown without pictures of its model: %s", folder, error)
 
 
-def _maker(config: object) -> Callable[[Path], object] | None:
-    """What makes the pictures of a model with such settings; none if it has no pictures."""
-    from bfno.lab.experiments.density.settings import DensityConfig
-    from bfno.lab.experiments.series.settings import SeriesConfig
+def _makers() -> dict[str, Callable[[Path], object]]:
+    """What makes each of the things that a report shows of a model."""
     from bfno.lab.runs.exhibit import keep_exhibit
 
-    if isinstance(config, DensityConfig):
-        return density.keep_samples
-    if isinstance(config, SeriesConfig):
-        # A weight of zero leaves the decoder untrained.
-        drawable = config.model.kind == "latent_ode" and config.loss.reconstruction > 0
-        return series.keep_reconstruction if drawable else None
-    return keep_exhibit
+    return {
+        "exhibit": keep_exhibit,
+        "samples": density.keep_samples,
+        "reconstruction": series.keep_reconstruction,
+    }

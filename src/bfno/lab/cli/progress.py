@@ -6,7 +6,7 @@ import os
 import sys
 from typing import Any
 
-from bfno.lab.experiments.settings import Config
+from bfno.lab.experiments.experiment import Experiment
 from bfno.lab.runs.loop import Progress, Watcher
 
 __all__ = ["TrainingDisplay"]
@@ -39,7 +39,7 @@ class TrainingDisplay(Watcher):
         config: The settings of the run.
     """
 
-    def __init__(self, config: Config[Any, Any]) -> None:
+    def __init__(self, config: Experiment) -> None:
         self._config = config
         self._is_first = os.environ.get("RANK", "0") == "0"
         self._columns: list[tuple[str, str, str]] = []

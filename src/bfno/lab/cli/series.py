@@ -50,8 +50,7 @@ class _Words:
         """What to write; nothing if only errors are asked for."""
         pictures = [] if self.out is None else [self.out]
         if self.out is None and self.hold_out is None:
-            folder = self.run / "figures"
-            pictures = [folder / f"reconstruction.{kind}" for kind in ("svg", "png")]
+            pictures = _pictures(self.run)
         return [*pictures, *([] if self.csv is None else [self.csv])]
 
 
@@ -78,15 +77,18 @@ def keep_reconstruction(run: Path) -> None:
         DataError: If its files are damaged, or its data not there any more.
         NumericalError: If the solver gives up.
     """
-    words = _Words(run)
-    if not words.files()[0].exists():
-        _draw(words)
+    files = _pictures(run)
+    if not files[0].exists():
+        from bfno.lab.experiments.series.reconstruction import ReconstructionRequest
+        from bfno.lab.runs.load import open_run
+
+        _write(open_run(run), ReconstructionRequest(), files)
 
 
 def _draw(words: _Words) -> None:
-    from bfno.lab.experiments.series import hold_out, reconstruction
+    from bfno.lab.experiments.series import reconstruction
     from bfno.lab.runs.load import open_run
-    from bfno.lab.views.figures.series import check_new, write_reconstruction
+    from bfno.lab.views.figures.series import check_new
 
     kinds = (("svg", "png"), ("csv",))
     for file in words.files():
@@ -101,14 +103,27 @@ def _draw(words: _Words) -> None:
     )
     opened = open_run(words.run)
     if words.hold_out is not None:
-        scores = hold_out.evaluate_hold_out(opened, request, words.hold_out)
+        scores = reconstruction.evaluate_hold_out(opened, request, words.hold_out)
         print(_hold_out_table({name: vars(score) for name, score in scores.items()}))
     if words.files():
-        found = [dataclasses.asdict(one) for one in reconstruction.reconstruct(opened, request)]
-        for one in found:
-            print(_line(one))
-        for file in words.files():
-            print(f"written to {write_reconstruction(found, file, force=words.force)}")
+        _write(opened, request, words.files(), force=words.force)
+
+
+def _pictures(run: Path) -> list[Path]:
+    """Where the pictures of a run go that was given no other place."""
+    return [run / "figures" / f"reconstruction.{kind}" for kind in ("svg", "png")]
+
+
+def _write(opened: Any, request: Any, files: list[Path], *, force: bool = False) -> None:
+    """Reconstruct series, print their errors, and write the files."""
+    from bfno.lab.experiments.series.reconstruction import reconstruct
+    from bfno.lab.views.figures.series import write_reconstruction
+
+    found = [dataclasses.asdict(one) for one in reconstruct(opened, request)]
+    for one in found:
+        print(_line(one))
+    for file in files:
+        print(f"written to {write_reconstruction(found, file, force=force)}")
 
 
 def _line(one: Mapping[str, Any]) -> str:

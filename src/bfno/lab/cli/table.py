@@ -106,7 +106,7 @@ def _possible(jobs: list[Job], words: _Words) -> tuple[list[Job], list[str]]:
     Raises:
         DataError: If the user named the data set, or nothing can be done.
     """
-    from bfno.lab.experiments.presets import DENSITY_DATA
+    from bfno.lab.experiments.density.experiment import DENSITY_DATA
     from bfno.lab.runs.campaign.data import missing_files
 
     needed = dict.fromkeys(job.experiment.partition("/")[0] for job in jobs if job.state != "there")

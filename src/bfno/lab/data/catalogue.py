@@ -79,6 +79,7 @@ class DataSet:
         test_count: Images in the test part.
         homepage: Where its makers describe it.
         licence: What they say about its use.
+        format: How its files are laid out; see `_READERS` of `bfno.lab.data.store`.
         files: What is downloaded; empty for a set that a library brings along.
         contents: What the reader needs; empty like `files`.
         archive_folder: Folder inside the official archive, for a set that comes as one.
@@ -95,6 +96,7 @@ class DataSet:
     test_count: int
     homepage: str
     licence: str
+    format: str = "bundled"
     files: tuple[RemoteFile, ...] = ()
     contents: tuple[DataFile, ...] = ()
     archive_folder: str | None = None
@@ -246,6 +248,7 @@ DATA_SETS: Mapping[str, DataSet] = {
             test_count=10_000,
             homepage="http://yann.lecun.com/exdb/mnist/",
             licence="none stated; made from NIST's public databases",
+            format="idx",
             files=_MNIST_FILES,
             contents=_MNIST_CONTENTS,
         ),
@@ -269,6 +272,7 @@ DATA_SETS: Mapping[str, DataSet] = {
             test_count=10_000,
             homepage="https://github.com/zalandoresearch/fashion-mnist",
             licence="MIT",
+            format="idx",
             files=_FASHION_FILES,
             contents=_FASHION_CONTENTS,
         ),
@@ -281,6 +285,7 @@ DATA_SETS: Mapping[str, DataSet] = {
             test_count=10_000,
             homepage=f"{_TORONTO}cifar.html",
             licence="none stated; its makers ask to be cited",
+            format="cifar",
             files=_archive(
                 f"{_TORONTO}cifar-10-binary.tar.gz",
                 "c32a1d4ab5d03f1284b67883e8d87530",
@@ -303,6 +308,7 @@ DATA_SETS: Mapping[str, DataSet] = {
             test_count=10_000,
             homepage=f"{_TORONTO}cifar.html",
             licence="none stated; its makers ask to be cited",
+            format="cifar",
             files=_archive(
                 f"{_TORONTO}cifar-100-binary.tar.gz",
                 "03b5dce01913d631647c71ecec9e9cb8",
@@ -325,6 +331,7 @@ DATA_SETS: Mapping[str, DataSet] = {
             test_count=8_000,
             homepage="https://cs.stanford.edu/~acoates/stl10/",
             licence="none stated; its makers ask to be cited",
+            format="stl",
             files=_archive(
                 "https://ai.stanford.edu/~acoates/stl10/stl10_binary.tar.gz",
                 "91f7769df0f17e558f3565bffb0c7dfb",

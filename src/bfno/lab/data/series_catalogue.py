@@ -22,6 +22,7 @@ class SeriesSet:
         title: Name in prose.
         features: Number of features.
         classes: Number of classes.
+        by_row: Whether every row has a label; else every series.
         amount: How much there is, in words.
         homepage: Where its makers describe it.
         licence: What they say about its use.
@@ -32,6 +33,7 @@ class SeriesSet:
     title: str
     features: int
     classes: int
+    by_row: bool
     amount: str
     homepage: str
     licence: str
@@ -50,6 +52,7 @@ SERIES_SETS: Mapping[str, SeriesSet] = {
             "PhysioNet/CinC challenge 2012, sets a and b",
             features=41,
             classes=2,
+            by_row=False,
             amount="4,000 + 4,000",
             homepage="https://physionet.org/content/challenge-2012/1.0.0/",
             licence="ODC-BY 1.0",
@@ -62,6 +65,7 @@ SERIES_SETS: Mapping[str, SeriesSet] = {
             "UCI's localisation data for person activity",
             features=12,
             classes=7,
+            by_row=True,
             amount="164,860 rows",
             homepage="https://archive.ics.uci.edu/dataset/196",
             licence="CC BY 4.0",

@@ -37,13 +37,7 @@ from bfno.lab.files import write_atomically
 __all__ = ["FileCheck", "check", "data_folder", "get", "load", "locate"]
 
 _Reader = Callable[[Mapping[str, Content], DataSet], tuple[Split, Split]]
-_READERS: Mapping[str, _Reader] = {
-    "mnist": read_idx,
-    "fashion-mnist": read_idx,
-    "cifar10": read_cifar,
-    "cifar100": read_cifar,
-    "stl10": read_stl,
-}
+_READERS: Mapping[str, _Reader] = {"idx": read_idx, "cifar": read_cifar, "stl": read_stl}
 _NPZ = {"cifar10", "cifar100"}
 _LOG = logging.getLogger(__name__)
 
@@ -193,7 +187,7 @@ def load(name: str, data_dir: Path | None = None, *, official: bool | None = Non
             why = f"holds {len(train):,} and {len(test):,} images, not as many as {data_set.title}"
             raise DataError(folder / f"{name}.npz", why, again(data_set))
     else:
-        train, test = _READERS[name](_contents(folder, data_set, official), data_set)
+        train, test = _READERS[data_set.format](_contents(folder, data_set, official), data_set)
     return ImageSet(train, test, class_names(folder, data_set))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import json
 from collections.abc import Mapping
 from pathlib import Path
@@ -10,20 +11,25 @@ from typing import Any
 import yaml
 
 from bfno.lab.errors import ConfigError, DataError
-from bfno.lab.experiments.families import family_of
-from bfno.lab.experiments.settings import CIRCUMSTANCES, Config, parse
+from bfno.lab.experiments.density.experiment import DensityExperiment
+from bfno.lab.experiments.experiment import Experiment
+from bfno.lab.experiments.images.experiment import ImageExperiment
+from bfno.lab.experiments.series.experiment import SeriesExperiment
+from bfno.lab.experiments.settings import CIRCUMSTANCES, SCALES, migrated, parse
 from bfno.lab.experiments.trees import Tree, differences, merged
 
-__all__ = ["SCALES", "changed_settings", "resolve"]
+__all__ = ["EXPERIMENTS", "SCALES", "changed_settings", "read_experiment", "resolve"]
 
-SCALES = ("smoke", "cpu", "paper")
+EXPERIMENTS: tuple[type[Experiment], ...] = (ImageExperiment, SeriesExperiment, DensityExperiment)
+"""Every kind of experiment."""
+
 _MOST_BYTES = 1 << 20
 
 
 def resolve(
     experiment: str, *, scale: str | None = None, changes: Mapping[str, Any] | None = None
 ) -> Any:
-    """Return the complete settings of an experiment, a `Config` of its family.
+    """Return an experiment with all of its settings, one of the kinds in `EXPERIMENTS`.
 
     Args:
         experiment: `data/method`, or a YAML file that names one under `experiment` and changes
@@ -44,20 +50,34 @@ def resolve(
     source = "the command"
     if experiment.endswith((".yaml", ".yml")):
         source = experiment
-        tree = _read_yaml(Path(experiment))
+        tree = migrated(_read_yaml(Path(experiment)))
     tree = merged(tree, changes or {})
     name = str(tree.setdefault("experiment", experiment))
     if scale is not None:
         tree["scale"] = scale
     chosen = tree.setdefault("scale", "cpu")
     if chosen not in SCALES:
-        raise ConfigError(chosen, "is no scale", f"choose one of {', '.join(SCALES)}")
-    family = family_of(name)
+        raise ConfigError(chosen, "is not a scale", f"choose one of {', '.join(SCALES)}")
+    kind = _kind_of(name)
     data, _, method = name.partition("/")
-    return parse(family.config, merged(family.preset(data, method, tree), tree), source)
+    return parse(kind, merged(kind.preset(data, method, tree), tree), source)
 
 
-def changed_settings(config: Config[Any, Any]) -> list[str]:
+def read_experiment(settings: Mapping[str, Any], source: str) -> Any:
+    """Return the experiment of complete settings that a run has written, maybe long ago.
+
+    Args:
+        settings: Those of a config.yaml, a record or a checkpoint; one that is younger than the run
+            gets its default.
+        source: Where they come from, for the message.
+
+    Raises:
+        ConfigError: If a name or a setting is unknown or does not fit.
+    """
+    return parse(_kind_of(str(settings.get("experiment"))), migrated(settings), source)
+
+
+def changed_settings(config: Experiment) -> list[str]:
     """The settings, as `--set` takes them, in which an experiment differs from its preset.
 
     Example:
@@ -65,7 +85,7 @@ def changed_settings(config: Config[Any, Any]) -> list[str]:
         ['train.lr=0.5']
     """
     deciding: Tree = {}
-    for section, key in family_of(config.experiment).deciding:
+    for section, key in config.deciding:
         deciding = merged(deciding, {section: {key: getattr(getattr(config, section), key)}})
     plain = resolve(config.experiment, scale=config.scale)
     preset = resolve(config.experiment, scale=config.scale, changes=deciding)
@@ -77,6 +97,21 @@ def changed_settings(config: Config[Any, Any]) -> list[str]:
     return [
         f"{name}={json.dumps(value)}" for name, (_, value) in found if name not in CIRCUMSTANCES
     ]
+
+
+def _kind_of(experiment: str) -> type[Experiment]:
+    """The kind of an experiment, by the data before its slash."""
+    data = experiment.partition("/")[0]
+    for kind in EXPERIMENTS:
+        if data in kind.data_names:
+            return kind
+    known = [name for kind in EXPERIMENTS for name in kind.data_names]
+    near = difflib.get_close_matches(data, known, n=3, cutoff=0.0)
+    raise ConfigError(
+        experiment,
+        "is neither an experiment nor a YAML file",
+        f"write data/method; the nearest data are {', '.join(near)}",
+    )
 
 
 def _is_in(name: str, tree: Tree) -> bool:

@@ -3,28 +3,41 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterator, Mapping
-from typing import Any, Generic, Literal, TypeVar, get_args
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Annotated, Any, Literal, TypeVar, get_args, get_origin
 
-import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+from pydantic_core import PydanticCustomError
 
 from bfno.lab.errors import ConfigError
 
 __all__ = [
     "CIRCUMSTANCES",
     "DATA_PLACES",
-    "Config",
+    "SCALES",
+    "Scale",
     "Settings",
     "SolverSettings",
     "TrainSettings",
+    "migrated",
+    "migrated_weights",
+    "one_of",
     "parse",
+    "setting_names",
 ]
+
+Scale = Literal["smoke", "cpu", "paper"]
+SCALES: tuple[str, ...] = get_args(Scale)
+"""How large an experiment is: seconds, minutes on a processor, or the paper's size."""
 
 DATA_PLACES = ("dir", "folder", "path", "test_path")
 """Settings of data that say where files are, which is nobody else's business."""
 CIRCUMSTANCES = frozenset({"seed", "threads", *(f"data.{name}" for name in DATA_PLACES)})
 """Settings that say where and for which seed an experiment was run, not which one it was."""
+
+
+WeightT = TypeVar("WeightT")
+SettingsT = TypeVar("SettingsT", bound="Settings")
 
 
 class Settings(BaseModel):
@@ -33,15 +46,54 @@ class Settings(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
 
+def one_of(names: Callable[[], Iterable[str]]) -> BeforeValidator:
+    """A setting that is a name out of a registry.
+
+    The registry is asked when settings are checked: a name that is added there is a choice at once,
+    and whoever only imports the settings imports none of the parts that they name.
+
+    Args:
+        names: Returns the registry, or the names in it.
+
+    Example:
+        >>> class Section(Settings):
+        ...     method: Annotated[str, one_of(lambda: ("euler", "rk4"))] = "rk4"
+        >>> Section(method="euler").method
+        'euler'
+    """
+
+    def check(value: object) -> object:
+        known = list(names())
+        if value not in known:
+            *others, last = map(repr, known)
+            expected = f"{', '.join(others)} or {last}" if others else last
+            raise PydanticCustomError(
+                "choice", "Input should be {expected}", {"expected": expected}
+            )
+        return value
+
+    return BeforeValidator(check)
+
+
+def _methods() -> Iterable[str]:
+    from bfno.ode import METHODS
+
+    return METHODS
+
+
+def _gradients() -> Iterable[str]:
+    from bfno.ode import GRADIENTS
+
+    return GRADIENTS
+
+
 class SolverSettings(Settings):
     """How the ODE is solved; see `bfno.NeuralODE` and `bfno.ode.Options`."""
 
-    method: Literal["euler", "midpoint", "heun", "rk4", "bosh3", "dopri5", "tsit5", "dopri8"] = (
-        "dopri5"
-    )
+    method: Annotated[str, one_of(_methods)] = "dopri5"
     rtol: float = Field(default=1e-3, gt=0)
     atol: float = Field(default=1e-3, gt=0)
-    gradient: Literal["checkpoint", "direct", "adjoint"] = "checkpoint"
+    gradient: Annotated[str, one_of(_gradients)] = "checkpoint"
     step: float | None = Field(default=None, gt=0)
     first_step: float | None = Field(default=None, gt=0)
     max_steps: int = Field(default=10_000, ge=1)
@@ -84,46 +136,31 @@ class TrainSettings(Settings):
     checkpoint_seconds: float = Field(default=60.0, ge=0)
 
 
-DataT = TypeVar("DataT", bound=Settings)
-ModelT = TypeVar("ModelT", bound=Settings)
-ConfigT = TypeVar("ConfigT", bound="Config[Any, Any]")
+def migrated(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings that an earlier release wrote, as this one reads them.
 
+    `model.idle_scalars` was the number of parameters that a published count includes although
+    nothing uses them. It now belongs to the count alone, and models do not have them.
 
-class Config(Settings, Generic[DataT, ModelT]):
-    """Everything that decides the outcome of a run; each family of experiments has its own kind.
+    Args:
+        settings: Nested values of a config.yaml, a record or a checkpoint; left as they are.
 
-    Attributes:
-        experiment: Its name, `data/method`.
-        scale: The size it was asked for.
-        seed: Decides initial weights, division and order of the samples, and all noise.
-        threads: Threads that torch uses; None takes what it finds. Another number changes the last
-            digits, so a run remembers it.
+    Example:
+        >>> migrated({"seed": 7, "model": {"width": 50, "idle_scalars": 1}})
+        {'seed': 7, 'model': {'width': 50}}
     """
-
-    experiment: str
-    scale: Literal["smoke", "cpu", "paper"] = "cpu"
-    seed: int = Field(default=7, ge=0, lt=2**31)
-    threads: int | None = Field(default=None, ge=1, le=1024)
-    data: DataT
-    model: ModelT
-    solver: SolverSettings = SolverSettings()
-    train: TrainSettings = TrainSettings()
-
-    @property
-    def method(self) -> str:
-        """The part of the experiment's name behind the data set."""
-        return self.experiment.rpartition("/")[2]
-
-    def as_dict(self) -> dict[str, Any]:
-        """The settings as plain values, ready for JSON or YAML."""
-        return self.model_dump(mode="json")
-
-    def as_yaml(self) -> str:
-        """The settings as a file that can be edited and run."""
-        return yaml.safe_dump(self.as_dict(), sort_keys=False, allow_unicode=True)
+    found = dict(settings)
+    if isinstance(model := found.get("model"), Mapping):
+        found["model"] = {name: value for name, value in model.items() if name != "idle_scalars"}
+    return found
 
 
-def parse(kind: type[ConfigT], settings: Mapping[str, Any], source: str) -> ConfigT:
+def migrated_weights(weights: Mapping[str, WeightT]) -> dict[str, WeightT]:
+    """The tensors of a checkpoint without those that models no longer have; see `migrated`."""
+    return {name: tensor for name, tensor in weights.items() if name != "idle"}
+
+
+def parse(kind: type[SettingsT], settings: Mapping[str, Any], source: str) -> SettingsT:
     """Check settings and fill in what they leave out.
 
     Args:
@@ -143,10 +180,10 @@ def parse(kind: type[ConfigT], settings: Mapping[str, Any], source: str) -> Conf
 def _explain(kind: type[BaseModel], error: ValidationError, source: str) -> ConfigError:
     first = error.errors(include_url=False)[0]
     name = _name(kind, first["loc"]) or source
-    if first["type"] == "extra_forbidden" and name in _names(kind):
+    if first["type"] == "extra_forbidden" and name in setting_names(kind):
         return ConfigError(name, f"has no meaning in this experiment (in {source})", "omit it")
     if first["type"] == "extra_forbidden":
-        return ConfigError(name, f"is no setting (in {source})", _nearest(kind, name))
+        return ConfigError(name, f"is not a setting (in {source})", _nearest(kind, name))
     if first["type"] == "missing":
         return ConfigError(name, f"is missing in {source}", "give it a value")
     why = first["msg"][0].lower() + first["msg"][1:]
@@ -165,23 +202,25 @@ def _name(kind: type[BaseModel], place: tuple[int | str, ...]) -> str:
 
 
 def _nearest(kind: type[BaseModel], name: str) -> str:
-    known = list(dict.fromkeys(_names(kind)))
+    known = list(dict.fromkeys(setting_names(kind)))
     near = difflib.get_close_matches(name, known, n=3, cutoff=0.3)
     # A leaf that was given without its section, or under another one, is the likeliest meaning.
     same_leaf = [one for one in known if one.rpartition(".")[2] == name.rpartition(".")[2]]
     return f"did you mean {', '.join(dict.fromkeys([*same_leaf, *near])) or ', '.join(known)}?"
 
 
-def _names(section: type[BaseModel], prefix: str = "") -> Iterator[str]:
+def setting_names(section: type[BaseModel], prefix: str = "") -> Iterator[str]:
+    """Every setting of an experiment or a section, `train.lr` say."""
     for name, field in section.model_fields.items():
         inner = _sections(field.annotation)
         if not inner:
             yield f"{prefix}{name}"
         for kind in inner:
-            yield from _names(kind, f"{prefix}{name}.")
+            yield from setting_names(kind, f"{prefix}{name}.")
 
 
 def _sections(annotation: Any) -> list[type[BaseModel]]:
     """The sections that a setting can be: itself, or each of a choice; none for a plain value."""
     kinds = get_args(annotation) or (annotation,)
+    kinds = [get_args(kind)[0] if get_origin(kind) is Annotated else kind for kind in kinds]
     return [kind for kind in kinds if isinstance(kind, type) and issubclass(kind, BaseModel)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 from collections.abc import Iterator
 from typing import Any
@@ -9,12 +10,7 @@ from typing import Any
 import torch
 
 from bfno.lab.errors import ConfigError
-from bfno.lab.experiments.density.build import build_model as build_density
-from bfno.lab.experiments.presets import DENSITY_METHODS, IMAGE_DATA, SERIES_DATA, SERIES_METHODS
-from bfno.lab.experiments.presets.build import preset_sizes
-from bfno.lab.experiments.resolve import resolve
-from bfno.lab.experiments.series.build import build_model
-from bfno.models import count_parameters
+from bfno.lab.experiments.resolve import EXPERIMENTS, resolve
 
 __all__ = ["model_sizes"]
 
@@ -26,32 +22,23 @@ def model_sizes() -> Iterator[dict[str, Any]]:
 
     The models are built without memory for their weights.
     """
-    yield from preset_sizes()
-    for data, about in SERIES_DATA.items():
-        for method in SERIES_METHODS:
-            config = resolve(f"{data}/{method}", scale="paper")
-            with torch.device("meta"):
-                model = build_model(config, about.features, about.classes, about.by_row)
-            yield _row(data, method, count_parameters(model))
-    yield from _density_sizes()
+    known: dict[str, int] = {}
+    for name in (name for kind in EXPERIMENTS for name in kind.names()):
+        config = resolve(name, scale="paper")
+        try:
+            size = _size(config, known)
+        except ConfigError as error:  # a package that this method needs is missing
+            _logger.info("%s", error)
+            continue
+        data, _, method = name.partition("/")
+        yield {"data": data, "method": method, "parameters": size, "paper": config.published}
 
 
-def _density_sizes() -> Iterator[dict[str, Any]]:
-    known: dict[tuple[str, tuple[int, ...]], int] = {}
-    for data in (f"{name}-density" for name in IMAGE_DATA):
-        for method in DENSITY_METHODS:
-            config = resolve(f"{data}/{method}", scale="paper")
-            place = method, config.data.shape
-            if place not in known:  # flows of hundreds of layers take their time
-                try:
-                    with torch.device("meta"):
-                        known[place] = count_parameters(build_density(config, config.data.shape))
-                except ConfigError as error:  # a package that this method needs is missing
-                    _logger.info("%s", error)
-                    continue
-            yield _row(data, method, known[place])
-
-
-def _row(data: str, method: str, size: int) -> dict[str, Any]:
-    # The paper prints no sizes of these models.
-    return {"data": data, "method": method, "parameters": size, "paper": None}
+def _size(config: Any, known: dict[str, int]) -> int:
+    facts, shape = config.known_facts(), getattr(config.data, "shape", None)
+    # Flows of hundreds of layers take their time, and several data sets have the same.
+    key = json.dumps([config.method, config.model.model_dump(), facts, shape])
+    if key not in known:
+        with torch.device("meta"):
+            known[key] = config.count(config.build(facts))
+    return known[key]

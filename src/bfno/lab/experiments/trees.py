@@ -44,7 +44,9 @@ def read_settings(pairs: Iterable[str]) -> Tree:
     for pair in pairs:
         name, equals, text = pair.partition("=")
         if not equals or not name:
-            raise ConfigError(pair, "is no setting", "write section.key=value, train.lr=0.01 say")
+            raise ConfigError(
+                pair, "is not a setting", "write section.key=value, train.lr=0.01 say"
+            )
         try:
             value = yaml.safe_load(text)
         except yaml.YAMLError:

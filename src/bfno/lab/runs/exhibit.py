@@ -6,7 +6,6 @@ import json
 from pathlib import Path
 from typing import Any
 
-from bfno.lab.experiments.families import family_of
 from bfno.lab.files import write_atomically
 from bfno.lab.runs.load import open_run
 from bfno.lab.runs.run import RunFolder
@@ -23,7 +22,7 @@ def keep_exhibit(folder: Path) -> bool:
         folder: The run.
 
     Returns:
-        Whether the folder holds an exhibit now; only some families have one.
+        Whether the folder holds an exhibit now; only some experiments have one.
 
     Raises:
         ConfigError: If this is no run, or nothing is trained yet.
@@ -31,12 +30,11 @@ def keep_exhibit(folder: Path) -> bool:
         NumericalError: If the solver gives up.
     """
     run = RunFolder(folder)
-    family = family_of(run.read_config().experiment)
-    if not family.exhibits:
+    if run.read_config().shows != "exhibit":
         return False
     opened = open_run(folder)
     if _step(run.exhibit_file) != opened.step:
-        content = {"format": FORMAT, "step": opened.step, **family.exhibit(opened)}
+        content = {"format": FORMAT, "step": opened.step, **opened.config.exhibit(opened)}
         write_atomically(run.exhibit_file, json.dumps(content).encode())
     return True
 

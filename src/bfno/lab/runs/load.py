@@ -7,8 +7,7 @@ import logging
 from pathlib import Path
 
 from bfno.lab.errors import ConfigError, DataError
-from bfno.lab.experiments.families import family_of
-from bfno.lab.experiments.family import TrainedRun
+from bfno.lab.experiments.experiment import TrainedRun
 from bfno.lab.runs.checkpoint import Checkpoint
 from bfno.lab.runs.run import RunFolder
 from bfno.lab.runs.state import load_weights
@@ -31,7 +30,7 @@ def open_run(folder: Path) -> TrainedRun:
     run = RunFolder(folder)
     config = run.read_config()
     checkpoint = _best_checkpoint(run)
-    model = family_of(config.experiment).build(config, checkpoint.state)
+    model = config.build(checkpoint.state)
     load_weights(model, checkpoint)
     return TrainedRun(config, model.eval(), checkpoint.step, checkpoint.state)
 

@@ -17,9 +17,9 @@ import torch
 from torch import Tensor, nn
 
 from bfno.lab.errors import NumericalError
+from bfno.lab.experiments.experiment import Experiment
 from bfno.lab.experiments.processes import Processes, explain_lost_peers
 from bfno.lab.experiments.seeds import derive_seed
-from bfno.lab.experiments.settings import Config
 from bfno.lab.experiments.tasks import (
     FAILURES,
     Place,
@@ -101,7 +101,7 @@ class Trainer:
 
     def __init__(
         self,
-        config: Config[Any, Any],
+        config: Experiment,
         task: Task,
         model: nn.Module,
         run: RunFolder,

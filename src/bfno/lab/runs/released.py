@@ -4,16 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from bfno.lab.data import DATA_SETS
 from bfno.lab.errors import DataError
-from bfno.lab.experiments.images.build import build_model
+from bfno.lab.experiments.experiment import Experiment
 from bfno.lab.experiments.resolve import resolve
-from bfno.lab.experiments.settings import Config
 from bfno.lab.runs.checkpoint import Checkpoint
 from bfno.lab.runs.loop import Progress
 from bfno.lab.runs.run import RunFolder
@@ -45,7 +43,7 @@ def released_weights(file: Path) -> dict[str, Tensor]:
         ) from error
 
 
-def import_released(file: Path, folder: Path) -> Config[Any, Any]:
+def import_released(file: Path, folder: Path) -> Experiment:
     """Turn published weights into a run that can be evaluated, used for predictions and trained on.
 
     Args:
@@ -58,9 +56,9 @@ def import_released(file: Path, folder: Path) -> Config[Any, Any]:
     """
     weights = released_weights(file)
     config = resolve("cifar10/bfno-node", scale="paper", changes=_CHANGES)
-    classes = DATA_SETS["cifar10"].class_names
-    model = build_model(config, len(classes))
-    state = {"classes": classes, "config": config.as_dict(), "progress": vars(Progress())}
+    facts = {"classes": DATA_SETS["cifar10"].class_names}
+    model = config.build(facts)
+    state = {**facts, "config": config.as_dict(), "progress": vars(Progress())}
     checkpoint = Checkpoint(0, weights, {}, {**state, "released": file.name})
     load_weights(model, checkpoint)
     run = RunFolder(folder)

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from bfno.lab.errors import ConfigError, DataError
+from bfno.lab.experiments.experiment import Experiment
 from bfno.lab.experiments.resolve import resolve
-from bfno.lab.experiments.settings import Config
 from bfno.lab.files import append_line, remove_leftovers, write_atomically
 from bfno.lab.runs.checkpoint import CheckpointStore
 
@@ -76,10 +76,10 @@ class RunFolder:
             why = f"cannot be made: {(error.strerror or str(error)).lower()}"
             raise DataError(self.path, why, "choose another folder with --out") from error
 
-    def write_config(self, config: Config[Any, Any]) -> None:
+    def write_config(self, config: Experiment) -> None:
         write_atomically(self.config_file, config.as_yaml().encode())
 
-    def read_config(self) -> Config[Any, Any]:
+    def read_config(self) -> Experiment:
         """The settings of the run.
 
         Raises:

@@ -11,15 +11,14 @@ from typing import Any
 import torch
 
 from bfno.lab.errors import ConfigError
-from bfno.lab.experiments.families import family_of
+from bfno.lab.experiments.experiment import Experiment
 from bfno.lab.experiments.resolve import changed_settings
 from bfno.lab.experiments.seeds import derive_seed
-from bfno.lab.experiments.settings import Config, parse
+from bfno.lab.experiments.settings import migrated, parse
 from bfno.lab.experiments.trees import differences, merged
 from bfno.lab.runs.loop import Trainer, Watcher
 from bfno.lab.runs.record import make_record, source_commit
 from bfno.lab.runs.run import RunFolder
-from bfno.models import count_parameters
 
 __all__ = ["default_folder", "resume", "start"]
 
@@ -29,15 +28,13 @@ _logger = logging.getLogger(__name__)
 _CHANGEABLE = ("train", "solver", "evaluation", "threads", "data.dir")
 
 
-def default_folder(config: Config[Any, Any]) -> Path:
+def default_folder(config: Experiment) -> Path:
     """Where a run goes that was given no folder."""
     name = config.experiment.replace("/", "-")
     return Path("runs") / f"{name}-s{config.seed}"
 
 
-def start(
-    config: Config[Any, Any], folder: Path, watchers: Sequence[Watcher] = ()
-) -> dict[str, Any]:
+def start(config: Experiment, folder: Path, watchers: Sequence[Watcher] = ()) -> dict[str, Any]:
     """Train a model from the beginning and return the record of the run.
 
     Args:
@@ -89,7 +86,9 @@ def resume(
         for problem in problems:
             _logger.warning("%s: %s; an earlier checkpoint is used", problem.what, problem.why)
         if checkpoint is not None:
-            _refuse_changes(checkpoint.state["config"], config.as_dict(), "its checkpoints")
+            _refuse_changes(
+                migrated(checkpoint.state["config"]), config.as_dict(), "its checkpoints"
+            )
             trainer.restore(checkpoint)
         if trainer.processes.is_first:
             run.write_config(config)
@@ -97,7 +96,7 @@ def resume(
         return _fit(trainer)
 
 
-def _pinned(config: Config[Any, Any]) -> Config[Any, Any]:
+def _pinned(config: Experiment) -> Experiment:
     """Fix what would otherwise depend on where and how the run is resumed."""
     paths = {name: value.resolve() for name, value in config.data if isinstance(value, Path)}
     data = config.data.model_copy(update=paths)
@@ -105,21 +104,16 @@ def _pinned(config: Config[Any, Any]) -> Config[Any, Any]:
     return config.model_copy(update={"data": data, "threads": threads})
 
 
-def _prepare(config: Config[Any, Any], run: RunFolder, watchers: Sequence[Watcher]) -> Trainer:
+def _prepare(config: Experiment, run: RunFolder, watchers: Sequence[Watcher]) -> Trainer:
     source_commit()  # now, while the checkout is still what was imported
     if config.threads:
         torch.set_num_threads(config.threads)
-    family = family_of(config.experiment)
-    data = family.load(config)
+    data = config.load()
     torch.manual_seed(derive_seed(config.seed, "weights"))
-    known = family.facts(data)
-    model = family.build(config, known)
-    sizes = {
-        # As the paper counts: public code creates scalars that nothing uses.
-        "parameters": count_parameters(model) + getattr(config.model, "idle_scalars", 0),
-        "published_parameters": family.published(config),
-    }
-    return Trainer(config, family.task(config, data), model, run, {**known, **sizes}, [*watchers])
+    known = config.facts(data)
+    model = config.build(known)
+    sizes = {"parameters": config.count(model), "published_parameters": config.published}
+    return Trainer(config, config.task(data), model, run, {**known, **sizes}, [*watchers])
 
 
 @contextlib.contextmanager

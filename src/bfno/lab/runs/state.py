@@ -8,6 +8,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from bfno.lab.errors import ConfigError
+from bfno.lab.experiments.settings import migrated_weights
 from bfno.lab.runs.checkpoint import Checkpoint
 
 __all__ = ["load_optimizer", "load_weights", "optimizer_state"]
@@ -19,8 +20,7 @@ def load_weights(model: nn.Module, checkpoint: Checkpoint) -> None:
     Raises:
         ConfigError: If the checkpoint is that of another model.
     """
-    # Classifiers used to carry scalars that nothing read, only to match the paper's counts.
-    weights = {name: tensor for name, tensor in checkpoint.model.items() if name != "idle"}
+    weights = migrated_weights(checkpoint.model)
     expected = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
     found = {name: tuple(tensor.shape) for name, tensor in weights.items()}
     different = sorted(

@@ -10,8 +10,7 @@ from PIL import Image
 
 from bfno.lab.errors import ConfigError, DataError
 from bfno.lab.experiments.density import sampling
-from bfno.lab.experiments.families import family_of
-from bfno.lab.experiments.family import TestRequest
+from bfno.lab.experiments.experiment import TestRequest
 from bfno.lab.runs.load import open_run
 from bfno.lab.runs.session import start
 from tests.lab.experiments.density.runs import tiny
@@ -44,7 +43,7 @@ def moons(tmp_path_factory):
 
 def _evaluate(folder: Path, **request) -> dict:
     run = open_run(folder)
-    return family_of(run.config.experiment).evaluate(run, TestRequest(**request))
+    return run.config.evaluate(run, TestRequest(**request))
 
 
 def test_an_evaluation_repeats_the_figures_of_the_training(digits):
@@ -112,7 +111,7 @@ def test_files_are_scored_one_by_one_and_a_bad_one_spoils_none(tmp_path, digits)
     bad.write_text("no image")
     run = open_run(digits)
     files = [good / "000.png", bad, good / "001.png", good / "000.png"]
-    found = list(family_of("digits-density/glow").predict(run, files))
+    found = list(run.config.predict(run, files))
     assert [one.file for one in found] == files
     assert isinstance(found[1].error, DataError) and not found[1].scores
     assert [set(one.scores) for one in found if one.error is None] == [{"bits_per_dim_center"}] * 3
@@ -124,7 +123,7 @@ def test_a_file_of_the_test_images_has_their_score(tmp_path, digits):
     run = open_run(digits)
     image = sampling.test_images(run, 1)
     Image.fromarray(image[0, 0].numpy()).save(tmp_path / "one.png")
-    prediction = next(iter(family_of("digits-density/glow").predict(run, [tmp_path / "one.png"])))
+    prediction = next(iter(run.config.predict(run, [tmp_path / "one.png"])))
     assert torch.equal(sampling.read_files(run, [tmp_path / "one.png"]), image)
     only = _evaluate(digits, limit=1)["bits_per_dim_center"]
     assert prediction.scores["bits_per_dim_center"] == pytest.approx(only, abs=1e-6)
@@ -136,7 +135,7 @@ def test_images_unlike_those_of_the_training_cost_more(tmp_path):
     noise = np.random.default_rng(0).integers(0, 256, (8, 8), dtype=np.uint8)
     Image.fromarray(noise).save(tmp_path / "noise.png")
     run = open_run(tmp_path / "run")
-    prediction = next(iter(family_of("digits-density/glow").predict(run, [tmp_path / "noise.png"])))
+    prediction = next(iter(run.config.predict(run, [tmp_path / "noise.png"])))
     assert prediction.scores["bits_per_dim_center"] > _evaluate(tmp_path / "run")["bits_per_dim"]
 
 
@@ -144,6 +143,6 @@ def test_data_of_another_kind_are_refused(tmp_path, digits, moons):
     with pytest.raises(ConfigError, match=r"^mnist: names no points.*moons"):
         _evaluate(moons, data="mnist")
     with pytest.raises(ConfigError, match="models points, not images"):
-        next(iter(family_of("moons/ffjord").predict(open_run(moons), [tmp_path / "a.png"])))
+        next(iter(open_run(moons).config.predict(open_run(moons), [tmp_path / "a.png"])))
     with pytest.raises(DataError, match="is no folder"):
         _evaluate(digits, data=str(tmp_path / "missing"))

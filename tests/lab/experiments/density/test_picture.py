@@ -8,9 +8,8 @@ import torch
 from torch import nn
 
 from bfno.lab.errors import ConfigError
-from bfno.lab.experiments.density.picture import picture_plane
-from bfno.lab.experiments.density.sampling import draw
-from bfno.lab.experiments.family import TrainedRun
+from bfno.lab.experiments.density.sampling import draw, picture_plane
+from bfno.lab.experiments.experiment import TrainedRun
 from bfno.lab.experiments.resolve import resolve
 from bfno.models.flows import ContinuousFlow
 

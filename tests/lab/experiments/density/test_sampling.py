@@ -10,7 +10,7 @@ from torch import nn
 
 from bfno.lab.errors import ConfigError, NumericalError
 from bfno.lab.experiments.density import sampling
-from bfno.lab.experiments.family import TrainedRun
+from bfno.lab.experiments.experiment import TrainedRun
 from bfno.lab.runs.load import open_run
 from bfno.lab.runs.session import start
 from bfno.models.flows import Encoding, Flow, FlowError, PixelFlow
@@ -105,8 +105,8 @@ def test_a_way_to_the_origin_is_finite():
     ("call", "message"),
     [
         (lambda run: sampling.draw(run, 0), "^count: 0 samples are none"),
-        (lambda run: sampling.draw(run, 1, -1.0), "^temperature: -1.0 is no temperature"),
-        (lambda run: sampling.draw(run, 1, math.nan), "^temperature: nan is no temperature"),
+        (lambda run: sampling.draw(run, 1, -1.0), "^temperature: -1.0 is not a temperature"),
+        (lambda run: sampling.draw(run, 1, math.nan), "^temperature: nan is not a temperature"),
         (
             lambda run: sampling.interpolate(run, torch.zeros(1, 2), torch.zeros(1, 2), 1),
             "^steps: 1 are too few",

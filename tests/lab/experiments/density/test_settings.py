@@ -3,10 +3,10 @@
 import pytest
 import torch
 
+from bfno.lab.data import TOYS
 from bfno.lab.errors import ConfigError
-from bfno.lab.experiments.density.build import build_model
-from bfno.lab.experiments.presets import DENSITY_DATA, DENSITY_METHODS, POINT_DATA, POINT_METHODS
-from bfno.lab.experiments.presets import build_density as builders
+from bfno.lab.experiments.density import models
+from bfno.lab.experiments.density.experiment import DENSITY_DATA, DENSITY_METHODS, POINT_METHODS
 from bfno.lab.experiments.resolve import SCALES, changed_settings, resolve
 from bfno.lab.experiments.trees import read_settings
 from bfno.models import count_parameters
@@ -14,7 +14,7 @@ from tests.lab.experiments.density.runs import tiny
 
 
 def _methods(data: str) -> tuple[str, ...]:
-    return POINT_METHODS if data in POINT_DATA else tuple(DENSITY_METHODS)
+    return POINT_METHODS if data in TOYS else DENSITY_METHODS
 
 
 @pytest.mark.parametrize("scale", SCALES)
@@ -23,7 +23,7 @@ def test_every_method_builds_at_every_scale(data, scale):
     for method in _methods(data):
         config = resolve(f"{data}/{method}", scale=scale)
         with torch.device("meta"):
-            model = build_model(config, config.data.shape)
+            model = config.build(config.known_facts())
         assert count_parameters(model) > 0
         assert model.event_shape == config.data.shape
 
@@ -53,7 +53,7 @@ def test_every_experiment_resolves_to_itself(data, tmp_path):
 def test_paper_scale_has_the_known_sizes(experiment, parameters):
     config = resolve(experiment, scale="paper")
     with torch.device("meta"):
-        assert count_parameters(build_model(config, config.data.shape)) == parameters
+        assert count_parameters(config.build(config.known_facts())) == parameters
 
 
 def test_paper_scale_is_the_published_training():
@@ -113,7 +113,7 @@ def test_discrete_flows_have_their_published_recipes():
 def test_any_field_of_images_goes_with_any_method(method, field):
     changes = {"model": {"field": field, "width": 8}}
     config = tiny(f"digits-density/{method}", changes)
-    model = build_model(config, config.data.shape)
+    model = config.build(config.known_facts())
     assert model.encode(torch.rand(2, *config.data.shape)).log_prob.isfinite().all()
     again = tiny(f"digits-density/{method}", read_settings(["seed=3", *changed_settings(config)]))
     assert again == config
@@ -122,7 +122,7 @@ def test_any_field_of_images_goes_with_any_method(method, field):
 @pytest.mark.parametrize("field", ["mlp", "fno", "afno", "bfno"])
 def test_any_field_of_points_goes_with_points(field):
     config = tiny("moons/ffjord-rnode", {"model": {"field": field, "width": 8}})
-    model = build_model(config, (2,))
+    model = config.build(config.known_facts())
     assert model.encode(torch.rand(3, 2)).log_prob.isfinite().all()
 
 
@@ -151,7 +151,7 @@ def test_any_field_of_points_goes_with_points(field):
 def test_settings_without_meaning_are_refused_by_name(experiment, model, message):
     config = tiny(experiment, {"model": model})
     with pytest.raises(ConfigError, match=message) as error:
-        build_model(config, config.data.shape)
+        config.build(config.known_facts())
     assert "\n" not in str(error.value)
 
 
@@ -163,7 +163,7 @@ def test_settings_without_meaning_are_refused_by_name(experiment, model, message
         ("mnist-densty/glow", {}, r"nearest data are .*mnist-density"),
         ("mnist-density/glow", {"model": {"depth": 3}}, r"^model\.depth: has no meaning"),
         ("mnist-density/glow", {"model": {"alpha": 0.5}}, r"^model\.alpha: .*less than 0\.5"),
-        ("mnist-density/glow", {"loss": {"speed": 1}}, r"^loss\.speed: is no setting"),
+        ("mnist-density/glow", {"loss": {"speed": 1}}, r"^loss\.speed: is not a setting"),
         ("moons/ffjord", {"data": {"size": 8}}, r"^data\.size: has no meaning"),
         ("moons/ffjord", {"data": {"points": 0}}, r"^data\.points: .*greater than or equal to 1"),
         ("moons/ffjord", {"train": {"average": 1.0}}, r"^train\.average: .*less than 1"),
@@ -179,17 +179,17 @@ def test_unknown_names_and_values_out_of_range_are_refused(experiment, changes, 
 def test_penalties_of_a_flow_without_a_path_are_refused():
     config = tiny("digits-density/glow", {"loss": {"kinetic": 0.1}})
     with pytest.raises(ConfigError, match=r"^loss\.kinetic: glow has no path"):
-        build_model(config, config.data.shape)
+        config.build(config.known_facts())
 
 
 def test_a_missing_package_is_named_with_its_remedy(monkeypatch):
     def missing(*_, **__):
         raise ImportError("No module named 'normflows'")
 
-    monkeypatch.setattr(builders, "_DISCRETE", {"glow": missing})
+    monkeypatch.setattr(models, "Glow", missing)
     config = tiny("digits-density/glow")
     with pytest.raises(ConfigError, match=r"^glow: .*pip install 'bfno\[flows\]'"):
-        build_model(config, config.data.shape)
+        config.build(config.known_facts())
 
 
 def test_a_setting_of_other_samples_is_not_offered_as_its_own_remedy():

@@ -1,11 +1,17 @@
 """The list of models has the flows in it, with or without what some of them need."""
 
 from bfno.lab.experiments import sizes
-from bfno.lab.experiments.presets import DENSITY_METHODS, build_density
+from bfno.lab.experiments.density import models
+from bfno.lab.experiments.density.experiment import DENSITY_METHODS, DensityExperiment
 
 
-def test_flows_are_listed_with_the_known_sizes():
-    found = {(row["data"], row["method"]): row for row in sizes._density_sizes()}
+def _density_sizes(monkeypatch):
+    monkeypatch.setattr(sizes, "EXPERIMENTS", (DensityExperiment,))
+    return sizes.model_sizes()
+
+
+def test_flows_are_listed_with_the_known_sizes(monkeypatch):
+    found = {(row["data"], row["method"]): row for row in _density_sizes(monkeypatch)}
     assert {method for _, method in found} == set(DENSITY_METHODS)
     assert found["mnist-density", "ffjord-rnode"]["parameters"] == 800_636
     assert found["cifar10-density", "ffjord-bfno-rnode"]["parameters"] == 8_912_458
@@ -21,7 +27,7 @@ def test_flows_whose_package_is_missing_are_left_out(monkeypatch):
     def missing(*_, **__):
         raise ImportError("No module named 'normflows'")
 
-    kinds = dict.fromkeys(build_density._DISCRETE, missing)
-    monkeypatch.setattr(build_density, "_DISCRETE", kinds)
-    methods = {row["method"] for row in sizes._density_sizes()}
+    for flow in ("RealNVP", "Glow", "IResNet"):
+        monkeypatch.setattr(models, flow, missing)
+    methods = {row["method"] for row in _density_sizes(monkeypatch)}
     assert methods == {"ffjord", "ffjord-rnode", "ffjord-bfno-rnode"}

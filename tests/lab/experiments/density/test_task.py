@@ -10,10 +10,9 @@ import torch
 from torch import nn
 
 from bfno.lab.errors import NumericalError
-from bfno.lab.experiments.density import family
-from bfno.lab.experiments.density.build import DensityData, build_model, load_data
-from bfno.lab.experiments.density.scoring import Noise, score
-from bfno.lab.experiments.density.task import DensityTask
+from bfno.lab.experiments.density.data import DensityData
+from bfno.lab.experiments.density.experiment import DensityExperiment
+from bfno.lab.experiments.density.task import DensityTask, Noise, score
 from bfno.lab.experiments.tasks import Evaluation, Place, Share
 from bfno.lab.runs.load import open_run
 from bfno.lab.runs.session import resume, start
@@ -60,14 +59,14 @@ class _Standard(Flow):
 
 
 def _made(config) -> tuple[DensityTask, Any]:
-    data = load_data(config)
+    data = config.load()
     torch.manual_seed(0)
-    return DensityTask(config, data), build_model(config, tuple(data.train.shape[1:]))
+    return config.task(data), config.build(config.facts(data))
 
 
 def test_a_uniform_density_costs_exactly_eight_bits():
     config = tiny("digits-density/ffjord")
-    task = DensityTask(config, load_data(config))
+    task = config.task(config.load())
     flow = _Uniform((1, 8, 8))
     loss, sums = task.loss(flow, torch.arange(12), CPU)
     assert loss.item() == 8 and sums["bits_per_dim"] == 8 * 12
@@ -77,7 +76,7 @@ def test_a_uniform_density_costs_exactly_eight_bits():
 
 def test_the_loss_of_points_is_their_surprise_and_the_weighted_penalties():
     config = tiny("moons/ffjord-rnode", {"loss": {"kinetic": 0.5, "jacobian": 0.125}})
-    task = DensityTask(config, load_data(config))
+    task = config.task(config.load())
     chosen = torch.arange(5, 25)
     loss, sums = task.loss(_Standard((2,)).train(), chosen, CPU)
     points = task.data.train[chosen]
@@ -94,7 +93,7 @@ def test_the_loss_of_points_is_their_surprise_and_the_weighted_penalties():
 
 def test_the_log_determinant_of_images_is_counted_in_bits_per_dimension():
     config = tiny("digits-density/ffjord")
-    task = DensityTask(config, load_data(config))
+    task = config.task(config.load())
     flow = _Standard((1, 8, 8))
     flow.eval()  # no penalties, for which there are no weights here
     _, sums = task.loss(flow, torch.arange(4), CPU)
@@ -150,11 +149,13 @@ def test_training_does_not_look_at_the_test_samples(tmp_path, monkeypatch):
     config = tiny("digits-density/glow")
     start(config, tmp_path / "run")
 
+    load = DensityExperiment.load
+
     def with_other_test(config):
-        data = load_data(config)
+        data = load(config)
         return dataclasses.replace(data, test=255 - data.test)
 
-    monkeypatch.setattr(family, "load_data", with_other_test)
+    monkeypatch.setattr(DensityExperiment, "load", with_other_test)
     start(config, tmp_path / "other")
     assert runs.weights(tmp_path / "run") == runs.weights(tmp_path / "other")
     first, second = (runs.result(tmp_path / name) for name in ("run", "other"))
@@ -203,7 +204,7 @@ def test_points_are_learned_beyond_the_best_normal_density(tmp_path):
         "train": {"epochs": 14, "batch": 128, "lr": 0.02, "warmup": 5},
     }
     record = start(tiny("moons/ffjord", changes), tmp_path / "run")
-    points = load_data(tiny("moons/ffjord", changes)).train
+    points = tiny("moons/ffjord", changes).load().train
     normal = torch.distributions.MultivariateNormal(points.mean(0), points.T.cov())
     best_normal = -normal.log_prob(points).mean().item()
     assert record["result"]["test_nll"] < best_normal - 0.3
@@ -235,7 +236,7 @@ def test_mirrored_images_are_drawn_afresh_and_only_in_training():
     config = tiny("digits-density/ffjord", {"data": {"flip": True}})
     left = torch.zeros(200, 1, 8, 8, dtype=torch.uint8)
     left[..., :4] = 255
-    task = DensityTask(config, DensityData(left, None, left))
+    task = config.task(DensityData(left, None, left))
     seen = []
 
     class Watching(_Uniform):

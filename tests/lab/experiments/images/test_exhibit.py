@@ -9,7 +9,7 @@ import pytest
 import torch
 from PIL import Image
 
-from bfno.lab.experiments.images.sources import own_test_images
+from bfno.lab.experiments.images.exhibit import _test_images
 from bfno.lab.runs import exhibit as exhibits
 from bfno.lab.runs.exhibit import keep_exhibit
 from bfno.lab.runs.load import open_run
@@ -34,7 +34,7 @@ def _shown(folder):
 
 
 def _tests(run):
-    split = own_test_images(run, 1000)
+    split = _test_images(run, 1000)
     return split, split.images.float() / 255
 
 

@@ -9,8 +9,7 @@ import pytest
 import torch
 
 from bfno.lab.errors import ConfigError, DataError
-from bfno.lab.experiments.families import family_of
-from bfno.lab.experiments.family import TestRequest
+from bfno.lab.experiments.experiment import TestRequest
 from bfno.lab.runs.load import open_run
 from bfno.lab.runs.session import start
 from tests.lab.experiments.series.runs import tiny
@@ -46,10 +45,9 @@ def _trained(tmp_path: Path, method: str, **table) -> Path:
 @pytest.mark.parametrize("method", ["rnn-delta-t", "latent-bfno-node"])
 def test_predictions_of_a_table_are_those_of_its_evaluation(tmp_path, method, by_row):
     run = open_run(_trained(tmp_path, method, by_row=by_row))
-    family = family_of(run.config.experiment)
     other = write_table(tmp_path / "other.csv", seed=5, by_row=by_row, count=9)
-    found = family.evaluate(run, TestRequest(data=str(other)))
-    predictions = list(family.predict(run, [other]))
+    found = run.config.evaluate(run, TestRequest(data=str(other)))
+    predictions = list(run.config.predict(run, [other]))
     with open(other) as stream:
         rows = list(csv.DictReader(stream))
     if not by_row:
@@ -73,22 +71,21 @@ def test_predictions_of_a_table_are_those_of_its_evaluation(tmp_path, method, by
 
 def test_labels_are_not_needed_to_predict_but_to_evaluate(tmp_path):
     run = open_run(_trained(tmp_path, "gru-d"))
-    family = family_of(run.config.experiment)
     bare = tmp_path / "bare.csv"
     with open(write_table(tmp_path / "full.csv", seed=2, count=4)) as stream:
         rows = [row[:-1] for row in csv.reader(stream)]
     bare.write_text("\n".join(",".join(row) for row in rows))
-    predictions = list(family.predict(run, [bare]))
+    predictions = list(run.config.predict(run, [bare]))
     assert [one.place["id"] for one in predictions] == ["p00", "p01", "p02", "p03"]
     with pytest.raises(ConfigError, match=r"bare\.csv: has no labels"):
-        family.evaluate(run, TestRequest(data=str(bare)))
+        run.config.evaluate(run, TestRequest(data=str(bare)))
 
 
 def test_a_table_that_cannot_be_read_spoils_no_other(tmp_path):
     run = open_run(_trained(tmp_path, "rnn-d"))
     bad, good = tmp_path / "bad.csv", write_table(tmp_path / "good.csv", count=2)
     bad.write_text("id,time,pulse,temp\np,0,abc,1\n")
-    found = list(family_of(run.config.experiment).predict(run, [bad, good]))
+    found = list(run.config.predict(run, [bad, good]))
     assert isinstance(found[0].error, DataError) and "row 2" in str(found[0].error)
     assert [one.error for one in found[1:]] == [None, None]
 
@@ -101,24 +98,23 @@ def test_only_a_model_that_couples_series_needs_the_neighbours_and_says_so(tmp_p
     changes = {"model": {"grid": grid}, "solver": {"method": "rk4"}}
     start(tiny("latent-bfno-node", {**changes, "data": {"path": str(table)}}), tmp_path / "run")
     run = open_run(tmp_path / "run")
-    family = family_of(run.config.experiment)
     both = write_table(tmp_path / "both.csv", seed=3, by_row=True, count=2)
     lines = both.read_text().splitlines()
     alone = tmp_path / "alone.csv"
     alone.write_text("\n".join([lines[0], *(line for line in lines if line.startswith("p01"))]))
-    together = [one.probabilities["high"] for one in family.predict(run, [both])][8:]
-    apart = [one.probabilities["high"] for one in family.predict(run, [alone])]
+    together = [one.probabilities["high"] for one in run.config.predict(run, [both])][8:]
+    apart = [one.probabilities["high"] for one in run.config.predict(run, [alone])]
     coupled = grid == "batch"
     assert (apart != pytest.approx(together, abs=1e-6)) == coupled
     assert ("depends on the other series of the file" in caplog.text) == coupled
-    assert family.evaluate(run, TestRequest())["transductive"] is coupled
+    assert run.config.evaluate(run, TestRequest())["transductive"] is coupled
 
 
 def test_the_test_split_of_a_run_is_judged_as_in_its_training(tmp_path):
     folder = _trained(tmp_path, "latent-ode")
     record = json.loads((folder / "record.json").read_text())
     run = open_run(folder)
-    found = family_of(run.config.experiment).evaluate(run, TestRequest())
+    found = run.config.evaluate(run, TestRequest())
     for name in ("accuracy", "macro_f1", "auroc", "auprc", "loss", "mse"):
         assert found[name] == pytest.approx(record["result"][f"test_{name}"], rel=1e-5), name
     assert record["judged_by"] == "test_auroc"

@@ -3,8 +3,7 @@
 import pytest
 
 from bfno.lab.experiments.resolve import resolve
-from bfno.lab.experiments.series.hold_out import evaluate_hold_out
-from bfno.lab.experiments.series.reconstruction import ReconstructionRequest
+from bfno.lab.experiments.series.reconstruction import ReconstructionRequest, evaluate_hold_out
 from bfno.lab.runs.load import open_run
 from bfno.lab.runs.session import start
 

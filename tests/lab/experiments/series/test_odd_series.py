@@ -5,8 +5,8 @@ import pytest
 import torch
 
 from bfno.lab.data import Series
-from bfno.lab.experiments.series.evaluation import scaling_of
-from bfno.lab.experiments.series.predictions import predict_series
+from bfno.lab.experiments.series.data import scaling_of
+from bfno.lab.experiments.series.task import predict_series
 from bfno.lab.runs.load import open_run
 from bfno.lab.runs.session import start
 from tests.lab.experiments.series.runs import tiny

@@ -7,8 +7,7 @@ import pytest
 import torch
 from safetensors.torch import load
 
-from bfno.lab.experiments.families import family_of
-from bfno.lab.experiments.family import TestRequest
+from bfno.lab.experiments.experiment import TestRequest
 from bfno.lab.runs.load import open_run
 from bfno.lab.runs.session import start
 from tests.lab.experiments.series.runs import tiny
@@ -34,7 +33,7 @@ def test_two_processes_learn_what_one_learns(tmp_path, method):
     # The scores of some series are a few roundings apart, and areas count their order: what two
     # processes find is therefore compared with what one finds in the same weights.
     run = open_run(tmp_path / "two")
-    found = family_of(run.config.experiment).evaluate(run, TestRequest())
+    found = run.config.evaluate(run, TestRequest())
     result = json.loads((tmp_path / "two" / "record.json").read_text())["result"]
     for name in ("accuracy", "macro_f1", "auroc", "auprc", "loss", "mse"):
         assert found[name] == pytest.approx(result[f"test_{name}"], rel=1e-5), name

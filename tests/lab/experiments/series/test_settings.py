@@ -3,23 +3,22 @@
 import pytest
 import torch
 
-from bfno.fields import LatentOperatorField
+from bfno.fields.series import LatentOperatorField
+from bfno.lab.data import SERIES_SETS
 from bfno.lab.errors import ConfigError
-from bfno.lab.experiments.presets import SERIES_DATA, SERIES_METHODS
 from bfno.lab.experiments.resolve import SCALES, changed_settings, resolve
-from bfno.lab.experiments.series.build import build_model
+from bfno.lab.experiments.series.experiment import SERIES_METHODS
 from bfno.lab.experiments.trees import read_settings
 from bfno.models import count_parameters
 
 
 @pytest.mark.parametrize("scale", SCALES)
-@pytest.mark.parametrize("data", SERIES_DATA)
+@pytest.mark.parametrize("data", SERIES_SETS)
 def test_every_method_builds_for_all_data_at_every_scale(data, scale):
-    about = SERIES_DATA[data]
     for method in SERIES_METHODS:
         config = resolve(f"{data}/{method}", scale=scale)
         with torch.device("meta"):
-            model = build_model(config, about.features, about.classes, about.by_row)
+            model = config.build(config.known_facts())
         assert count_parameters(model) > 0
 
 
@@ -48,7 +47,7 @@ def test_the_published_protocol_brings_its_deviation_and_no_validation():
 def test_the_operator_of_the_papers_shape_has_the_size_of_its_table(data, parameters, grid):
     changes = {"model": {"grid": grid}}
     config = resolve(f"{data}/latent-bfno-node", scale="paper", changes=changes)
-    model = build_model(config, 12, 7, True)
+    model = config.build(config.known_facts())
     field = next(part for part in model.modules() if isinstance(part, LatentOperatorField))
     assert count_parameters(field) == parameters
     assert model.couples_series == (grid == "batch")
@@ -66,7 +65,7 @@ def test_an_option_of_another_kind_of_model_is_refused():
 
 
 def test_a_misspelt_option_gets_the_nearest_one():
-    with pytest.raises(ConfigError, match=r"^model\.grd: is no setting.*model\.grid"):
+    with pytest.raises(ConfigError, match=r"^model\.grd: is not a setting.*model\.grid"):
         resolve("physionet/latent-bfno-node", changes={"model": {"grd": "batch"}})
 
 

@@ -9,10 +9,8 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from bfno.lab.experiments.series import family
-from bfno.lab.experiments.series.build import build_model, load_data
-from bfno.lab.experiments.series.predictions import predict_series
-from bfno.lab.experiments.series.task import SeriesTask
+from bfno.lab.experiments.series.experiment import SeriesExperiment
+from bfno.lab.experiments.series.task import SeriesTask, predict_series
 from bfno.lab.experiments.tasks import Place
 from bfno.lab.runs.session import resume, start
 from bfno.lab.runs.signals import Stopped
@@ -24,10 +22,9 @@ CPU = Place(torch.device("cpu"))
 
 
 def _made(config) -> tuple[SeriesTask, Any]:
-    data = load_data(config)
+    data = config.load()
     torch.manual_seed(0)
-    model = build_model(config, len(data.features), len(data.classes), data.train.by_row)
-    return SeriesTask(config, data), model
+    return config.task(data), config.build(config.facts(data))
 
 
 def test_every_training_series_is_in_one_batch():
@@ -96,14 +93,16 @@ def test_training_does_not_look_at_the_test_series(tmp_path, monkeypatch):
     config = tiny("latent-bfno-node")
     start(config, tmp_path / "run")
 
+    load = SeriesExperiment.load
+
     def with_other_test(config):
-        data = load_data(config)
+        data = load(config)
         test = dataclasses.replace(
             data.test, values=-2 * data.test.values, labels=data.test.labels.flip(0)
         )
         return dataclasses.replace(data, test=test)
 
-    monkeypatch.setattr(family, "load_data", with_other_test)
+    monkeypatch.setattr(SeriesExperiment, "load", with_other_test)
     start(config, tmp_path / "other")
     assert runs.weights(tmp_path / "run") == runs.weights(tmp_path / "other")
     first, second = (runs.result(tmp_path / name) for name in ("run", "other"))

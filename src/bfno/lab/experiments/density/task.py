@@ -1,34 +1,77 @@
-"""Maximum likelihood of images and points."""
+"""Maximum likelihood of images and points: loss, and what a flow says of samples."""
 
 from __future__ import annotations
 
+import contextlib
+import math
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+
 import torch
+from pydantic import Field
 from torch import Tensor, nn
 
-from bfno.lab.experiments.density.build import DensityData
-from bfno.lab.experiments.density.scoring import Noise, as_input, cost, measures, score
-from bfno.lab.experiments.density.settings import DensityConfig
-from bfno.lab.experiments.tasks import Evaluation, Place, Share, Sums, Task
+from bfno.lab.experiments.density.data import DensityData
+from bfno.lab.experiments.seeds import derive_seed
+from bfno.lab.experiments.settings import Settings
+from bfno.lab.experiments.tasks import Evaluation, Place, Share, Sums, Task, solver_stats
+from bfno.models.flows import bits_per_dim, dequantise
 
-__all__ = ["DensityTask"]
+__all__ = [
+    "DensityTask",
+    "Noise",
+    "PenaltySettings",
+    "Scores",
+    "as_input",
+    "is_images",
+    "preserved_generators",
+    "score",
+]
 
 # What the loop adds to the sums of a task, or what no average is taken of.
 _OF_THE_LOOP = ("samples", "solves", "forward_nfe", "backward_nfe")
+_DEQUANTISATION = {"bits_per_dim": "uniform", "bits_per_dim_center": "center"}
+
+
+class PenaltySettings(Settings):
+    """Weights of the regularisers of a continuous flow; those of no weight are not computed.
+
+    Attributes:
+        kinetic: Weight of half the squared speed, averaged over dimensions and integrated.
+        jacobian: Weight of the squared norm of the Jacobian, in the same way.
+    """
+
+    kinetic: float = Field(default=0.0, ge=0)
+    jacobian: float = Field(default=0.0, ge=0)
 
 
 class DensityTask(Task):
     """Bits per dimension of images or nats of points, and the regularisers of a flow.
 
     Args:
-        config: The settings.
         data: The divided samples.
+        weights: Weights of the regularisers.
+        seed: Number that fixes the noise of evaluations.
+        flip: Whether training images are mirrored every other time.
+        shown_first: Training samples that a new flow sees before the first step; flows of layers
+            take their scale from them, continuous ones take nothing.
     """
 
     lower_is_better = True
 
-    def __init__(self, config: DensityConfig, data: DensityData) -> None:
-        self.config, self.data = config, data
-        self.selection = measures(data.train)[0]
+    def __init__(
+        self,
+        data: DensityData,
+        weights: PenaltySettings,
+        *,
+        seed: int,
+        flip: bool = False,
+        shown_first: int = 0,
+    ) -> None:
+        self.data, self.weights, self.seed = data, weights, seed
+        self.flip, self.shown_first = flip, shown_first
+        self.selection = _measures(data.train)[0]
 
     @property
     def splits(self) -> tuple[str, ...]:
@@ -36,25 +79,25 @@ class DensityTask(Task):
 
     def prepare(self, model: nn.Module, device: torch.device) -> None:
         """Show a flow of layers its first batch, from which some take their scale."""
-        if self.config.model.kind != "continuous":
+        if self.shown_first:
             with torch.no_grad():
-                model(self._input(self.data.train[: self.config.train.batch].to(device), model))
+                model(self._input(self.data.train[: self.shown_first].to(device), model))
 
     def batches(self, size: int, generator: torch.Generator) -> list[Tensor]:
         return list(torch.randperm(len(self.data.train), generator=generator).split(size))
 
     def loss(self, model: nn.Module, samples: Tensor, place: Place) -> tuple[Tensor, Sums]:
         chosen = self.data.train[samples].to(place.device)
-        if getattr(self.config.data, "flip", False):
+        if self.flip:
             chosen = _flipped(chosen)
         found = model(self._input(chosen, model))
-        values = cost(found.log_prob, chosen)
+        values = _cost(found.log_prob, chosen)
         loss = values.mean()
-        weights = self.config.loss.model_dump()
+        weights = self.weights.model_dump()
         for name, penalty in found.penalties.items():
             loss = loss + weights[name] * penalty.mean()
         # The volume gained, in the unit of the loss; a cost of log-density 0 is that of nothing.
-        gained = cost(torch.zeros_like(found.log_det), chosen) - cost(found.log_det, chosen)
+        gained = _cost(torch.zeros_like(found.log_det), chosen) - _cost(found.log_det, chosen)
         parts = {self.selection: values, "log_det": gained, **found.penalties}
         return loss, {name: part.detach().sum().item() for name, part in parts.items()}
 
@@ -63,7 +106,7 @@ class DensityTask(Task):
         return {name: value / sums["samples"] for name, value in averaged.items()}
 
     def evaluate(self, model: nn.Module, split: str, batch: int, share: Share) -> Evaluation:
-        noise = Noise(self.config.seed, split)
+        noise = Noise(self.seed, split)
         return Evaluation(score(model, getattr(self.data, split), batch, noise, share).metrics, [])
 
     def _input(self, samples: Tensor, model: nn.Module) -> Tensor:
@@ -74,3 +117,127 @@ def _flipped(images: Tensor) -> Tensor:
     """Every image or its mirror image, each as likely."""
     coins = torch.rand(len(images), 1, 1, 1, device=images.device) < 0.5
     return torch.where(coins, images.flip(-1), images)
+
+
+@dataclass(frozen=True)
+class Noise:
+    """What fixes all noise of an evaluation: that of bytes and that of traces.
+
+    Attributes:
+        seed: The seed of the run.
+        split: Name of the samples, so that each split has noise of its own.
+    """
+
+    seed: int
+    split: str
+
+    def set(self, measure: str, batch: int) -> None:
+        """Seed torch's generator for one measure of one batch."""
+        torch.manual_seed(derive_seed(self.seed, f"{measure} of {self.split}", batch))
+
+
+@dataclass(frozen=True)
+class Scores:
+    """Means over samples.
+
+    Attributes:
+        metrics: Means by name, and evaluations of the field per batch as `nfe`.
+        errors: Standard error of each mean.
+    """
+
+    metrics: dict[str, float]
+    errors: dict[str, float]
+
+
+def is_images(samples: Tensor) -> bool:
+    """Whether these are images, which are bytes, and not points."""
+    return samples.dtype == torch.uint8
+
+
+def _measures(samples: Tensor) -> tuple[str, ...]:
+    """Names of what is measured; the first one decides.
+
+    `bits_per_dim` has uniform noise on the bytes: an upper bound, in the mean, of what coding them
+    costs. `bits_per_dim_center` takes the middle of each byte's interval, as RNODE does: no bound,
+    usually lower. `nll` is the negative logarithm of the density of points, in nats.
+    """
+    return tuple(_DEQUANTISATION) if is_images(samples) else ("nll",)
+
+
+def as_input(samples: Tensor, measure: str, dtype: torch.dtype) -> Tensor:
+    """Samples as a flow takes them; noise comes from torch's generator."""
+    if not is_images(samples):
+        return samples.to(dtype)
+    how = "uniform" if measure == "bits_per_dim" else "center"
+    return dequantise(samples, how, dtype)
+
+
+def _cost(log_prob: Tensor, samples: Tensor) -> Tensor:
+    """Bits per dimension of images, nats of points, from their log-density."""
+    return bits_per_dim(log_prob, samples[0].numel()) if is_images(samples) else -log_prob
+
+
+def score(
+    model: nn.Module,
+    samples: Tensor,
+    batch: int,
+    noise: Noise,
+    share: Share | None = None,
+    wanted: tuple[str, ...] | None = None,
+) -> Scores:
+    """Evaluate a flow in evaluation mode; everything random is left as it was found.
+
+    Args:
+        model: The flow.
+        samples: Images as bytes, or points.
+        batch: Samples at a time; noise and steps of the solver depend on it.
+        noise: What fixes the noise.
+        share: This process's part; None is the whole.
+        wanted: Names of the measures; None is all.
+    """
+    share, wanted = share or Share(), wanted or _measures(samples)
+    processes = share.processes
+    dtype = next(model.parameters()).dtype
+    sums = torch.zeros(len(wanted), 2, dtype=torch.float64)
+    solves = torch.zeros(2, dtype=torch.float64)
+    with _evaluating(model, processes.device):
+        mine = list(enumerate(samples.split(batch)))[processes.rank :: processes.count]
+        for number, part in mine:
+            share.pause()
+            part = part.to(processes.device)
+            for place, measure in enumerate(wanted):
+                noise.set(measure, number)
+                found = model(as_input(part, measure, dtype))
+                values = _cost(found.log_prob, part).double().cpu()
+                sums[place] += torch.stack((values.sum(), values.square().sum()))
+                solves += torch.tensor([solver_stats(model).forward_evaluations, 1])
+    total = processes.add_up(torch.cat((sums.flatten(), solves)))
+    return _averages(
+        dict(zip(wanted, total[:-2].view(-1, 2).tolist(), strict=True)), total[-2:], len(samples)
+    )
+
+
+def _averages(sums: Mapping[str, list[float]], solves: Tensor, count: int) -> Scores:
+    metrics = {name: total / count for name, (total, _) in sums.items()}
+    errors = {}
+    for name, (_, squares) in sums.items():
+        variance = max(squares / count - metrics[name] ** 2, 0.0)
+        errors[name] = math.sqrt(variance / max(count - 1, 1))
+    return Scores({**metrics, "nfe": (solves[0] / solves[1]).item()}, errors)
+
+
+@contextlib.contextmanager
+def _evaluating(model: nn.Module, device: torch.device) -> Iterator[None]:
+    """Without gradients, in evaluation mode, and with torch's generators as before afterwards."""
+    was_training = model.training
+    model.eval()
+    try:
+        with torch.no_grad(), preserved_generators(device):
+            yield
+    finally:
+        model.train(was_training)
+
+
+def preserved_generators(device: torch.device) -> AbstractContextManager[None]:
+    """A context that leaves torch's generators, also that of a device, as it found them."""
+    return torch.random.fork_rng([device] if device.type == "cuda" else [])

@@ -10,22 +10,21 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from bfno.fields import OperatorField
-from bfno.lab.data import Split
-from bfno.lab.experiments.evaluation import explained_failure
-from bfno.lab.experiments.family import TrainedRun
-from bfno.lab.experiments.images.sources import own_test_images
+from bfno.fields.operator import OperatorField
+from bfno.lab.data import Split, resized
+from bfno.lab.experiments.experiment import TrainedRun, explained_failure
+from bfno.lab.experiments.images.data import load_images
 from bfno.models import ImageClassifier
 from bfno.ode.tableaus import find_method
 
-__all__ = ["image_exhibit"]
+__all__ = ["exhibit_of"]
 
 _IMAGES, _SCATTERED = 1000, 500  # of the test split: looked at, and shown as points
 _MISTAKES, _FLOWING, _FRAMES, _ANALYSED = 12, 4, 41, 64
 _FEWEST_POINTS = 8  # neighbourhoods of fewer say nothing
 
 
-def image_exhibit(run: TrainedRun) -> dict[str, Any]:
+def exhibit_of(run: TrainedRun) -> dict[str, Any]:
     """Ask a classifier about test images, and return its answers ready for JSON.
 
     Args:
@@ -38,7 +37,7 @@ def image_exhibit(run: TrainedRun) -> dict[str, Any]:
         DataError: If the run's data are not there any more.
         NumericalError: If the solver gives up.
     """
-    split = own_test_images(run, _IMAGES)
+    split = _test_images(run, _IMAGES)
     with torch.inference_mode(), explained_failure("exhibit"):
         features, scores = _answers(run, split)
         return {
@@ -47,6 +46,13 @@ def image_exhibit(run: TrainedRun) -> dict[str, Any]:
             "flow": _flow(run.model, split),
             "spectra": _spectra(run.model, _inputs(split.images[:_ANALYSED])),
         }
+
+
+def _test_images(run: TrainedRun, most: int) -> Split:
+    """The first test images of a run as its model sees them."""
+    found = load_images(run.config.data, run.config.seed).test
+    count = min(most, run.config.data.test_limit or most)
+    return resized(Split(found.images[:count], found.labels[:count]), run.model.in_shape[-1])
 
 
 def _inputs(images: Tensor) -> Tensor:

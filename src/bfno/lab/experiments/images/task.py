@@ -52,7 +52,7 @@ class ImageTask(Task):
 def evaluate_images(
     model: nn.Module, split: Split, classes: int, batch: int, share: Share | None = None
 ) -> Evaluation:
-    """Loss, accuracy, evaluations a batch and confusion matrix of a classifier.
+    """Loss, accuracy, evaluations per batch and confusion matrix of a classifier.
 
     Args:
         model: The classifier.

@@ -1,5 +1,1 @@
-"""Classification of irregular series: settings, task, evaluation and prediction."""
-
-from bfno.lab.experiments.series.family import SeriesFamily
-
-__all__ = ["SeriesFamily"]
+"""Classification of irregular series."""

@@ -1,39 +1,71 @@
-"""Classification of irregular series, and their reconstruction."""
+"""Classification of irregular series and their reconstruction: loss, predictions, metrics."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
+from pydantic import Field
 from torch import Tensor, nn
 
-from bfno.lab.data import SeriesBatch, SeriesSplits, length_batches
+from bfno.lab.data import Series, SeriesBatch, SeriesSplits, length_batches
+from bfno.lab.experiments.series.data import SeriesDataSettings
 from bfno.lab.experiments.series.metrics import classification_metrics
-from bfno.lab.experiments.series.predictions import SeriesPredictions, make_batch, predict_series
-from bfno.lab.experiments.series.settings import LossSettings, SeriesConfig
-from bfno.lab.experiments.tasks import Evaluation, Place, Share, Sums, Task
-from bfno.models import (
-    SeriesOutput,
+from bfno.lab.experiments.settings import Settings
+from bfno.lab.experiments.tasks import Evaluation, Place, Share, Sums, Task, solver_stats
+from bfno.models import SeriesModel, SeriesOutput
+from bfno.models.likelihood import (
     classification_loss,
     evidence_loss,
     gaussian_log_likelihood,
     kl_weight,
 )
 
-__all__ = ["SeriesTask", "confusion", "headline", "is_pooled", "series_loss", "summary"]
+__all__ = [
+    "LossSettings",
+    "SeriesPredictions",
+    "SeriesTask",
+    "confusion",
+    "headline",
+    "make_batch",
+    "predict_series",
+    "series_loss",
+    "summary",
+]
+
+
+class LossSettings(Settings):
+    """How reconstruction and classification are weighed.
+
+    Attributes:
+        reconstruction: Weight of the negative log-likelihood of the observed values.
+        classification: Weight of the cross-entropy; the published one is also divided by the
+            number of latent samples.
+        deviation: Deviation of an observation from the model's prediction, in scaled units.
+        kl: Weight of the divergence from the prior, which comes in slowly after ten epochs.
+    """
+
+    reconstruction: float = Field(default=1.0, ge=0)
+    classification: float = Field(default=100.0, ge=0)
+    deviation: float = Field(default=0.01, gt=0)
+    kl: float = Field(default=1.0, ge=0)
 
 
 class SeriesTask(Task):
     """Likelihood of the observed values and cross-entropy of the labels.
 
     Args:
-        config: The settings.
         data: The divided series.
+        settings: How they are put side by side, and judged.
+        weights: How the parts of the loss are weighed.
     """
 
-    def __init__(self, config: SeriesConfig, data: SeriesSplits) -> None:
-        self.config, self.data = config, data
+    def __init__(
+        self, data: SeriesSplits, settings: SeriesDataSettings, weights: LossSettings
+    ) -> None:
+        self.data, self.settings, self.weights = data, settings, weights
         self.selection = headline(data.train.by_row, len(data.classes))
 
     @property
@@ -44,10 +76,10 @@ class SeriesTask(Task):
         return length_batches(self.data.train.lengths, size, generator)
 
     def loss(self, model: nn.Module, samples: Tensor, place: Place) -> tuple[Tensor, Sums]:
-        batch = make_batch(self.data.train, samples, self.config.data.times)
+        batch = make_batch(self.data.train, samples, self.settings.times)
         batch = batch.to(place.device, next(model.parameters()).dtype)
         output = model(batch.times, batch.values, batch.mask)
-        parts = series_loss(self.config.loss, output, batch, place.epoch)
+        parts = series_loss(self.weights, output, batch, place.epoch)
         known = batch.labels >= 0
         guessed = output.scores.detach().softmax(-1).mean(0).argmax(-1)
         correct = (guessed == batch.labels)[known].sum().item()
@@ -67,9 +99,9 @@ class SeriesTask(Task):
         }
 
     def evaluate(self, model: Any, split: str, batch: int, share: Share) -> Evaluation:
-        series, times = getattr(self.data, split), self.config.data.times
+        series, times = getattr(self.data, split), self.settings.times
         found = predict_series(model, series, batch, times, share)
-        pooled = is_pooled(self.config)
+        pooled = self.settings.is_pooled
         return Evaluation(summary(found, pooled), confusion(found, len(self.data.classes), pooled))
 
 
@@ -117,11 +149,6 @@ def headline(by_row: bool, classes: int) -> str:
     return "auroc" if classes == 2 and not by_row else "accuracy"
 
 
-def is_pooled(config: Any) -> bool:
-    """Whether every latent sample is judged for itself, as in the published code."""
-    return config.data.protocol == "published"
-
-
 def summary(found: SeriesPredictions, pooled: bool) -> dict[str, float]:
     """The metrics of a split, each one number."""
     probabilities, labels, _ = found.judged(pooled=pooled)
@@ -140,3 +167,106 @@ def confusion(found: SeriesPredictions, classes: int, pooled: bool) -> list[list
     probabilities, labels, _ = found.judged(pooled=pooled)
     places = torch.from_numpy(labels * classes + probabilities.argmax(1))
     return torch.bincount(places, minlength=classes**2).view(classes, classes).tolist()
+
+
+@dataclass(frozen=True)
+class SeriesPredictions:
+    """Probabilities of every series, or of every row where rows have labels.
+
+    Attributes:
+        probabilities: `(latent samples, count, classes)`.
+        labels: `(count,)`; negative where there is none.
+        series: `(count,)`: number of the series that each belongs to.
+        mse: Mean squared error of the reconstruction over all observed values, in scaled units.
+        nfe: Function evaluations per batch.
+    """
+
+    probabilities: Tensor
+    labels: Tensor
+    series: Tensor
+    mse: float
+    nfe: float
+
+    def judged(self, *, pooled: bool) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Probabilities, labels and series of what has a label.
+
+        Args:
+            pooled: Whether every latent sample counts for itself, as in the published code; else
+                their mean does.
+        """
+        known = self.labels >= 0
+        chosen = self.probabilities[:, known]
+        chosen = chosen if pooled else chosen.mean(0, keepdim=True)
+        repeats = len(chosen)
+        return (
+            chosen.flatten(0, 1).double().numpy(),
+            self.labels[known].repeat(repeats).numpy(),
+            self.series[known].repeat(repeats).numpy(),
+        )
+
+
+def make_batch(series: Series, samples: Tensor, times: str) -> SeriesBatch:
+    """Some series side by side, on their own times or on the union of them."""
+    return series.batch(samples) if times == "own" else series.union_batch(samples)
+
+
+def predict_series(
+    model: SeriesModel, series: Series, batch: int, times: str, share: Share | None = None
+) -> SeriesPredictions:
+    """Run a model over all series without gradients.
+
+    Args:
+        model: A `SeriesModel`.
+        series: Scaled as in training.
+        batch: Series at a time; those of like length go together.
+        times: `own` or `union`, see `make_batch`.
+        share: This process's part; None is the whole.
+    """
+    share = share or Share()
+    processes, was_training = share.processes, model.training
+    model.eval()
+    collected = _Collected(model, series)
+    order = series.lengths.argsort(stable=True)
+    with torch.inference_mode():
+        for samples in order.split(batch)[processes.rank :: processes.count]:
+            share.pause()
+            collected.add(model, make_batch(series, samples, times), samples, processes.device)
+    model.train(was_training)
+    totals = processes.add_up(collected.sums)
+    probabilities = processes.add_up(collected.probabilities)
+    error, observed, evaluations, batches = totals.tolist()
+    rows = torch.arange(len(series))
+    return SeriesPredictions(
+        probabilities,
+        series.labels,
+        rows.repeat_interleave(series.lengths) if series.by_row else rows,
+        error / max(observed, 1),
+        evaluations / max(batches, 1),
+    )
+
+
+class _Collected:
+    """Probabilities in the order of the series, whatever the order of the batches."""
+
+    def __init__(self, model: SeriesModel, series: Series) -> None:
+        self._by_row = series.by_row
+        count = int(series.starts[-1]) if series.by_row else len(series)
+        # Zero for what other processes compute.
+        self.probabilities = torch.zeros(model.samples, count, model.classes)
+        self.sums = torch.zeros(4, dtype=torch.float64)
+
+    def add(
+        self, model: SeriesModel, batch: SeriesBatch, samples: Tensor, device: torch.device
+    ) -> None:
+        there = batch.to(device, next(model.parameters()).dtype)
+        output = model(there.times, there.values, there.mask)
+        found = output.scores.softmax(-1).cpu()
+        if self._by_row:
+            is_row = batch.rows >= 0
+            self.probabilities[:, batch.rows[is_row]] = found[:, is_row]
+        else:
+            self.probabilities[:, samples] = found
+        errors = (output.prediction.mean(0) - there.values).square()[there.mask]
+        stats = solver_stats(model)
+        done = (errors.double().sum().item(), len(errors), stats.forward_evaluations, 1)
+        self.sums += torch.tensor(done, dtype=torch.float64)

@@ -8,8 +8,8 @@ from bfno.lab.data import DATA_SETS, data_folder, locate
 from bfno.lab.data.activity import find_activity
 from bfno.lab.data.physionet import find_physionet
 from bfno.lab.errors import DataError
-from bfno.lab.experiments.presets import DENSITY_DATA
-from bfno.lab.experiments.series.settings import SeriesDataSettings
+from bfno.lab.experiments.density.experiment import DENSITY_DATA
+from bfno.lab.experiments.series.data import SeriesDataSettings
 
 __all__ = ["missing_files"]
 

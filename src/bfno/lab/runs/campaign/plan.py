@@ -14,9 +14,8 @@ from typing import Any, Literal
 import yaml
 
 from bfno.lab.errors import ConfigError, UserError
-from bfno.lab.experiments.families import family_of
-from bfno.lab.experiments.resolve import changed_settings, resolve
-from bfno.lab.experiments.settings import Config, parse
+from bfno.lab.experiments.experiment import Experiment
+from bfno.lab.experiments.resolve import changed_settings, read_experiment, resolve
 from bfno.lab.runs.run import RunFolder
 
 __all__ = ["Job", "RunState", "epochs_done", "finished_record", "first_seeds", "plan", "state_of"]
@@ -62,7 +61,7 @@ class _Known:
     """A run that was found: its settings are exactly those of its experiment."""
 
     folder: Path
-    config: Config[Any, Any]
+    config: Experiment
     state: RunState
     seconds: float | None
 
@@ -78,7 +77,7 @@ def first_seeds(count: int) -> list[int]:
         >>> first_seeds(3)
         [7, 8, 9]
     """
-    first = Config.model_fields["seed"].default
+    first = Experiment.model_fields["seed"].default
     return list(range(first, first + count))
 
 
@@ -168,7 +167,7 @@ def _known_runs(root: Path, experiments: set[str], scale: str) -> Iterator[_Know
             settings = record["config"] if record else _written_settings(folder)
             if settings["experiment"] not in experiments or settings["scale"] != scale:
                 continue
-            config = parse(family_of(settings["experiment"]).config, settings, str(folder))
+            config = read_experiment(settings, str(folder))
             if changed_settings(config):
                 continue
             state = state_of(folder)

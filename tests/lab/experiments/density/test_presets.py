@@ -1,33 +1,31 @@
 """The names of densities, and what their recipes may say."""
 
 from bfno.lab.data import TOYS
-from bfno.lab.experiments.family import read_recipes
-from bfno.lab.experiments.presets import (
+from bfno.lab.experiments.density.experiment import (
     DENSITY_DATA,
     DENSITY_METHODS,
-    IMAGE_DATA,
-    POINT_DATA,
     POINT_METHODS,
-    density_group,
+    _group,
 )
+from bfno.lab.experiments.images.presets import IMAGE_DATA
+from bfno.lab.experiments.presets import read_presets
 
 GROUPS = {"grey", "colour", "points"}
 
 
 def test_every_shape_of_points_and_every_image_set_has_a_density():
-    assert POINT_DATA == TOYS
     assert set(DENSITY_DATA.values()) == {*TOYS, *IMAGE_DATA, "folder"}
-    assert set(POINT_METHODS) < set(DENSITY_METHODS)
+    assert POINT_METHODS == ("ffjord", "ffjord-rnode", "ffjord-bfno-rnode")
 
 
 def test_folders_are_read_as_they_are_asked_for():
-    assert (density_group("folder"), density_group("folder", colour=False)) == ("colour", "grey")
-    assert density_group("digits", colour=True) == "grey"
+    assert (_group("folder", True), _group("folder", False)) == ("colour", "grey")
+    assert _group("digits", True) == "grey"
 
 
 def test_no_part_of_the_recipes_is_idle():
     """A misspelt name of data or methods would silently change nothing."""
-    recipes = read_recipes("density.yaml")
+    recipes = read_presets("density")
     names = {*DENSITY_DATA.values()}
     assert set(recipes["groups"]) == GROUPS
     assert set(recipes["data"]) <= names

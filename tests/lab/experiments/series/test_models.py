@@ -4,9 +4,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from bfno.lab.experiments.presets import SERIES_METHODS, SeriesData
-from bfno.lab.experiments.presets.build_series import build_series_model
 from bfno.lab.experiments.resolve import resolve
+from bfno.lab.experiments.series.experiment import SERIES_METHODS
+from bfno.lab.experiments.series.models import SeriesData
 from bfno.models import SeriesModel, SeriesOutput
 
 FEATURES, CLASSES, COUNT, ROWS = 3, 4, 5, 6
@@ -25,6 +25,14 @@ VARIANTS = {
 APART = [*(name for name in SERIES_METHODS if name not in COUPLED), *VARIANTS]
 
 
+@pytest.fixture(autouse=True)
+def double_precision():
+    """A contract is mathematics: rounding would hide a wrong formula."""
+    torch.set_default_dtype(torch.float64)
+    yield
+    torch.set_default_dtype(torch.float32)
+
+
 def _model(name: str, by_row: bool) -> SeriesModel:
     method = name.partition("/")[0]
     options = {**COUPLED, **VARIANTS}.get(name, {})
@@ -32,7 +40,7 @@ def _model(name: str, by_row: bool) -> SeriesModel:
     # One step from row to row: adaptive ones would suit all series of the batch.
     solver = {"method": "rk4", "gradient": "checkpoint"}
     torch.manual_seed(0)
-    return build_series_model(config.model, SeriesData(FEATURES, CLASSES, by_row), solver).eval()
+    return config.model.build(SeriesData(FEATURES, CLASSES, by_row), solver).eval()
 
 
 def _batch(seed: int = 1) -> tuple[Tensor, Tensor, Tensor]:

@@ -1,0 +1,157 @@
+"""Which samples a density has, images or points, and reading them: its own, or others."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import Discriminator, Field, Tag
+from torch import Tensor
+
+from bfno.lab.data import TOYS, resized, toy_points
+from bfno.lab.errors import ConfigError
+from bfno.lab.experiments.experiment import TrainedRun
+from bfno.lab.experiments.images.data import (
+    ImageDataSettings,
+    divided_images,
+    load_images,
+    other_images,
+)
+from bfno.lab.experiments.seeds import derive_seed
+from bfno.lab.experiments.settings import Settings, one_of
+
+__all__ = [
+    "DensityData",
+    "DensityDataSettings",
+    "ImagesSettings",
+    "PointsSettings",
+    "held_out_samples",
+    "load_samples",
+    "require_images",
+]
+
+# Every run is judged by the same points, whatever its seed.
+_POINT_SEEDS = {"validation": 1, "test": 2}
+
+
+class ImagesSettings(ImageDataSettings):
+    """Which images; labels do not matter, and a folder needs no classes.
+
+    Attributes:
+        flip: Whether training images are mirrored, left to right, every other time.
+    """
+
+    flip: bool = False
+
+
+class PointsSettings(Settings):
+    """Which points in the plane.
+
+    Attributes:
+        name: Their shape; see `bfno.lab.data.toy_points`.
+        points: Number of training points.
+        held_out: Number of points for model selection, and as many for testing.
+    """
+
+    name: Annotated[str, one_of(lambda: TOYS)]
+    points: int = Field(default=25_600, ge=1, le=10_000_000)
+    held_out: int = Field(default=2_000, ge=2, le=1_000_000)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Shape of a sample."""
+        return (2,)
+
+
+def _kind(settings: Any) -> str:
+    name = settings.get("name") if isinstance(settings, dict) else getattr(settings, "name", None)
+    return "points" if name in TOYS else "images"
+
+
+DensityDataSettings = Annotated[
+    Annotated[ImagesSettings, Tag("images")] | Annotated[PointsSettings, Tag("points")],
+    Discriminator(_kind),
+]
+"""The settings of either; the name says of which."""
+
+
+@dataclass(frozen=True)
+class DensityData:
+    """Samples of a density, images as bytes or points as numbers, divided for training.
+
+    Attributes:
+        train: What the model learns from.
+        validation: What decides between epochs, if anything does.
+        test: What is looked at once, at the end.
+    """
+
+    train: Tensor
+    validation: Tensor | None
+    test: Tensor
+
+
+def load_samples(settings: ImagesSettings | PointsSettings, seed: int) -> DensityData:
+    """Read or draw samples and divide them as the settings say.
+
+    Raises:
+        DataError: If files are missing or wrong.
+        ConfigError: If the settings name no folder where they have to.
+    """
+    if isinstance(settings, PointsSettings):
+        drawn = derive_seed(seed, "points") % 2**31
+        return DensityData(
+            toy_points(settings.name, settings.points, drawn),
+            _held_out_points(settings, "validation"),
+            _held_out_points(settings, "test"),
+        )
+    splits = divided_images(settings, seed, labelled=False)
+    validation = None if splits.validation is None else splits.validation.images
+    return DensityData(splits.train.images, validation, splits.test.images)
+
+
+def _held_out_points(settings: PointsSettings, split: str) -> Tensor:
+    """Points that no model is trained on, for `validation` or `test`."""
+    return toy_points(settings.name, settings.held_out, _POINT_SEEDS[split])
+
+
+def held_out_samples(
+    run: TrainedRun, data: str | None = None, data_dir: Path | None = None
+) -> Tensor:
+    """Test samples of a run's own data, or of others, in the shape that its model takes.
+
+    Args:
+        run: The trained model.
+        data: Other data, a name or a folder; None is the run's own.
+        data_dir: Where the files of data sets are; None is where the run found them.
+
+    Raises:
+        ConfigError: If these are no samples for the model.
+        DataError: If files are missing or wrong.
+    """
+    settings = run.config.data
+    if isinstance(settings, PointsSettings):
+        if data is not None and data not in TOYS:
+            raise ConfigError(data, "names no points", f"use one of {', '.join(TOYS)}")
+        return _held_out_points(settings.model_copy(update={"name": data or settings.name}), "test")
+    settings = other_images(settings, data, data_dir)
+    found = load_images(settings, run.config.seed, labelled=False).test
+    channels, side, _ = run.model.event_shape
+    if found.images.shape[1] != channels:
+        raise ConfigError(
+            data or settings.name,
+            f"has {found.images.shape[1]} channels, the images of the run {channels}",
+            "name a folder, whose images are read as the run needs them",
+        )
+    return resized(found, side).images[: run.config.data.test_limit]
+
+
+def require_images(run: TrainedRun) -> None:
+    """Refuse a run that models points where files or images are asked for.
+
+    Raises:
+        ConfigError: If it does.
+    """
+    if len(run.model.event_shape) != 3:
+        what, why = run.config.experiment, "models points, not images"
+        raise ConfigError(what, why, "name a run of images, mnist-density/ffjord-rnode say")

@@ -1,0 +1,208 @@
+"""Densities of images and points by continuous and by discrete flows, as an experiment."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, ClassVar
+
+from pydantic import Field
+
+from bfno.lab.data import DATA_SETS, TOYS
+from bfno.lab.errors import ConfigError, DataError
+from bfno.lab.experiments.density.data import (
+    DensityData,
+    DensityDataSettings,
+    held_out_samples,
+    load_samples,
+    require_images,
+)
+from bfno.lab.experiments.density.models import MODEL_KINDS, FlowSettings, Solving
+from bfno.lab.experiments.density.task import (
+    DensityTask,
+    Noise,
+    PenaltySettings,
+    is_images,
+    score,
+)
+from bfno.lab.experiments.experiment import (
+    Experiment,
+    Prediction,
+    Shown,
+    TestRequest,
+    TrainedRun,
+    explained_failure,
+    explained_misfit,
+)
+from bfno.lab.experiments.images.data import read_image_file
+from bfno.lab.experiments.images.presets import IMAGE_DATA
+from bfno.lab.experiments.presets import (
+    layered,
+    model_of_its_kind,
+    read_presets,
+    require_method,
+)
+from bfno.lab.experiments.settings import SolverSettings
+from bfno.lab.experiments.trees import Tree, setting
+from bfno.models.flows import Flow
+
+__all__ = ["DENSITY_DATA", "DENSITY_METHODS", "POINT_METHODS", "DensityExperiment"]
+
+DENSITY_DATA: Mapping[str, str] = {
+    **{f"{name}-density": name for name in (*IMAGE_DATA, "folder")},
+    **{name: name for name in TOYS},
+}
+"""What may stand before the slash of an experiment, and the name of its data set."""
+
+DENSITY_METHODS: tuple[str, ...] = tuple(read_presets("density")["methods"])
+"""The methods, in the order of the paper's table."""
+
+POINT_METHODS: tuple[str, ...] = tuple(
+    method
+    for method, preset in read_presets("density")["methods"].items()
+    if preset["model"]["kind"] == "continuous"
+)
+"""Those of the methods that model points."""
+
+# Options of operator fields, which another field does not have.
+_OF_THE_FIELD = ("branches", "inner_activation", "field_options")
+
+
+class DensityExperiment(Experiment):
+    """The density of images or points.
+
+    Attributes:
+        loss: Weights of the regularisers.
+        evaluation: How the ODE is solved when the model is not trained: to evaluate, to sample.
+    """
+
+    data_names: ClassVar[tuple[str, ...]] = tuple(DENSITY_DATA)
+
+    data: DensityDataSettings
+    model: FlowSettings = Field(discriminator="kind")
+    loss: PenaltySettings = PenaltySettings()
+    evaluation: SolverSettings = SolverSettings(rtol=1e-5, atol=1e-5)
+
+    @classmethod
+    def preset(cls, data: str, method: str, tree: Mapping[str, Any]) -> Tree:
+        name, presets = DENSITY_DATA[data], read_presets("density")
+        group = _group(name, setting(tree, "data", "colour", True) is not False)
+        require_method(data, method, POINT_METHODS if group == "points" else DENSITY_METHODS)
+        scale, both = presets["scales"][tree["scale"]], f"{group}/{method}"
+        parts = ("all", group, name, method, both, f"{name}/{method}")
+        settings = layered(
+            (
+                {"data": {"name": name}, "model": {}},
+                presets["recipe"],
+                presets["groups"][group],
+                presets["data"].get(name, {}),
+                presets["methods"][method],
+                presets["pairs"].get(both, {}),
+                *(scale.get(part, {}) for part in parts),
+            )
+        )
+        model = settings["model"]
+        if setting(tree, "model", "field", model.get("field")) != model.get("field"):
+            model = {key: value for key, value in model.items() if key not in _OF_THE_FIELD}
+        return {**settings, "model": model_of_its_kind(model, tree, MODEL_KINDS)}
+
+    @classmethod
+    def names(cls) -> Iterator[str]:
+        return (f"{data}-density/{method}" for data in IMAGE_DATA for method in DENSITY_METHODS)
+
+    @property
+    def shows(self) -> Shown:
+        return "samples"
+
+    def load(self) -> DensityData:
+        return load_samples(self.data, self.seed)
+
+    def facts(self, data: DensityData) -> dict[str, Any]:
+        return {"event_shape": list(data.train.shape[1:])}
+
+    def known_facts(self) -> dict[str, Any]:
+        return {"event_shape": list(self.data.shape)}
+
+    def build(self, facts: Mapping[str, Any]) -> Flow:
+        weights = self.loss.model_dump()
+        penalties = tuple(name for name, weight in weights.items() if weight > 0)
+        if penalties and self.model.kind != "continuous":
+            what, why = f"loss.{penalties[0]}", f"{self.model.kind} has no path to penalise"
+            raise ConfigError(what, why, "leave it 0")
+        solving = Solving(self.solver.model_dump(), self.evaluation.model_dump(), penalties)
+        try:
+            with explained_misfit():
+                return self.model.build(tuple(facts["event_shape"]), solving).float()
+        except ImportError as error:
+            why = "needs normflows, which is missing"
+            raise ConfigError(self.method, why, "pip install 'bfno[flows]'") from error
+
+    def task(self, data: DensityData) -> DensityTask:
+        return DensityTask(
+            data,
+            self.loss,
+            seed=self.seed,
+            flip=getattr(self.data, "flip", False),
+            shown_first=0 if self.model.kind == "continuous" else self.train.batch,
+        )
+
+    def evaluate(self, run: TrainedRun, request: TestRequest) -> dict[str, Any]:
+        """Evaluate the trained flow on test samples it has not seen.
+
+        Returns:
+            `bits_per_dim` (uniform noise) and `bits_per_dim_center` of images, or `nll` of points,
+            their `standard_errors` over samples by name, `nfe` per batch, `unit` and number of
+            `samples`, `dimensions` of one, and `seconds`.
+        """
+        samples = held_out_samples(run, request.data, request.data_dir)[: request.limit]
+        batch = request.batch or self.train.eval_batch
+        started = time.perf_counter()
+        with explained_failure("evaluation"):
+            # The same noise as in the evaluations of the training.
+            noise, share = Noise(self.seed, "test"), request.whole(batch, len(samples))
+            found = score(run.model, samples, batch, noise, share)
+        return {
+            **found.metrics,
+            "standard_errors": found.errors,
+            "unit": "images" if is_images(samples) else "points",
+            "samples": len(samples),
+            "dimensions": run.model.dimensions,
+            "seconds": round(time.perf_counter() - started, 3),
+            "step": run.step,
+        }
+
+    def predict(self, run: TrainedRun, files: Iterable[Path]) -> Iterator[Prediction]:
+        """Score image files of any size; they are resized as in training.
+
+        The score `bits_per_dim_center` has no noise on the bytes, and that of the trace is the same
+        for all files: equal files get equal scores. High ones are unlike the training images.
+
+        Raises:
+            ConfigError: If the run models points.
+        """
+        require_images(run)
+        noise, wanted = Noise(self.seed, "files"), ("bits_per_dim_center",)
+        for file in files:
+            try:
+                image = read_image_file(run.config.data, file)
+            except DataError as error:
+                yield Prediction(file, "", {}, error)
+                continue
+            with explained_failure("evaluation"):
+                found = score(run.model, image, 1, noise, wanted=wanted)
+            scores = {name: found.metrics[name] for name in wanted}
+            yield Prediction(file, "", {}, scores=scores)
+
+
+def _group(data: str, colour: bool) -> str:
+    """What kind of samples a data set has: `points`, `grey` or `colour`.
+
+    Args:
+        data: Name of the data set.
+        colour: Whether a folder is read in colour.
+    """
+    if data in TOYS:
+        return "points"
+    is_colour = colour if data == "folder" else DATA_SETS[data].shape[0] == 3
+    return "colour" if is_colour else "grey"

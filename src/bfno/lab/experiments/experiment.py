@@ -1,0 +1,276 @@
+"""What an experiment is: its settings, and what can be done with them.
+
+Each task (images, series, densities) has one kind of `Experiment`; training, runs and commands know
+only this.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, ClassVar, Literal
+
+import torch
+import yaml
+from pydantic import Field
+from torch import nn
+
+from bfno.lab.errors import ConfigError, DataError, NumericalError
+from bfno.lab.experiments.settings import Scale, Settings, SolverSettings, TrainSettings
+from bfno.lab.experiments.tasks import FAILURES, Share, Task
+from bfno.lab.experiments.trees import Tree
+from bfno.models import count_parameters
+from bfno.ode import SolverError
+
+__all__ = [
+    "Experiment",
+    "Prediction",
+    "Shown",
+    "TestRequest",
+    "TrainedRun",
+    "class_scores",
+    "explained_failure",
+    "explained_misfit",
+]
+
+Shown = Literal["exhibit", "samples", "reconstruction"]
+"""What a report shows of a trained model: answers to questions, drawn samples, or curves."""
+
+
+class Experiment(Settings, ABC):
+    """Everything that decides the outcome of a run, and what follows from it.
+
+    Attributes:
+        experiment: Its name, `data/method`.
+        scale: The size it was asked for.
+        seed: Decides initial weights, division and order of the samples, and all noise.
+        threads: Threads that torch uses; None takes what it finds. Another number changes the last
+            digits, so a run remembers it.
+        data: Which samples, and how they are divided.
+        model: The parts of the model and their sizes.
+        solver: How the model's equation is solved.
+        train: The recipe.
+    """
+
+    data_names: ClassVar[tuple[str, ...]]
+    """What may stand before the slash in the name of such an experiment."""
+    deciding: ClassVar[tuple[tuple[str, str], ...]] = ()
+    """Settings, as section and name, on which the preset of the others depends."""
+
+    experiment: str
+    scale: Scale = "cpu"
+    seed: int = Field(default=7, ge=0, lt=2**31)
+    threads: int | None = Field(default=None, ge=1, le=1024)
+    data: Any
+    model: Any
+    solver: SolverSettings = SolverSettings()
+    train: TrainSettings = TrainSettings()
+
+    @property
+    def method(self) -> str:
+        """The part of the experiment's name behind the data set."""
+        return self.experiment.rpartition("/")[2]
+
+    @property
+    def published(self) -> int | None:
+        """Number of parameters that the paper prints for this very experiment, if it does."""
+        return None
+
+    @property
+    def shows(self) -> Shown | None:
+        """What a report shows of the trained model, if anything."""
+        return None
+
+    def as_dict(self) -> dict[str, Any]:
+        """The settings as plain values, ready for JSON or YAML."""
+        return self.model_dump(mode="json")
+
+    def as_yaml(self) -> str:
+        """The settings as a file that can be edited and run."""
+        return yaml.safe_dump(self.as_dict(), sort_keys=False, allow_unicode=True)
+
+    @classmethod
+    @abstractmethod
+    def preset(cls, data: str, method: str, tree: Mapping[str, Any]) -> Tree:
+        """Complete settings of an experiment before changes.
+
+        Args:
+            data: What stands before the slash.
+            method: What stands behind it.
+            tree: The changes, for those that decide about others; they name the scale.
+
+        Raises:
+            ConfigError: If there is no such method.
+        """
+
+    @classmethod
+    @abstractmethod
+    def names(cls) -> Iterator[str]:
+        """Every experiment on a data set whose shape is known without reading it."""
+
+    @abstractmethod
+    def load(self) -> Any:
+        """Read and divide the data.
+
+        Raises:
+            DataError: If files are missing or wrong.
+            ConfigError: If the settings do not name them.
+        """
+
+    @abstractmethod
+    def facts(self, data: Any) -> dict[str, Any]:
+        """What a model has to know of its data, ready for JSON; kept with every checkpoint."""
+
+    @abstractmethod
+    def known_facts(self) -> dict[str, Any]:
+        """What of these facts decides the size of the model, for one of `names` unread."""
+
+    @abstractmethod
+    def build(self, facts: Mapping[str, Any]) -> nn.Module:
+        """Build the untrained model in single precision.
+
+        Raises:
+            ConfigError: If its parts do not fit.
+        """
+
+    def count(self, model: nn.Module) -> int:
+        """The number of a model's parameters as the paper counts them."""
+        return count_parameters(model)
+
+    @abstractmethod
+    def task(self, data: Any) -> Task:
+        """Loss and metrics."""
+
+    @abstractmethod
+    def evaluate(self, run: TrainedRun, request: TestRequest) -> dict[str, Any]:
+        """Evaluate the trained model on samples that it has not seen.
+
+        Raises:
+            ConfigError: If the samples do not suit the model.
+            DataError: If files are missing or wrong.
+            NumericalError: If the solver gives up.
+        """
+
+    @abstractmethod
+    def predict(self, run: TrainedRun, files: Iterable[Path]) -> Iterator[Prediction]:
+        """Classify or score what files hold; a file that cannot be read spoils no other."""
+
+    def exhibit(self, run: TrainedRun) -> dict[str, Any]:
+        """Answers of the trained model that a report shows, ready for JSON.
+
+        Only for experiments that show an `exhibit`.
+        """
+        raise ConfigError(self.experiment, "has no exhibit", "name a run of images")
+
+
+@dataclass(frozen=True)
+class TrainedRun:
+    """A trained model and how it came about.
+
+    Attributes:
+        config: The experiment.
+        model: The model, ready to call.
+        step: The step whose weights it has.
+        facts: What its data had to say to the model, such as the names of the classes.
+    """
+
+    config: Any
+    model: Any
+    step: int
+    facts: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class TestRequest:
+    """On what a trained model is to be evaluated.
+
+    Attributes:
+        data: Other data, a name or a path; None is the run's own.
+        data_dir: Where the files of data sets are; None is where the run found them.
+        limit: How many samples, from the first; None is as many as the run's own test split has.
+        batch: Samples at a time; None is the run's own.
+        progress: Called with the number of samples done and of all.
+    """
+
+    __test__ = False  # pytest takes the name for that of tests
+
+    data: str | None = None
+    data_dir: Path | None = None
+    limit: int | None = None
+    batch: int | None = None
+    progress: Callable[[int, int], object] | None = None
+
+    def whole(self, batch: int, total: int) -> Share:
+        """The whole of an evaluation, which tells how far it has come if it was asked to."""
+        progress, batches = self.progress, itertools.count()
+        if progress is None:
+            return Share()
+        return Share(pause=lambda: progress(min(next(batches) * batch, total), total))
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """What a model says about one sample.
+
+    Attributes:
+        file: The file it came from.
+        label: Name of the likeliest class; empty if the file cannot be read.
+        probabilities: Probability of each class, by name.
+        error: Why the file cannot be read, if so.
+        place: Where in the file the sample is: the series, and the time of a row; empty for a file
+            that is one sample.
+        scores: What a model without classes says of it, by name, such as bits per dimension.
+    """
+
+    file: Path
+    label: str
+    probabilities: Mapping[str, float]
+    error: DataError | None = None
+    place: Mapping[str, str | float] = field(default_factory=dict)
+    scores: Mapping[str, float] = field(default_factory=dict)
+
+
+def class_scores(confusion: list[list[int]]) -> Iterator[dict[str, float]]:
+    """Precision, recall, F1 and number of samples of each class; rows are true classes."""
+    matrix = torch.tensor(confusion, dtype=torch.float64)
+    hits, true, predicted = matrix.diagonal(), matrix.sum(1), matrix.sum(0)
+    # A class that nobody predicted has a precision of 0, as is the custom.
+    precision, recall = hits / predicted.clamp(min=1), hits / true.clamp(min=1)
+    f1 = 2 * hits / (true + predicted).clamp(min=1)
+    for row in zip(precision.tolist(), recall.tolist(), f1.tolist(), true.tolist(), strict=True):
+        yield dict(zip(("precision", "recall", "f1", "samples"), row, strict=True))
+
+
+@contextlib.contextmanager
+def explained_failure(section: str = "solver") -> Iterator[None]:
+    """Turn the failure of a solver or a flow into an error that says what to do.
+
+    Args:
+        section: The settings of the solver that is in use.
+    """
+    try:
+        yield
+    except FAILURES as error:
+        if isinstance(error, SolverError):
+            fix = f"raise {section}.rtol and {section}.atol in the run's config.yaml"
+            raise NumericalError("the solver", str(error), fix) from error
+        raise NumericalError("the flow", str(error), "use another run, or train it on") from error
+
+
+@contextlib.contextmanager
+def explained_misfit() -> Iterator[None]:
+    """Turn the refusal of a model's parts into an error that says what to do.
+
+    Raises:
+        ConfigError: Where a part raised a TypeError, ValueError or RuntimeError.
+    """
+    try:
+        yield
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise ConfigError(
+            "model", str(error).splitlines()[0], "change it with --set model.NAME=VALUE"
+        ) from error

@@ -1,0 +1,165 @@
+"""Which images an experiment has, and reading them: its own, others, single files."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Annotated, Any, Literal, TypeVar
+
+import torch
+from pydantic import Field
+from torch import Tensor
+
+from bfno.lab.data import (
+    DATA_SETS,
+    ImageSet,
+    Split,
+    Splits,
+    divide,
+    load,
+    load_folder,
+    read_image,
+    resized,
+)
+from bfno.lab.errors import ConfigError
+from bfno.lab.experiments.settings import Settings, one_of
+
+__all__ = [
+    "ImageDataSettings",
+    "divided_images",
+    "load_images",
+    "other_images",
+    "read_image_file",
+]
+
+
+def _image_names() -> Iterable[str]:
+    return (*DATA_SETS, "folder")
+
+
+class ImageDataSettings(Settings):
+    """Which images, and how they are divided.
+
+    Attributes:
+        name: A data set that `bfno data list` names, or `folder`.
+        folder: The folder of images, if that is the name.
+        dir: Where the files of data sets are; None leaves it to `BFNO_DATA` and the user's cache.
+        size: Side of the grid; None keeps that of the data set, which a folder does not have.
+        colour: Whether a folder's images are read in colour.
+        validation: Share of the training images that is kept for model selection.
+        train_limit: Most training images, validation included.
+        test_limit: Most test images.
+        test_fraction: Share of a folder without a test part that becomes one.
+        corrupt: What happens to files of a folder that cannot be read.
+    """
+
+    name: Annotated[str, one_of(_image_names)]
+    folder: Path | None = None
+    dir: Path | None = None
+    size: int | None = Field(default=None, ge=2, le=1024)
+    colour: bool = True
+    validation: float = Field(default=0.0, ge=0, lt=1)
+    train_limit: int | None = Field(default=None, ge=1)
+    test_limit: int | None = Field(default=None, ge=1)
+    test_fraction: float = Field(default=0.2, gt=0, lt=1)
+    corrupt: Literal["refuse", "skip"] = "refuse"
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """Channels, height and width of the images that a model sees."""
+        if self.name == "folder":
+            side = self.size or 32
+            return (3 if self.colour else 1, side, side)
+        channels, height, width = DATA_SETS[self.name].shape
+        return (channels, self.size or height, self.size or width)
+
+
+SettingsT = TypeVar("SettingsT", bound=ImageDataSettings)
+
+
+def divided_images(settings: ImageDataSettings, seed: int, *, labelled: bool = True) -> Splits:
+    """Read images and divide them as the settings say.
+
+    Args:
+        settings: Which images.
+        seed: Number that fixes the division.
+        labelled: Whether the images have to have classes.
+
+    Raises:
+        DataError: If files are missing or wrong.
+        ConfigError: If the settings name no folder where they have to.
+    """
+    return divide(
+        load_images(settings, seed, labelled=labelled),
+        validation=settings.validation,
+        seed=seed,
+        train_limit=settings.train_limit,
+        test_limit=settings.test_limit,
+        size=settings.size,
+        labelled=labelled,
+    )
+
+
+def load_images(settings: ImageDataSettings, seed: int, *, labelled: bool = True) -> ImageSet:
+    """Read whole data sets, undivided.
+
+    Args:
+        settings: Which images.
+        seed: Number that fixes the test part of a folder that has none.
+        labelled: Whether a folder has to have classes.
+
+    Raises:
+        DataError: If files are missing or wrong.
+        ConfigError: If the settings name no folder where they have to.
+    """
+    if settings.name != "folder":
+        return load(settings.name, settings.dir)
+    if settings.folder is None:
+        raise ConfigError("data.folder", "is not set", "name your folder with --folder PATH")
+    return load_folder(
+        settings.folder,
+        size=settings.shape[1],
+        colour=settings.colour,
+        test_fraction=settings.test_fraction,
+        seed=seed,
+        corrupt=settings.corrupt,
+        labelled=labelled,
+    )
+
+
+def other_images(settings: SettingsT, data: str | None, data_dir: Path | None) -> SettingsT:
+    """The settings of a run's images with other ones in their place.
+
+    Args:
+        settings: Those of the run.
+        data: Name of a data set, or a folder, which is read as the run's images are; None changes
+            nothing.
+        data_dir: Where the files of data sets are; None is where the run found them.
+    """
+    changes: dict[str, Any] = {"dir": data_dir or settings.dir}
+    if data is not None:
+        if data in DATA_SETS:
+            changes |= {"name": data, "folder": None}
+        else:
+            size, colour = settings.shape[1], settings.shape[0] == 3
+            folder = Path(data).resolve()
+            changes |= {"name": "folder", "folder": folder, "size": size, "colour": colour}
+    return settings.model_copy(update=changes)
+
+
+def read_image_file(settings: ImageDataSettings, file: Path) -> Tensor:
+    """One image as a model saw those of its training: on their own grid first, then coarser.
+
+    Args:
+        settings: Those of the training.
+        file: An image file of any size.
+
+    Returns:
+        Bytes, `(1, channels, height, width)`.
+
+    Raises:
+        DataError: If it cannot be read.
+    """
+    native = settings.shape if settings.name == "folder" else DATA_SETS[settings.name].shape
+    split = Split(read_image(file, native).unsqueeze(0), torch.zeros(1, dtype=torch.int64))
+    return resized(split, settings.shape[-1]).images

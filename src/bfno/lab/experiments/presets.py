@@ -1,0 +1,72 @@
+"""Presets: settings in layers, the general ones first, read from YAML files beside their task."""
+
+from __future__ import annotations
+
+import difflib
+import functools
+import importlib.resources
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import yaml
+
+from bfno.lab.errors import ConfigError
+from bfno.lab.experiments.settings import Settings
+from bfno.lab.experiments.trees import Tree, merged, setting
+
+__all__ = ["kinds_of", "layered", "model_of_its_kind", "read_presets", "require_method"]
+
+
+@functools.cache
+def read_presets(task: str) -> Tree:
+    """How the experiments of a task are built and trained, from `presets.yaml` in its package.
+
+    Args:
+        task: `series` or `density`.
+    """
+    package = importlib.resources.files(f"bfno.lab.experiments.{task}")
+    # Ten times as fast where PyYAML was built with libyaml.
+    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+    return yaml.load(package.joinpath("presets.yaml").read_text(encoding="utf-8"), Loader=loader)
+
+
+def require_method(data: str, method: str, known: Iterable[str]) -> None:
+    """Refuse a method that these data do not have.
+
+    Raises:
+        ConfigError: If it is not among the known ones; the message names the nearest.
+    """
+    known = list(known)
+    if method not in known:
+        near = difflib.get_close_matches(method, known, n=3, cutoff=0.0)
+        raise ConfigError(
+            f"{data}/{method}",
+            "there is no such experiment",
+            f"the nearest are {', '.join(f'{data}/{name}' for name in near)}; `bfno models` lists "
+            "all",
+        )
+
+
+def layered(layers: Iterable[Mapping[str, Any]]) -> Tree:
+    """Lay trees of settings over each other, later ones on top."""
+    return functools.reduce(merged, layers, {})
+
+
+def kinds_of(models: Iterable[type[Settings]]) -> dict[str, type[Settings]]:
+    """The settings of models by the kind that each is the default of."""
+    return {model.model_fields["kind"].default: model for model in models}
+
+
+def model_of_its_kind(
+    model: Tree, tree: Mapping[str, Any], kinds: Mapping[str, type[Settings]]
+) -> Tree:
+    """Leave out the sizes of parts that the kind of model does not have.
+
+    Args:
+        model: Settings of a preset's model.
+        tree: Changes, which may ask for another kind.
+        kinds: The settings of each kind.
+    """
+    kind = setting(tree, "model", "kind", model["kind"])
+    known = kinds[kind].model_fields if kind in kinds else model
+    return {**{name: value for name, value in model.items() if name in known}, "kind": kind}

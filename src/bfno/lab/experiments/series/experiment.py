@@ -1,0 +1,219 @@
+"""Classification of irregular series by recurrent and by latent models, as an experiment."""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, ClassVar
+
+import torch
+from pydantic import Field
+
+from bfno.lab.data import (
+    SERIES_SETS,
+    Series,
+    SeriesSource,
+    SeriesSplits,
+    SeriesTable,
+    load_series,
+)
+from bfno.lab.errors import ConfigError, DataError
+from bfno.lab.experiments.experiment import (
+    Experiment,
+    Prediction,
+    Shown,
+    TestRequest,
+    TrainedRun,
+    class_scores,
+    explained_failure,
+    explained_misfit,
+)
+from bfno.lab.experiments.presets import (
+    layered,
+    model_of_its_kind,
+    read_presets,
+    require_method,
+)
+from bfno.lab.experiments.series.data import (
+    SeriesDataSettings,
+    own_splits,
+    read_table,
+    refuse_endless,
+    scaling_of,
+)
+from bfno.lab.experiments.series.metrics import confidence_intervals
+from bfno.lab.experiments.series.models import MODEL_KINDS, SeriesData, SeriesModelSettings
+from bfno.lab.experiments.series.task import (
+    LossSettings,
+    SeriesPredictions,
+    SeriesTask,
+    confusion,
+    predict_series,
+    summary,
+)
+from bfno.lab.experiments.trees import Tree, setting
+from bfno.models import SeriesModel
+
+__all__ = ["SERIES_METHODS", "SeriesExperiment"]
+
+_logger = logging.getLogger(__name__)
+
+SERIES_METHODS: tuple[str, ...] = tuple(read_presets("series")["methods"])
+"""The methods, in the order of the paper's table."""
+
+
+class SeriesExperiment(Experiment):
+    """Classification of irregular series, and their reconstruction.
+
+    Attributes:
+        loss: How reconstruction and classification are weighed.
+    """
+
+    data_names: ClassVar[tuple[str, ...]] = tuple(read_presets("series")["data"])
+    # The protocol scales the values, and with them the deviation of an observation.
+    deciding: ClassVar[tuple[tuple[str, str], ...]] = (("data", "protocol"),)
+
+    data: SeriesDataSettings
+    model: SeriesModelSettings = Field(discriminator="kind")
+    loss: LossSettings = LossSettings()
+
+    @classmethod
+    def preset(cls, data: str, method: str, tree: Mapping[str, Any]) -> Tree:
+        require_method(data, method, SERIES_METHODS)
+        presets = read_presets("series")
+        protocol = setting(tree, "data", "protocol", "sound")
+        scale = presets["scales"][tree["scale"]]
+        settings = layered(
+            (
+                {"data": {"name": data}, "model": {}},
+                presets["recipe"],
+                presets["data"][data],
+                presets["protocols"].get(protocol, {}),
+                presets["methods"][method],
+                *(scale.get(part, {}) for part in ("all", data, method, f"{data}/{method}")),
+            )
+        )
+        return {**settings, "model": model_of_its_kind(settings["model"], tree, MODEL_KINDS)}
+
+    @classmethod
+    def names(cls) -> Iterator[str]:
+        known = (data for data in cls.data_names if data in SERIES_SETS)
+        return (f"{data}/{method}" for data in known for method in SERIES_METHODS)
+
+    @property
+    def shows(self) -> Shown | None:
+        # A weight of zero leaves the decoder untrained.
+        drawable = self.model.kind == "latent_ode" and self.loss.reconstruction > 0
+        return "reconstruction" if drawable else None
+
+    def load(self) -> SeriesSplits:
+        source = SeriesSource(**self.data.model_dump(exclude={"times"}))
+        splits = load_series(source, self.seed)
+        refuse_endless(splits.test, self.data.test_path or self.data.path or self.data.name)
+        return splits
+
+    def facts(self, data: SeriesSplits) -> dict[str, Any]:
+        return {
+            "classes": list(data.classes),
+            "features": list(data.features),
+            "by_row": data.train.by_row,
+            "scaling": dataclasses.asdict(data.scaling),
+        }
+
+    def known_facts(self) -> dict[str, Any]:
+        about = SERIES_SETS[self.data.name]
+        return {
+            "features": [str(number) for number in range(about.features)],
+            "classes": [str(number) for number in range(about.classes)],
+            "by_row": about.by_row,
+        }
+
+    def build(self, facts: Mapping[str, Any]) -> SeriesModel:
+        features, classes = tuple(facts["features"]), tuple(facts["classes"])
+        about = SeriesData(len(features), len(classes), facts["by_row"])
+        with explained_misfit():
+            model = self.model.build(about, self.solver.model_dump()).float()
+        model.class_names, model.feature_names = classes, features
+        return model
+
+    def task(self, data: SeriesSplits) -> SeriesTask:
+        return SeriesTask(data, self.data, self.loss)
+
+    def evaluate(self, run: TrainedRun, request: TestRequest) -> dict[str, Any]:
+        """Evaluate the trained model on test series it has not seen.
+
+        Returns:
+            Accuracy, macro-F1, areas under the curves where there are any, each with the 95 %
+            interval of a bootstrap over series, loss, error of the reconstruction, function
+            evaluations per batch, confusion matrix (rows are true classes) and precision, recall
+            and F1 of each class.
+        """
+        series = _test_series(run, request)
+        started = time.perf_counter()
+        batch = request.batch or self.train.eval_batch
+        with explained_failure():
+            share = request.whole(batch, len(series))
+            found = predict_series(run.model, series, batch, self.data.times, share)
+        pooled, classes = self.data.is_pooled, list(run.model.class_names)
+        judged = found.judged(pooled=pooled)
+        if len(judged[1]) == 0:
+            what = request.data or self.data.name
+            raise ConfigError(what, "has no labels to compare with", "add a column of labels")
+        matrix = confusion(found, len(classes), pooled)
+        return {
+            **summary(found, pooled),
+            "intervals": confidence_intervals(*judged),
+            "unit": "time points" if series.by_row else "series",
+            "samples": int((found.labels >= 0).sum()),
+            "series": len(series),
+            "transductive": bool(run.model.couples_series),
+            "seconds": round(time.perf_counter() - started, 3),
+            "step": run.step,
+            "classes": classes,
+            "confusion": matrix,
+            "per_class": list(class_scores(matrix)),
+        }
+
+    def predict(self, run: TrainedRun, files: Iterable[Path]) -> Iterator[Prediction]:
+        """Classify the series of tables, or their rows if the run was trained on labels of rows.
+
+        The tables have the features of the run; labels are not needed.
+        """
+        for file in files:
+            try:
+                table = read_table(run, file)
+            except DataError as error:
+                yield Prediction(file, "", {}, error)
+                continue
+            scaled = scaling_of(run).apply(table.series)
+            if run.model.couples_series:
+                _logger.warning("%s: a prediction depends on the other series of the file", file)
+            with explained_failure():
+                found = predict_series(run.model, scaled, self.train.eval_batch, "own")
+            yield from _named(run, file, table, found)
+
+
+def _named(
+    run: TrainedRun, file: Path, table: SeriesTable, found: SeriesPredictions
+) -> Iterator[Prediction]:
+    names, series = run.model.class_names, table.series
+    for number, row in enumerate(found.probabilities.mean(0).tolist()):
+        owner = int(found.series[number])
+        place: dict[str, str | float] = {"id": series.ids[owner]}
+        if series.by_row:
+            # As in the file, without the last digits that taking the origin away has changed.
+            place["time"] = round(float(series.times[number] + table.origins[owner]), 9)
+        label = names[max(range(len(row)), key=row.__getitem__)]
+        yield Prediction(file, label, dict(zip(names, row, strict=True)), place=place)
+
+
+def _test_series(run: TrainedRun, request: TestRequest) -> Series:
+    if request.data is not None:
+        series = scaling_of(run).apply(read_table(run, Path(request.data)).series)
+    else:
+        series = own_splits(run, request.data_dir).test
+    count = min(len(series), request.limit or len(series))
+    return series.take(torch.arange(count))

@@ -1,0 +1,92 @@
+"""The image presets: their names, their sizes as the paper prints them, and their weights."""
+
+import re
+
+import pytest
+import torch
+
+from bfno.dynamics import AdamODE, GeneralizedHeavyBall, GeneralizedNesterov
+from bfno.lab.errors import ConfigError
+from bfno.lab.experiments.images.presets import IMAGE_DATA, IMAGE_PRESETS, find_image_preset
+from bfno.lab.experiments.resolve import resolve
+from bfno.models import count_parameters
+
+DATA_NAMES = {"MNIST": "mnist", "CIFAR-10": "cifar10", "CIFAR-100": "cifar100", "STL-10": "stl10"}
+METHODS = (
+    *("node", "anode", "sonode", "hbnode", "ghbnode", "nesterovnode", "gnesterovnode", "adamnode"),
+    *("bfno-node", "fno-node", "afno-node"),
+)
+
+
+def _built(experiment: str):
+    config = resolve(experiment, scale="paper")
+    return config.build(config.known_facts())
+
+
+def test_every_method_exists_for_every_data_set():
+    for data in IMAGE_DATA:
+        for method in METHODS:
+            assert find_image_preset(data, method) is IMAGE_PRESETS[data, method]
+
+
+def test_mnist_and_the_other_data_sets_use_their_own_script_settings():
+    dynamics = _built("mnist/ghbnode").block.dynamics
+    assert isinstance(dynamics, GeneralizedHeavyBall) and dynamics.restoring.logit is not None
+    dynamics = _built("cifar10/ghbnode").block.dynamics
+    assert isinstance(dynamics, GeneralizedHeavyBall) and dynamics.restoring.constant == 1.5
+    dynamics = _built("mnist/gnesterovnode").block.dynamics
+    assert isinstance(dynamics, GeneralizedNesterov)
+    assert (dynamics.sign, dynamics.variant) == (-1, "public_code")
+    assert torch.equal(
+        dynamics(1.0, torch.full((1, 10, 4, 4), 9.0))[:, :5].unique(), torch.tensor([0.5])
+    )
+    dynamics = _built("mnist/adamnode").block.dynamics
+    assert isinstance(dynamics, AdamODE)
+    assert (dynamics.mean_logit.item(), dynamics.square_logit.item()) == (-5, 5)
+
+
+@pytest.mark.parametrize(("data", "method"), [("cifar10", "bfno"), ("cifar", "bfno-node")])
+def test_an_unknown_name_is_refused_with_the_nearest_ones(data, method):
+    with pytest.raises(ConfigError, match=r"nearest are .*cifar100?/bfno-node"):
+        find_image_preset(data, method)
+
+
+@pytest.mark.parametrize(("data", "method"), IMAGE_PRESETS, ids="/".join)
+def test_classifier_has_the_size_of_its_preset(data, method):
+    config = resolve(f"{data}/{method}", scale="paper")
+    assert config.count(_built(config.experiment)) == IMAGE_PRESETS[data, method].parameters
+
+
+def test_every_published_size_but_that_of_bfno_on_mnist_is_matched():
+    different = {
+        name: (preset.parameters, preset.published)
+        for name, preset in IMAGE_PRESETS.items()
+        if preset.published not in (None, preset.parameters)
+    }
+    assert different == {
+        ("mnist", "bfno-node"): (61_901, 85_591),
+        ("mnist", "bfno-node-budget"): (85_706, 85_591),
+    }
+
+
+def test_presets_quote_the_sizes_that_the_paper_prints(shared_folder):
+    text = (shared_folder / "spec" / "paper_results.yaml").read_text()
+    printed = {}
+    for section, suffix in (("image_classification", ""), ("ablation_parameter_counts", "-small")):
+        body = re.split(r"^\w", text.split(f"{section}:")[1], maxsplit=1, flags=re.MULTILINE)[0]
+        rows = re.findall(r"method: ([\w-]+), dataset: ([\w-]+),.* params: (\d+)", body)
+        for method, data, size in rows:
+            printed[DATA_NAMES[data], method.lower() + suffix] = int(size)
+    assert len(printed) == 9 * 4 + 3
+    assert {name: IMAGE_PRESETS[name].published for name in printed} == printed
+
+
+def test_scalars_that_nothing_uses_are_counted_but_not_created():
+    for experiment, idle in (("mnist/hbnode", 1), ("mnist/adamnode", 3), ("cifar10/hbnode", 0)):
+        config, model = resolve(experiment, scale="paper"), _built(experiment)
+        assert config.count(model) == count_parameters(model) + idle == config.published
+        assert "idle" not in model.state_dict()
+    # Another field is not that of the published code.
+    other = resolve("mnist/hbnode", scale="smoke", changes={"model": {"field": "bfno"}})
+    model = other.build(other.known_facts())
+    assert other.count(model) == count_parameters(model)
