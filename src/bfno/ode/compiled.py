@@ -83,7 +83,7 @@ class CompiledStepper(Stepper):
         values = [start.value, end.value - start.value, *self._tolerances]
         numbers = torch.tensor(values, dtype=clock_dtype(y.device), device=y.device)
         inputs = (y, self._first, numbers)
-        if self._replayer is None or self._replayer.keeps():
+        if self._replayer is None or self._replayer.reserve():
             return step(*inputs)
         with self._replayer.recording(step, inputs, len(self.tableau.stages) - 1) as call:
             result = call.result = step(*inputs)

@@ -15,7 +15,7 @@ from bfno.lab.experiments.settings import Settings, one_of
 from bfno.models import SeriesModel
 from bfno.models.ace import ACEGenerator
 from bfno.models.encoders import ODERNNEncoder, RNNEncoder, SeriesEncoder
-from bfno.models.generators import CoupledGenerator, Generator
+from bfno.models.generators import CoupledGenerator, LatentGenerator
 from bfno.models.latent import LatentODE
 from bfno.models.ode_rnn import DYNAMICS, ODERNNClassifier, make_ode_rnn
 from bfno.models.recurrent import RecurrentClassifier
@@ -212,17 +212,17 @@ class LatentSettings(Settings):
         )
         return ODERNNEncoder(recurrent, self.latents)
 
-    def _generator(self, solver: Mapping[str, Any]) -> Generator:
+    def _generator(self, solver: Mapping[str, Any]) -> LatentGenerator:
         size = self.latents + self.augment
         settings = {"augment": self.augment, **solver}
         if self.generator == "bfno":
             width = self.width or (_LATENT_WIDTH if self.grid == "latent" else self.units)
             field: nn.Module = LatentOperatorField(size, width, grid=self.grid)
-            kind = CoupledGenerator if field.couples_series else Generator
+            kind = CoupledGenerator if field.couples_series else LatentGenerator
             return kind(field, **settings)
         field = Autonomous(tanh_network(size, size, self.layers, self.units))
         if self.generator == "mlp":
-            return Generator(field, **settings)
+            return LatentGenerator(field, **settings)
         network = field.network
         if self.variant == "public_code":
             return ACEGenerator(network, variant="public_code", **settings)
