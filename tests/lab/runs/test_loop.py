@@ -75,12 +75,12 @@ def test_metrics_are_those_of_the_weights(tmp_path):
             scores = run.model(part.images.float() / 255)
             accuracy = (scores.argmax(1) == part.labels).double().mean().item()
             loss = nn.functional.cross_entropy(scores, part.labels).item()
-            assert record["result"][f"{split}_accuracy"] == pytest.approx(accuracy, abs=1e-12)
-            assert record["result"][f"{split}_loss"] == pytest.approx(loss, rel=1e-5)
-    confusion = torch.tensor(record["confusion"])
+            assert record.result[f"{split}_accuracy"] == pytest.approx(accuracy, abs=1e-12)
+            assert record.result[f"{split}_loss"] == pytest.approx(loss, rel=1e-5)
+    confusion = torch.tensor(record.confusion)
     assert confusion.sum(1).tolist() == torch.bincount(data.test.labels, minlength=10).tolist()
     # Midpoint in one step over the interval: two evaluations.
-    assert record["result"]["forward_nfe"] == record["result"]["test_nfe"] == 2
+    assert record.result["forward_nfe"] == record.result["test_nfe"] == 2
 
 
 def test_among_equals_the_epoch_of_the_smallest_loss_is_chosen(tmp_path, monkeypatch):
@@ -92,7 +92,7 @@ def test_among_equals_the_epoch_of_the_smallest_loss_is_chosen(tmp_path, monkeyp
     monkeypatch.setattr(ImageTask, "evaluate", evaluate)
     monkeypatch.setattr(ImageTask, "splits", ("validation",))
     record = start(tiny({"train": {"epochs": 4}}), tmp_path / "run")
-    assert record["chosen_epoch"] == 2
+    assert record.chosen_epoch == 2
 
 
 def test_training_does_not_look_at_the_test_images(tmp_path, monkeypatch):
@@ -124,8 +124,8 @@ def test_the_best_epoch_on_validation_is_kept_and_loaded(tmp_path, monkeypatch):
     monkeypatch.setattr(ImageTask, "evaluate", evaluate)
     record = start(tiny({"train": {"epochs": 6}}), tmp_path / "run")
     # The highest accuracy; of the two epochs that have it, the one of the smaller loss.
-    assert record["chosen_epoch"] == 3 and record["chosen_by"] == "validation_accuracy"
-    assert record["result"]["test_accuracy"] == 0.3
+    assert record.chosen_epoch == 3 and record.chosen_by == "validation_accuracy"
+    assert record.result["test_accuracy"] == 0.3
     # Kept are the two newest and the best, six steps an epoch.
     kept = {folder.name for folder in (tmp_path / "run" / "checkpoints").iterdir()}
     assert kept == {f"step-{step:08d}" for step in (18, 30, 36)}
@@ -142,8 +142,8 @@ def test_the_best_epoch_on_validation_is_kept_and_loaded(tmp_path, monkeypatch):
 
 def test_without_validation_images_the_last_epoch_counts(tmp_path):
     record = start(tiny({"data": {"validation": 0.0}}), tmp_path / "run")
-    assert (record["chosen_epoch"], record["chosen_by"]) == (2, "last epoch")
-    assert "validation_accuracy" not in record["result"]
+    assert (record.chosen_epoch, record.chosen_by) == (2, "last epoch")
+    assert "validation_accuracy" not in record.result
 
 
 def test_a_model_learns(tmp_path):
@@ -154,7 +154,7 @@ def test_a_model_learns(tmp_path):
     }
     record = start(tiny(changes), tmp_path / "run")
     # Ten classes: chance is 10 %. This reached 83 % where it was written.
-    assert record["result"]["test_accuracy"] > 0.6
+    assert record.result["test_accuracy"] > 0.6
 
 
 def _spoil(monkeypatch, step: int, spoil) -> None:
@@ -193,7 +193,8 @@ def test_a_loss_out_of_bounds_stops_before_the_step_and_keeps_the_state(
     assert f"step {step} " in message and f"the {what} is not a finite number" in message
     assert f"bfno resume {tmp_path / 'run'} --set train.lr=" in message and "\n" not in message
     saved = session.RunFolder(tmp_path / "run").checkpoints.newest()[0]
-    assert saved is not None and saved.step == step - 1
+    # The step before may be to blame: the state before that one is saved, of which the loss was sane.
+    assert saved is not None and saved.step == max(step - 2, 0)
     assert all(tensor.isfinite().all() for tensor in saved.model.values())
     # The spoilt step left no trace.
     resume(tmp_path / "run")

@@ -119,7 +119,7 @@ def resume(run: Run, settings: Sets = None, data_dir: DataDir = None, log: Log =
     Example: bfno resume runs/digits-bfno-node-s7
     """
     from bfno.lab.experiments import trees
-    from bfno.lab.runs import run as runs
+    from bfno.lab.runs import folder as runs
     from bfno.lab.runs import session
 
     changes = trees.read_settings(settings or [])

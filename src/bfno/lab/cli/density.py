@@ -144,7 +144,7 @@ def _check(words: _Words) -> Any:
 
 def _density_config(run: Path) -> Any:
     from bfno.lab.experiments.density.settings import DensityConfig
-    from bfno.lab.runs.run import RunFolder
+    from bfno.lab.runs.folder import RunFolder
 
     config = RunFolder(run).read_config()
     if not isinstance(config, DensityConfig):

@@ -32,7 +32,7 @@ def prepare(runs: Iterable[Path]) -> None:
 
 
 def _prepare(folder: Path) -> None:
-    from bfno.lab.runs.run import RunFolder
+    from bfno.lab.runs.folder import RunFolder
 
     try:
         make = _maker(RunFolder(folder).read_config())
@@ -46,7 +46,7 @@ def _maker(config: object) -> Callable[[Path], object] | None:
     """What makes the pictures of a model with such settings; none if it has no pictures."""
     from bfno.lab.experiments.density.settings import DensityConfig
     from bfno.lab.experiments.series.settings import SeriesConfig
-    from bfno.lab.runs.exhibit import keep_exhibit
+    from bfno.lab.runs.load import keep_exhibit
 
     if isinstance(config, DensityConfig):
         return density.keep_samples

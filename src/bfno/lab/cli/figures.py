@@ -25,8 +25,8 @@ def figures(
     Example: bfno figures runs/mnist-* -o figures
     """
     from bfno.lab.cli.exhibits import prepare
+    from bfno.lab.runs.folder import read_runs
     from bfno.lab.views.figures.gallery import check_gallery, write_figures
-    from bfno.lab.views.record import read_runs
 
     check_gallery(out)
     read_runs(runs)  # refuses what is no finished run, before pictures are asked of the others

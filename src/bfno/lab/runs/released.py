@@ -14,10 +14,8 @@ from bfno.lab.errors import DataError
 from bfno.lab.experiments.images.build import build_model
 from bfno.lab.experiments.resolve import resolve
 from bfno.lab.experiments.settings import Config
-from bfno.lab.runs.checkpoint import Checkpoint
-from bfno.lab.runs.loop import Progress
-from bfno.lab.runs.run import RunFolder
-from bfno.lab.runs.state import load_weights
+from bfno.lab.runs.checkpoint import Checkpoint, Progress, load_weights
+from bfno.lab.runs.folder import RunFolder
 
 __all__ = ["import_released", "released_weights"]
 
@@ -60,14 +58,14 @@ def import_released(file: Path, folder: Path) -> Config[Any, Any]:
     config = resolve("cifar10/bfno-node", scale="paper", changes=_CHANGES)
     classes = DATA_SETS["cifar10"].class_names
     model = build_model(config, len(classes))
-    state = {"classes": classes, "config": config.as_dict(), "progress": vars(Progress())}
+    state = {"classes": classes, "config": config.as_dict(), "progress": Progress().model_dump()}
     checkpoint = Checkpoint(0, weights, {}, {**state, "released": file.name})
     load_weights(model, checkpoint)
     run = RunFolder(folder)
     run.create()
     with run:
         run.write_config(config)
-        run.checkpoints.save(checkpoint)
+        run.save(checkpoint)
     return config
 
 

@@ -10,9 +10,8 @@ import torch
 from PIL import Image
 
 from bfno.lab.experiments.images.sources import own_test_images
-from bfno.lab.runs import exhibit as exhibits
-from bfno.lab.runs.exhibit import keep_exhibit
-from bfno.lab.runs.load import open_run
+from bfno.lab.runs.folder import RunFolder
+from bfno.lab.runs.load import keep_exhibit, open_run
 from bfno.lab.runs.session import resume, start
 from bfno.lab.views.exhibit import read_exhibit
 from tests.lab.experiments.density.runs import tiny as tiny_density
@@ -122,7 +121,7 @@ def test_a_field_of_convolutions_has_no_spectra(tmp_path):
 
 
 def test_a_run_is_asked_once(folder, monkeypatch):
-    monkeypatch.setattr(exhibits, "write_atomically", lambda *_: pytest.fail("asked again"))
+    monkeypatch.setattr(RunFolder, "write_exhibit", lambda *_: pytest.fail("asked again"))
     assert keep_exhibit(folder)
 
 

@@ -1,7 +1,7 @@
 import math
 
+from bfno.lab.runs.record import Record as RunResult
 from bfno.lab.views.exhibit import Flow, FlowImage, Mistake, Scatter, Spectrum, read_exhibit
-from bfno.lab.views.record import RunResult
 from bfno.lab.views.report.exhibit_view import (
     ShownFlow,
     flow_data,

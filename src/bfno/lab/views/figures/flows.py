@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from bfno.lab.errors import DataError
+from bfno.lab.runs.record import Record as RunResult
 from bfno.lab.views.exhibit import EXHIBIT, Exhibit, Flow, FlowImage
 from bfno.lab.views.figures.curves import task_title
 from bfno.lab.views.figures.exhibits import class_name
 from bfno.lab.views.figures.style import FAINT, INK, PALETTE, Drawn, drawn, short_name
-from bfno.lab.views.record import RunResult
 from bfno.lab.views.tasks import task_of
 
 if TYPE_CHECKING:

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from string import ascii_uppercase
 from typing import Any
 
+from bfno.lab.runs.record import Record as RunResult
 from bfno.lab.views.exhibit import Flow, FlowImage, Mistake, Scatter, Spectrum
-from bfno.lab.views.record import RunResult
 
 __all__ = ["ShownFlow", "flow_data", "flow_view", "mistakes_view", "scatter_view", "spectra_view"]
 
