@@ -118,7 +118,7 @@ __all__ = [
 ]
 
 
-def load(run: str | Path) -> Any:
+def load(run: str | Path, *, any_checkpoint: bool = False) -> Any:
     """Return the trained model of a run, ready to call.
 
     It has the weights of the epoch that was best on the validation split, or of the last one where
@@ -131,12 +131,14 @@ def load(run: str | Path) -> Any:
 
     Args:
         run: The folder of the run.
+        any_checkpoint: Whether to take the newest checkpoint that is whole where that of the best
+            epoch is damaged; else a damaged one is an error.
 
     Raises:
-        ConfigError: If this is no run, or nothing is trained yet.
+        ConfigError: If this is not a run, or nothing is trained yet.
         DataError: If its files are damaged.
     """
     # Layers and solvers are used without what training needs to be installed.
     from bfno.lab.runs.load import open_run
 
-    return open_run(Path(run)).model
+    return open_run(Path(run), any_checkpoint=any_checkpoint).model

@@ -193,7 +193,7 @@ def test_a_loss_out_of_bounds_stops_before_the_step_and_keeps_the_state(
     assert f"step {step} " in message and f"the {what} is not a finite number" in message
     assert f"bfno resume {tmp_path / 'run'} --set train.lr=" in message and "\n" not in message
     saved = session.RunFolder(tmp_path / "run").checkpoints.newest()[0]
-    # The step before may be to blame: the state before that one is saved, of which the loss was sane.
+    # The step before may be to blame: the state before that one, whose loss was sane, is saved.
     assert saved is not None and saved.step == max(step - 2, 0)
     assert all(tensor.isfinite().all() for tensor in saved.model.values())
     # The spoilt step left no trace.

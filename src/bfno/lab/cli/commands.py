@@ -14,6 +14,7 @@ from bfno.lab.cli import data, density, display, figures, results, series, table
 from bfno.lab.cli.comparison import compare_runs
 from bfno.lab.cli.data import DataDir
 from bfno.lab.cli.groups import Group
+from bfno.lab.cli.words import AnyCheckpoint
 
 __all__ = ["app"]
 
@@ -139,6 +140,7 @@ def evaluate(
     limit: Annotated[int | None, typer.Option(min=1, help="Only the first N test samples.")] = None,
     batch: Annotated[int | None, typer.Option(min=1, help="Samples at a time.")] = None,
     as_json: Json = False,
+    any_checkpoint: AnyCheckpoint = False,
 ) -> None:
     """Test a run: metrics and function evaluations.
 
@@ -150,7 +152,7 @@ def evaluate(
     from bfno.lab.experiments.family import TestRequest
     from bfno.lab.runs.load import open_run
 
-    opened = open_run(run)
+    opened = open_run(run, any_checkpoint=any_checkpoint)
     with display.bar("samples") as progress:
         request = TestRequest(data, data_dir, limit, batch, progress)
         found = family_of(opened.config.experiment).evaluate(opened, request)
@@ -162,6 +164,7 @@ def predict(
     run: Run,
     files: Annotated[list[Path], typer.Argument(help="Images, or tables of series.")],
     layout: Annotated[str, typer.Option("--format", help="table, csv or json.")] = "table",
+    any_checkpoint: AnyCheckpoint = False,
 ) -> int:
     """Classify files, or tell how likely a density finds them.
 
@@ -173,7 +176,7 @@ def predict(
     from bfno.lab.experiments.families import family_of
     from bfno.lab.runs.load import open_run
 
-    code, opened = 0, open_run(run)
+    code, opened = 0, open_run(run, any_checkpoint=any_checkpoint)
     for prediction in family_of(opened.config.experiment).predict(opened, files):
         if prediction.error is None:
             printer(prediction)
@@ -252,6 +255,7 @@ def report(
     runs: Annotated[list[Path], typer.Argument(help="Folders of runs.")],
     out: Annotated[Path, typer.Option("--out", "-o", help="The page.")] = Path("report.html"),
     force: Annotated[bool, typer.Option("--force", help="Replace an existing page.")] = False,
+    any_checkpoint: AnyCheckpoint = False,
 ) -> None:
     """Write one page about runs, to read and send on.
 
@@ -263,7 +267,7 @@ def report(
     from bfno.lab.views.report.page import check_page, write_report
 
     check_page(out, force)
-    prepare(runs)
+    prepare(runs, any_checkpoint=any_checkpoint)
     print(f"The report is {write_report(runs, out, force=force)}")
 
 

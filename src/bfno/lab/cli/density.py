@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
-from bfno.lab.cli.words import takes
+from bfno.lab.cli.words import AnyCheckpoint, takes
 from bfno.lab.errors import ConfigError
 
 __all__ = ["app", "keep_samples"]
@@ -52,6 +52,7 @@ class _Words:
     data_dir: Annotated[
         Path | None, typer.Option(help="Where data sets are; else where the run found them.")
     ] = None
+    any_checkpoint: AnyCheckpoint = False
 
     @property
     def run(self) -> Path:
@@ -83,18 +84,19 @@ def sample(words: _Words) -> None:
     _draw(words)
 
 
-def keep_samples(run: Path) -> None:
+def keep_samples(run: Path, *, any_checkpoint: bool = False) -> None:
     """Draw the picture of a run's samples, beside real ones if it is images, if there is none.
 
     Args:
         run: Folder of the run.
+        any_checkpoint: Whether another checkpoint may stand for a damaged one.
 
     Raises:
         ConfigError: If nothing is trained yet.
         DataError: If its files are damaged, or its data not there any more.
         NumericalError: If the solver gives up.
     """
-    words = _Words([run])
+    words = _Words([run], any_checkpoint=any_checkpoint)
     if not words.picture().exists():
         _draw(replace(words, real=len(_density_config(run).data.shape) > 1))
 
@@ -153,6 +155,12 @@ def _density_config(run: Path) -> Any:
     return config
 
 
+def _open(words: _Words, run: Path) -> Any:
+    from bfno.lab.runs.load import open_run
+
+    return open_run(run, any_checkpoint=words.any_checkpoint)
+
+
 def _grid(words: _Words) -> bytes:
     from bfno.lab.views.figures.densities import image_grid
 
@@ -161,12 +169,11 @@ def _grid(words: _Words) -> bytes:
 
 def _columns(words: _Words) -> bytes:
     from bfno.lab.experiments.density.sampling import test_images
-    from bfno.lab.runs.load import open_run
     from bfno.lab.views.figures.densities import image_columns
 
     shown = {}
     if words.real:
-        opened = open_run(words.run)
+        opened = _open(words, words.run)
         shown["real"] = test_images(opened, words.count or _SAMPLES, words.data_dir).numpy()
     for name, run in _names(words.places).items():
         shown[name] = _drawn(words, run)
@@ -186,9 +193,8 @@ def _names(runs: list[Path]) -> dict[str, Path]:
 def _drawn(words: _Words, run: Path) -> Any:
     """Samples of a run as an array of bytes."""
     from bfno.lab.experiments.density.sampling import draw
-    from bfno.lab.runs.load import open_run
 
-    opened, count = open_run(run), words.count or _SAMPLES
+    opened, count = _open(words, run), words.count or _SAMPLES
     batch = opened.config.train.eval_batch
     images = draw(opened, count, words.temperature, words.seed, batch).numpy()
     print(f"{run}: {count} samples, temperature {words.temperature:g}, seed {words.seed}")
@@ -197,11 +203,10 @@ def _drawn(words: _Words, run: Path) -> Any:
 
 def _plane(words: _Words) -> bytes:
     from bfno.lab.experiments.density.picture import picture_plane
-    from bfno.lab.runs.load import open_run
     from bfno.lab.views.figures.densities import PlanePicture, density_figure
 
     count = words.count or _POINTS
-    found = picture_plane(open_run(words.run), count, words.temperature, words.seed)
+    found = picture_plane(_open(words, words.run), count, words.temperature, words.seed)
     low_x, high_x, low_y, high_y = found.window
     print(f"{words.run}: {count} samples, temperature {words.temperature:g}, seed {words.seed}")
     print(
@@ -213,10 +218,9 @@ def _plane(words: _Words) -> bytes:
 
 def _interpolations(words: _Words) -> bytes:
     from bfno.lab.experiments.density.sampling import interpolate, read_files, test_images
-    from bfno.lab.runs.load import open_run
     from bfno.lab.views.figures.densities import image_grid
 
-    opened, files = open_run(words.run), words.places[1:]
+    opened, files = _open(words, words.run), words.places[1:]
     if files:
         ends = read_files(opened, files)
     else:

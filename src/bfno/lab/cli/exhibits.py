@@ -14,13 +14,14 @@ __all__ = ["prepare"]
 _logger = logging.getLogger(__name__)
 
 
-def prepare(runs: Iterable[Path]) -> None:
+def prepare(runs: Iterable[Path], *, any_checkpoint: bool = False) -> None:
     """Make what is missing of exhibits, samples and reconstructions; note what cannot be made.
 
     A run whose folder holds no trained model, or whose data are gone, is shown without.
 
     Args:
         runs: Folders of runs.
+        any_checkpoint: Whether another checkpoint may stand for a damaged one.
     """
     folders = list(runs)
     with display.bar("runs shown") as progress:
@@ -28,21 +29,21 @@ def prepare(runs: Iterable[Path]) -> None:
             if progress:
                 progress(done, len(folders))
             if (folder / "checkpoints").is_dir():
-                _prepare(folder)
+                _prepare(folder, any_checkpoint)
 
 
-def _prepare(folder: Path) -> None:
+def _prepare(folder: Path, any_checkpoint: bool) -> None:
     from bfno.lab.runs.folder import RunFolder
 
     try:
         make = _maker(RunFolder(folder).read_config())
         if make is not None:
-            make(folder)
+            make(folder, any_checkpoint=any_checkpoint)
     except UserError as error:
         _logger.warning("%s is shown without pictures of its model: %s", folder, error)
 
 
-def _maker(config: object) -> Callable[[Path], object] | None:
+def _maker(config: object) -> Callable[..., object] | None:
     """What makes the pictures of a model with such settings; none if it has no pictures."""
     from bfno.lab.experiments.density.settings import DensityConfig
     from bfno.lab.experiments.series.settings import SeriesConfig

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
-from bfno.lab.cli.words import takes
+from bfno.lab.cli.words import AnyCheckpoint, takes
 
 __all__ = ["app", "keep_reconstruction"]
 
@@ -45,6 +45,7 @@ class _Words:
     data_dir: Annotated[
         Path | None, typer.Option(help="Where data sets are; else where the run found them.")
     ] = None
+    any_checkpoint: AnyCheckpoint = False
 
     def files(self) -> list[Path]:
         """What to write; nothing if only errors are asked for."""
@@ -67,18 +68,19 @@ def reconstruct(words: _Words) -> None:
     _draw(words)
 
 
-def keep_reconstruction(run: Path) -> None:
+def keep_reconstruction(run: Path, *, any_checkpoint: bool = False) -> None:
     """Draw the first series of a run's test split as its model sees them, if nobody has.
 
     Args:
         run: Folder of the run.
+        any_checkpoint: Whether another checkpoint may stand for a damaged one.
 
     Raises:
         ConfigError: If nothing is trained yet.
         DataError: If its files are damaged, or its data not there any more.
         NumericalError: If the solver gives up.
     """
-    words = _Words(run)
+    words = _Words(run, any_checkpoint=any_checkpoint)
     if not words.files()[0].exists():
         _draw(words)
 
@@ -99,7 +101,7 @@ def _draw(words: _Words) -> None:
         words.points,
         words.data_dir,
     )
-    opened = open_run(words.run)
+    opened = open_run(words.run, any_checkpoint=words.any_checkpoint)
     if words.hold_out is not None:
         scores = hold_out.evaluate_hold_out(opened, request, words.hold_out)
         print(_hold_out_table({name: vars(score) for name, score in scores.items()}))

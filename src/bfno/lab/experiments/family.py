@@ -153,5 +153,7 @@ class Family(ABC):
 def read_recipes(file: str) -> Tree:
     """How the experiments of a family are trained, from a YAML file among the presets."""
     return yaml.safe_load(
-        importlib.resources.files("bfno.lab.experiments.presets").joinpath(file).read_text()
+        importlib.resources.files("bfno.lab.experiments.presets")
+        .joinpath(file)
+        .read_text(encoding="utf-8")
     )

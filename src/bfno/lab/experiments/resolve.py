@@ -7,12 +7,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from bfno.lab.errors import ConfigError, DataError
 from bfno.lab.experiments.families import family_of
 from bfno.lab.experiments.settings import CIRCUMSTANCES, Config, parse
 from bfno.lab.experiments.trees import Tree, differences, merged
+from bfno.lab.files import parse_yaml
 
 __all__ = ["SCALES", "changed_settings", "resolve"]
 
@@ -94,8 +93,8 @@ def _read_yaml(path: Path) -> Tree:
     try:
         if len(content) > _MOST_BYTES:
             raise ValueError
-        tree = yaml.safe_load(content)
-    except (yaml.YAMLError, UnicodeError, ValueError, RecursionError):
+        tree = parse_yaml(content)
+    except ValueError:
         raise ConfigError(path, "is not YAML", "start from a run's config.yaml") from None
     if not isinstance(tree, dict) or not isinstance(tree.get("experiment"), str):
         raise ConfigError(path, "names no experiment", "add `experiment: data/method`")

@@ -128,8 +128,18 @@ def _with_defaults(config: Config[Any, Any], settings: Mapping[str, Any]) -> Map
     """Settings of a checkpoint; those that are younger than it have their defaults."""
     try:
         return parse(type(config), settings, "a checkpoint").as_dict()
-    except ConfigError:
-        return settings
+    except ConfigError:  # settings that no longer exist say nothing
+        return _known(config.as_dict(), settings)
+
+
+def _known(now: Mapping[str, Any], before: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings of before, those and only those that there are now."""
+    found = {}
+    for name, value in now.items():
+        old = before.get(name, value)
+        is_section = isinstance(value, Mapping) and isinstance(old, Mapping)
+        found[name] = _known(value, old) if is_section and value else old
+    return found
 
 
 def _best_checkpoint(run: RunFolder, any_checkpoint: bool) -> Checkpoint:
