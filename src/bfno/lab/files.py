@@ -33,6 +33,7 @@ __all__ = [
 
 _LEFTOVER = ".partial"
 _MOST_YAML_NODES = 10_000
+_MOST_DIGITS = 1_000  # of an integer: Python itself prints no more than 4,300
 
 
 def write_atomically(path: Path, content: bytes, *, sync: bool = True) -> None:
@@ -206,7 +207,7 @@ def parse_yaml(content: str | bytes) -> Any:
 
     Raises:
         ValueError: If it is not YAML, too deep, or too large once its aliases stand for what they
-            mean.
+            mean; its text says which.
 
     Example:
         >>> parse_yaml("train: {lr: 0.1}")
@@ -231,7 +232,10 @@ def parse_yaml(content: str | bytes) -> Any:
                 self.count += 1
                 self.sizes[id(node)] = self.count - before
             if self.count > _MOST_YAML_NODES:
-                raise ValueError("has too many values")
+                raise ValueError(f"stands for more than {_MOST_YAML_NODES:,} values")
+            is_integer = isinstance(node, yaml.ScalarNode) and node.tag.endswith(":int")
+            if is_integer and len(node.value) > _MOST_DIGITS:
+                raise ValueError(f"has a number of {len(node.value):,} digits")
             return node
 
     try:

@@ -1,4 +1,4 @@
-"""Files of a run that are damaged, planted or another's are named, and nothing takes their place."""
+"""Files of a run that are damaged, planted or another's are named; nothing takes their place."""
 
 import hashlib
 import json
@@ -87,7 +87,7 @@ def test_a_finished_run_that_goes_on_is_unfinished_from_its_first_step(run):
     with pytest.raises(Stopped):
         resume(run, {"train": {"epochs": 9}}, [StopAfter(40)])
     assert json.loads((run / "record.json").read_text())["status"] == "unfinished"
-    with pytest.raises(ConfigError, match="is unfinished, not finished. Fix: bfno resume"):
+    with pytest.raises(ConfigError, match=r"is unfinished, not finished\. Fix: bfno resume"):
         read_run(run)
     assert state_of(run) == "begun" and finished_runs(run.parent) == []
     best = RunFolder(run).checkpoints.newest()[0]

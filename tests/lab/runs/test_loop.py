@@ -2,11 +2,13 @@
 
 import json
 import math
+import re
 
 import pytest
 import torch
 from torch import nn
 
+from bfno.lab.cli import main
 from bfno.lab.data import Splits
 from bfno.lab.errors import ConfigError, NumericalError
 from bfno.lab.experiments.images import family as image_family
@@ -270,3 +272,52 @@ def test_tensorboard_gets_every_metric(tmp_path):
 def test_seeds_of_different_purposes_differ():
     seeds = {derive_seed(s, p, n) for s in range(3) for p in ("order", "noise") for n in range(50)}
     assert len(seeds) == 300 and all(0 <= seed < 2**63 for seed in seeds)
+
+
+@pytest.mark.parametrize("method", ["midpoint", "dopri5"])
+def test_a_run_that_diverged_goes_on_with_the_rate_that_is_suggested(tmp_path, capsys, method):
+    run, file = tmp_path / "run", tmp_path / "settings.yaml"
+    changes = {"solver": {"method": method, "max_steps": 50}, "train": {"lr": 1e6, "epochs": 4}}
+    changes["train"]["checkpoint_seconds"] = 0
+    file.write_text(tiny(changes, experiment="digits/node").as_yaml())
+    code = main(["train", str(file), "--out", str(run)])
+    err = capsys.readouterr().err
+    assert code == 4 and err.count("\n") == 1 and "train.lr=0.01," in err
+    saved = session.RunFolder(run).checkpoints.newest()[0]
+    assert saved is not None and saved.step == 0
+    assert max(float(tensor.abs().max()) for tensor in saved.model.values()) < 10
+    (command,) = re.findall(r"Fix: bfno (resume .*?),", err)
+    assert main(command.split()) == 0
+    losses = [json.loads(line)["train_loss"] for line in metrics(run)]
+    assert losses[-1] < losses[0] < 3
+
+
+@pytest.mark.parametrize(
+    ("rate", "suggested"),
+    [(1e6, "0.01"), (1.0, "0.01"), (0.2, "0.01"), (0.1, "0.01"), (1e-3, "0.0001")],
+)
+def test_the_suggested_rate_is_a_tenth_and_a_sensible_one(tmp_path, monkeypatch, rate, suggested):
+    with monkeypatch.context() as patch, pytest.raises(NumericalError) as error:
+        _spoil(patch, 1, lambda loss: loss * math.nan)
+        start(tiny({"train": {"lr": rate}}), tmp_path / "run")
+    assert f"train.lr={suggested}," in str(error.value)
+
+
+def test_a_slow_divergence_goes_back_to_the_last_sane_loss(tmp_path, monkeypatch):
+    """Checkpoints of weights that were lost already do not stand in the way."""
+    original, calls = ImageTask.loss, []
+
+    def diverge(self, model, samples, place):
+        loss, sums = original(self, model, samples, place)
+        calls.append(None)
+        factor = {6: 1e3, 7: 1e6, 8: math.nan}.get(len(calls), 1.0)
+        return loss * factor, sums
+
+    start(tiny(), tmp_path / "whole")
+    with monkeypatch.context() as patch, pytest.raises(NumericalError, match="after step 4"):
+        patch.setattr(ImageTask, "loss", diverge)
+        start(tiny({"train": {"checkpoint_seconds": 0}}), tmp_path / "run")
+    assert session.RunFolder(tmp_path / "run").checkpoints.steps()[0] == 4
+    resume(tmp_path / "run")
+    assert weights(tmp_path / "run") == weights(tmp_path / "whole")
+    assert metrics(tmp_path / "run") == metrics(tmp_path / "whole")

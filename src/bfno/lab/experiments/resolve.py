@@ -92,10 +92,10 @@ def _read_yaml(path: Path) -> Tree:
         raise DataError(path, why, "name a YAML file that exists") from error
     try:
         if len(content) > _MOST_BYTES:
-            raise ValueError
+            raise ValueError("is not YAML")
         tree = parse_yaml(content)
-    except ValueError:
-        raise ConfigError(path, "is not YAML", "start from a run's config.yaml") from None
+    except ValueError as error:
+        raise ConfigError(path, str(error), "start from a run's config.yaml") from None
     if not isinstance(tree, dict) or not isinstance(tree.get("experiment"), str):
         raise ConfigError(path, "names no experiment", "add `experiment: data/method`")
     return tree

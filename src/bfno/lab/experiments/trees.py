@@ -46,9 +46,9 @@ def read_settings(pairs: Iterable[str]) -> Tree:
             raise ConfigError(pair, "is no setting", "write section.key=value, train.lr=0.01 say")
         try:
             value = parse_yaml(text)
-        except ValueError:
+        except ValueError as error:
             shown = pair if len(pair) <= 60 else f"{pair[:57]}..."
-            raise ConfigError(shown, "the value is not YAML", "quote it") from None
+            raise ConfigError(shown, f"the value {error}", "quote it") from None
         for part in reversed(name.split(".")):
             value = {part: value}
         tree = merged(tree, value)

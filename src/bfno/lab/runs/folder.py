@@ -245,8 +245,8 @@ class RunFolder:
             ConfigError: There is no run, or it is not finished.
             DataError: A file of it cannot be understood.
         """
-        if not self.path.is_dir():
-            raise ConfigError(self.path, "is not a folder", _TRAINED)
+        if not _is_folder(self.path):
+            raise ConfigError(_shortened(self.path), "is not a folder", _TRAINED)
         record = self.record()
         if not record.is_finished:
             raise ConfigError(self.path, f"is {record.status}, not finished", self._resume())
@@ -413,6 +413,13 @@ def _is_file(path: Path) -> bool:
     """Whether there is a plain file; a name that is too long has none."""
     try:
         return path.is_file()
+    except OSError:
+        return False
+
+
+def _is_folder(path: Path) -> bool:
+    try:
+        return path.is_dir()
     except OSError:
         return False
 
