@@ -224,7 +224,7 @@ def parse_yaml(content: str | bytes) -> Any:
 
         def compose_node(self, parent: Any, index: Any) -> Any:
             before, is_alias = self.count, self.check_event(yaml.AliasEvent)
-            node = super().compose_node(parent, index)
+            node: Any = super().compose_node(parent, index)
             if is_alias:
                 # Within itself, the size of a node is not known yet: it has no end.
                 self.count += self.sizes.get(id(node), _MOST_YAML_NODES)

@@ -285,7 +285,7 @@ def test_a_failing_run_stops_no_other_and_tells_why(tmp_path):
         pass
     assert _states(campaign) == ["failed", "failed", "finished"]
     failed, killed, _ = campaign.standings
-    assert failed.error == "step\ufffd 3: the loss is not a finite number. Fix: lower the rate"
+    assert failed.error == "step 3: the loss is not a finite number. Fix: lower the rate"
     assert killed.error.startswith("killed by signal 9")
     assert (failed.code, killed.code) == (4, -9)
     assert failure_code(campaign.standings) == failure_code([killed]) == 4
@@ -362,3 +362,21 @@ def test_what_is_left_is_told_from_epochs_and_from_other_records(tmp_path):
     assert remaining_seconds(waiting, slots=2) == 10  # the longest takes that long anyway
     unknown = Campaign(_plan(tmp_path / "none"), 1).standings
     assert remaining_seconds(unknown, 1) is None and remaining_seconds([], 1) == 0
+
+
+def test_a_run_that_ends_between_two_looks_is_there(tmp_path, monkeypatch):
+    folder = write_run(tmp_path / "a", settings("node"), finished=False)
+    original = RunFolder.check_free
+
+    def end(self):
+        original(self)
+        (folder / "record.json").write_text(json.dumps(campaigns.record(settings("node"))))
+
+    monkeypatch.setattr(RunFolder, "check_free", end)
+    assert state_of(folder) == "there"
+
+
+def test_a_run_that_is_held_before_it_has_settings_is_in_use(tmp_path):
+    with RunFolder(tmp_path):
+        assert state_of(tmp_path) == "in use"
+    assert state_of(tmp_path) == "missing"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import sys
 
@@ -19,7 +20,7 @@ def main(arguments: list[str] | None = None) -> int:
         return 2
     for stream in (sys.stdout, sys.stderr):
         # What a terminal or a locale cannot show is no reason to fail.
-        if hasattr(stream, "reconfigure"):
+        if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
     words = list(sys.argv[1:] if arguments is None else arguments)
     debug = "--debug" in words  # an option of every command, wherever it stands

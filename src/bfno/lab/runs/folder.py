@@ -68,6 +68,10 @@ class RunFolder:
         return self.path / "exhibit.json"
 
     @property
+    def lock_file(self) -> Path:
+        return self.path / ".lock"
+
+    @property
     def identity_file(self) -> Path:
         return self.path / "run.json"
 
@@ -348,7 +352,7 @@ class RunFolder:
 
     def _locked(self, kind: int) -> int:
         try:
-            descriptor = open_plain(self.path / ".lock", os.O_RDWR | os.O_CREAT)
+            descriptor = open_plain(self.lock_file, os.O_RDWR | os.O_CREAT)
         except OSError as error:
             why = f"cannot be written: {(error.strerror or str(error)).lower()}"
             raise DataError(self.path, why, "check the folder's rights") from error

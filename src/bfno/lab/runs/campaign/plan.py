@@ -127,13 +127,17 @@ def state_of(folder: Path) -> RunState:
     run = RunFolder(folder)
     if run.finished_record() is not None:
         return "there"
-    if not run.config_file.is_file():
-        return "missing"
+    has_begun = run.config_file.is_file()
     try:
-        run.check_free()
+        # Who trains holds the lock before there are settings.
+        if has_begun or run.lock_file.exists():
+            run.check_free()
     except ConfigError:
         return "in use"
-    return "begun"
+    # Whoever held it may have written all of this meanwhile.
+    if run.finished_record() is not None:
+        return "there"
+    return "begun" if has_begun or run.config_file.is_file() else "missing"
 
 
 def missing_files(data: str, data_dir: Path | None = None) -> DataError | None:

@@ -15,7 +15,6 @@ from bfno.lab.files import make_folder, open_plain, read_plain
 from bfno.lab.runs.campaign.child import Places, child_command
 from bfno.lab.runs.campaign.plan import Job, state_of
 from bfno.lab.runs.folder import RunFolder
-from bfno.lab.runs.record import printable
 from bfno.lab.runs.signals import Stopped, StopSignals
 
 __all__ = ["Campaign", "Standing", "failure_code", "remaining_seconds"]
@@ -242,6 +241,7 @@ def _last_error(folder: Path, code: int) -> str:
         lines = []
     errors = [line.removeprefix("error: ") for line in lines if line.startswith("error: ")]
     if code > 0 and errors:
-        return printable(errors[-1])  # it may name files, and files may have any name
+        # It may name files, and files may have any name; control characters steer a terminal.
+        return "".join(letter for letter in errors[-1] if letter.isprintable())
     how = f"killed by signal {-code}" if code < 0 else f"ended with exit code {code}"
     return f"{how}; see {folder / _LOG}"
