@@ -58,10 +58,11 @@ def test_writer_check_finds(tmp_path):
         "lab/runs/b.py": "path.write_text('x')",
         "lab/runs/c.py": "import torch\ntorch.save(x, 'y')",
         "lab/runs/d.py": "open(p, mode='a')",
+        "lab/runs/e.py": "import os\nos.open(p, os.O_WRONLY | os.O_CREAT)",
         "lab/runs/reads.py": "open(p)\nopen(p, 'rb')",
     }
     found = architecture.writers(_sample(tmp_path, files))
-    assert found == {f"bfno.lab.runs.{name}" for name in "abcd"}
+    assert found == {f"bfno.lab.runs.{name}" for name in "abcde"}
 
 
 def test_nothing_unpickles_but_the_import_of_released_weights():

@@ -6,8 +6,8 @@ from pathlib import Path
 from bfno.lab.paper.overview import overview
 from bfno.lab.paper.page import claims_text, introduction, section_text
 from bfno.lab.paper.sections import sections_of
-from bfno.lab.views.archive import finished_runs
-from bfno.lab.views.record import read_run
+from bfno.lab.runs.archive import finished_runs
+from bfno.lab.runs.folder import read_run
 from tests.conftest import REPOSITORY
 
 RESULTS = REPOSITORY / "results"

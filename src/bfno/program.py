@@ -9,9 +9,12 @@ import contextlib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar, overload
+from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 from torch import nn
+
+if TYPE_CHECKING:
+    from bfno.lab.runs.record import Record
 
 __all__ = ["Run", "load", "resume", "train"]
 
@@ -26,7 +29,7 @@ class Run:
     Attributes:
         folder: Where it is; every command of the program takes this folder.
         metrics: What its model reached in the chosen epoch, such as `test_accuracy`.
-        record: Everything that the run's `record.json` says: settings, sizes, times, versions.
+        record: Everything that is known of the run: settings, sizes, times, versions.
 
     Example:
         >>> run = bfno.train("digits/bfno-node", scale="smoke")  # doctest: +SKIP
@@ -36,7 +39,7 @@ class Run:
 
     folder: Path
     metrics: Mapping[str, float]
-    record: Mapping[str, Any]
+    record: Record
 
     def model(self) -> Any:
         """The trained model, ready to call; see `load`."""
@@ -110,7 +113,7 @@ def resume(
 
     Example:
         >>> run = bfno.resume("runs/mine", settings={"train.epochs": 4})  # doctest: +SKIP
-        >>> run.record["epochs"]  # doctest: +SKIP
+        >>> run.record.chosen_epoch  # doctest: +SKIP
         4
     """
     folder = _folder(run)
@@ -122,10 +125,12 @@ def resume(
 
 
 @overload
-def load(run: str | Path | Run) -> Any: ...
+def load(run: str | Path | Run, *, any_checkpoint: bool = False) -> Any: ...
 @overload
-def load(run: str | Path | Run, kind: type[Model]) -> Model: ...
-def load(run: str | Path | Run, kind: type[nn.Module] = nn.Module) -> Any:
+def load(run: str | Path | Run, kind: type[Model], *, any_checkpoint: bool = False) -> Model: ...
+def load(
+    run: str | Path | Run, kind: type[nn.Module] = nn.Module, *, any_checkpoint: bool = False
+) -> Any:
     """Return the trained model of a run, ready to call.
 
     It has the weights of the epoch that was best on the validation split, or of the last one where
@@ -139,6 +144,8 @@ def load(run: str | Path | Run, kind: type[nn.Module] = nn.Module) -> Any:
     Args:
         run: The run, or its folder.
         kind: The class that the model has to have, such as `ImageClassifier`; editors then know it.
+        any_checkpoint: Whether to take the newest checkpoint that is whole where that of the best
+            epoch is damaged; else a damaged one is an error.
 
     Raises:
         ConfigError: If this is not a run folder, or nothing is trained yet.
@@ -156,7 +163,7 @@ def load(run: str | Path | Run, kind: type[nn.Module] = nn.Module) -> Any:
     with _installed("bfno.load"):
         from bfno.lab.runs.load import open_run
 
-        model = open_run(folder).model
+        model = open_run(folder, any_checkpoint=any_checkpoint).model
     if not isinstance(model, kind):
         found = type(model).__name__
         raise TypeError(f"{folder} holds a model of the class {found}, not {kind.__name__}")
@@ -167,8 +174,8 @@ def _folder(run: str | Path | Run) -> Path:
     return run.folder if isinstance(run, Run) else Path(run)
 
 
-def _finished(folder: Path, record: Mapping[str, Any]) -> Run:
-    return Run(folder, record["result"], record)
+def _finished(folder: Path, record: Record) -> Run:
+    return Run(folder, record.result, record)
 
 
 def _watchers(on_epoch: OnEpoch | None) -> list[Any]:

@@ -1,24 +1,51 @@
-"""Writing files so that a crash at any moment leaves the old content or the new, no mixture."""
+"""The one door to the disk: whole files or none, in the order that a loss of power needs.
+
+A file gets its name only when all of its content is on the disk, and a name is on the disk when its
+folder was synced. Writers follow no link that somebody else has put in the place of a file, and
+nothing waits for a pipe.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import errno
 import os
+import stat
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from bfno.lab.errors import DataError
 
-__all__ = ["append_line", "remove_leftovers", "write_atomically"]
+__all__ = [
+    "append_line",
+    "cut_file",
+    "make_folder",
+    "open_plain",
+    "parse_yaml",
+    "read_plain",
+    "remove_file",
+    "remove_folder",
+    "remove_leftovers",
+    "sync_folder",
+    "write_atomically",
+]
 
 _LEFTOVER = ".partial"
+_MOST_YAML_NODES = 10_000
+_MOST_DIGITS = 1_000  # of an integer: Python itself prints no more than 4,300
 
 
-def write_atomically(path: Path, content: bytes) -> None:
+def write_atomically(path: Path, content: bytes, *, sync: bool = True) -> None:
     """Replace a file's content: the whole of it is on the disk before it gets the name.
 
     Folders on the way to it are made.
+
+    Args:
+        path: The file.
+        content: Its new content.
+        sync: Whether to wait until the disk has the name too; else `sync_folder` has to be called
+            before anything relies on it.
 
     Raises:
         DataError: If the disk is full or the folder cannot be written to; the old file stays.
@@ -26,49 +53,223 @@ def write_atomically(path: Path, content: bytes) -> None:
     # In the same folder, for a rename across file systems would be a copy; named after the process.
     partial = path.with_name(f".{path.name}.{os.getpid()}{_LEFTOVER}")
     with _explained(path, len(content)):
-        path.parent.mkdir(parents=True, exist_ok=True)
+        make_folder(path.parent)
         try:
-            with open(partial, "wb") as file:
-                file.write(content)
-                file.flush()
-                os.fsync(file.fileno())
+            _unlink(partial)
+            others = os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+            _write(os.open(partial, os.O_WRONLY | os.O_CREAT | others, 0o666), content)
             os.replace(partial, path)
         except BaseException:
-            partial.unlink(missing_ok=True)
+            _unlink(partial)
             raise
-        _sync_folder(path.parent)
+        if sync:
+            sync_folder(path.parent)
 
 
 def append_line(path: Path, line: str) -> None:
     """Add a line to a file and wait until the disk has it.
 
     Raises:
-        DataError: If the disk is full or the file cannot be written to.
+        DataError: If the disk is full, or the file is not a plain one that can be written to.
     """
     content = line.encode() + b"\n"
-    with _explained(path, len(content)), open(path, "ab") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
+    with _explained(path, len(content)):
+        is_new = not os.path.lexists(path)
+        _write(open_plain(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND), content)
+        if is_new:
+            sync_folder(path.parent)
+
+
+def cut_file(path: Path, size: int) -> None:
+    """Drop what a file has behind so many bytes.
+
+    Raises:
+        DataError: If it is not a plain file that can be written to.
+    """
+    with _explained(path, 0):
+        descriptor = open_plain(path, os.O_WRONLY)
+        try:
+            os.ftruncate(descriptor, size)
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+
+def open_plain(path: Path, flags: int) -> int:
+    """Open a plain file for writing: a link is not followed, a pipe not waited for.
+
+    Returns:
+        The descriptor, which the caller closes.
+
+    Raises:
+        DataError: If there is something else in its place.
+        OSError: If it cannot be opened.
+    """
+    flags |= os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+    try:
+        descriptor = os.open(path, flags, 0o644)
+    except OSError as error:
+        if error.errno in (errno.ELOOP, errno.EMLINK):  # what systems say of a link
+            raise _not_plain(path, "is a link") from None
+        if error.errno == errno.ENXIO:  # a pipe that nobody reads
+            raise _not_plain(path, "is not a plain file") from None
+        raise
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise _not_plain(path, "is not a plain file")
+    return descriptor
+
+
+def read_plain(path: Path, most: int | None = None) -> bytes:
+    """The content of a file, through links but never from a pipe.
+
+    Args:
+        path: The file.
+        most: How many bytes at most.
+
+    Raises:
+        DataError: If it is not a plain file.
+        OSError: If it cannot be read.
+    """
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise _not_plain(path, "is not a plain file")
+    with open(descriptor, "rb") as file:
+        return file.read(-1 if most is None else most)
+
+
+def make_folder(path: Path) -> None:
+    """Make a folder and those above it, if they are not there; the disk has them then.
+
+    Raises:
+        OSError: If it cannot be made.
+    """
+    if path.is_dir():
+        return
+    make_folder(path.parent)
+    try:
+        os.mkdir(path)
+    except FileExistsError:
+        if not path.is_dir():
+            raise
+    sync_folder(path.parent)
+
+
+def remove_file(path: Path, *, sync: bool = True) -> None:
+    """Delete a file, if it is there; the disk knows then.
+
+    Raises:
+        DataError: If it cannot be deleted.
+    """
+    with _explained(path, 0, "removed"):
+        if _unlink(path) and sync:
+            sync_folder(path.parent)
+
+
+def remove_folder(path: Path) -> None:
+    """Delete a folder with all that is in it; the folder above it is not synced.
+
+    Raises:
+        DataError: If it cannot be deleted.
+    """
+    with _explained(path, 0, "removed"):
+        if path.is_symlink() or not path.is_dir():
+            _unlink(path)
+            return
+        for inner in list(path.iterdir()):
+            remove_folder(inner)
+        with contextlib.suppress(FileNotFoundError):
+            os.rmdir(path)
 
 
 def remove_leftovers(folder: Path) -> None:
     """Delete what writers that were killed have left in a folder that nobody else writes to."""
     for partial in folder.glob(f".*{_LEFTOVER}"):
-        partial.unlink(missing_ok=True)
+        _unlink(partial)
 
 
-def _sync_folder(folder: Path) -> None:
-    """Make a rename survive a loss of power."""
-    descriptor = os.open(folder, os.O_RDONLY)
+def sync_folder(folder: Path) -> None:
+    """Wait until the disk has the names in a folder.
+
+    Raises:
+        OSError: If it cannot be opened.
+    """
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
 
 
+def parse_yaml(content: str | bytes) -> Any:
+    """Read YAML whose aliases do not make more of it than anybody would write.
+
+    Raises:
+        ValueError: If it is not YAML, too deep, or too large once its aliases stand for what they
+            mean; its text says which.
+
+    Example:
+        >>> parse_yaml("train: {lr: 0.1}")
+        {'train': {'lr': 0.1}}
+    """
+    import yaml  # only readers of settings need it
+
+    class Loader(yaml.SafeLoader):
+        """Counts nodes before any alias is resolved: each counts as what it stands for."""
+
+        def __init__(self, stream: str | bytes) -> None:
+            super().__init__(stream)
+            self.count, self.sizes = 0, {}
+
+        def compose_node(self, parent: Any, index: Any) -> Any:
+            before, is_alias = self.count, self.check_event(yaml.AliasEvent)
+            node: Any = super().compose_node(parent, index)
+            if is_alias:
+                # Within itself, the size of a node is not known yet: it has no end.
+                self.count += self.sizes.get(id(node), _MOST_YAML_NODES)
+            else:
+                self.count += 1
+                self.sizes[id(node)] = self.count - before
+            if self.count > _MOST_YAML_NODES:
+                raise ValueError(f"stands for more than {_MOST_YAML_NODES:,} values")
+            is_integer = isinstance(node, yaml.ScalarNode) and node.tag.endswith(":int")
+            if is_integer and len(node.value) > _MOST_DIGITS:
+                raise ValueError(f"has a number of {len(node.value):,} digits")
+            return node
+
+    try:
+        return yaml.load(content, Loader)
+    except (yaml.YAMLError, UnicodeError, RecursionError) as error:
+        raise ValueError("is not YAML") from error
+
+
+def _write(descriptor: int, content: bytes) -> None:
+    """Write to an open file, wait until the disk has it, and close it."""
+    try:
+        rest = memoryview(content)
+        while rest:
+            rest = rest[os.write(descriptor, rest) :]
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _unlink(path: Path) -> bool:
+    """Delete a file; whether it was there."""
+    try:
+        os.unlink(path)
+    except FileNotFoundError:
+        return False
+    return True
+
+
+def _not_plain(path: Path, why: str) -> DataError:
+    return DataError(path, why, "remove it; bfno writes to plain files only")
+
+
 @contextlib.contextmanager
-def _explained(path: Path, size: int) -> Iterator[None]:
+def _explained(path: Path, size: int, how: str = "written") -> Iterator[None]:
     try:
         yield
     except OSError as error:
@@ -76,4 +277,4 @@ def _explained(path: Path, size: int) -> Iterator[None]:
             need = f"{max(1, round(size / 2**20))} MB"
             raise DataError(path, "the disk is full", f"free {need} there and try again") from error
         why = (error.strerror or str(error)).lower()
-        raise DataError(path, f"cannot be written: {why}", "check the folder's rights") from error
+        raise DataError(path, f"cannot be {how}: {why}", "check the folder's rights") from error

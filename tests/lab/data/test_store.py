@@ -119,9 +119,6 @@ def test_the_folder_is_the_given_one_then_the_environment_then_the_cache(tmp_pat
     for platform, home in [("linux", tmp_path), ("darwin", Path.home() / "Library" / "Caches")]:
         monkeypatch.setattr(sys, "platform", platform)
         assert data_folder(None) == home / "bfno"
-    monkeypatch.setattr(sys, "platform", "win32")
-    monkeypatch.setenv("LOCALAPPDATA", str(tmp_path / "Local"))
-    assert data_folder(None) == tmp_path / "Local" / "bfno"
 
 
 def test_digits_need_no_files(tmp_path):

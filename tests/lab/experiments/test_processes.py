@@ -18,8 +18,8 @@ from bfno.lab.cli import display
 from bfno.lab.experiments import processes as joined
 from bfno.lab.experiments.images.task import ImageTask
 from bfno.lab.runs.checkpoint import CheckpointStore
+from bfno.lab.runs.folder import RunFolder
 from bfno.lab.runs.loop import Watcher
-from bfno.lab.runs.run import RunFolder
 from bfno.lab.runs.session import resume, start
 from bfno.ode import SolverError, Stats, Status
 from tests.lab.runs import launch
@@ -268,7 +268,7 @@ def test_the_death_of_the_process_that_writes_ends_the_others(tmp_path):
     processes = launch.fork_several(command, tmp_path / "log", _kill_the_first)
     assert launch.codes(processes) == [-signal.SIGKILL, 1]
     assert (tmp_path / "log1.err").read_text() == f"{LOST}bfno resume {run}\n"
-    assert resume(run)["status"] == "finished"
+    assert resume(run).status == "finished"
 
 
 @pytest.mark.slow

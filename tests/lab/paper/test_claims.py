@@ -8,7 +8,7 @@ import pytest
 
 from bfno.lab.paper.claims import PAPER_CLAIMS, Claim, judge_claims
 from bfno.lab.paper.numbers import paper_table
-from bfno.lab.views.record import read_runs
+from bfno.lab.runs.folder import read_runs
 from tests.lab.views.runs import epoch_lines, record, result, write_files
 
 CLAIM = Claim("AFNO wins", "ablation-operator", "mnist", "afno-node")

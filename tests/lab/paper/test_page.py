@@ -8,7 +8,7 @@ from bfno.lab.errors import ConfigError
 from bfno.lab.paper.overview import overview
 from bfno.lab.paper.page import write_page
 from bfno.lab.paper.sections import sections_of
-from bfno.lab.views.record import read_run
+from bfno.lab.runs.folder import read_run
 from tests.lab.views.runs import record, result, write_files
 
 

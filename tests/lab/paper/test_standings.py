@@ -2,7 +2,7 @@
 
 from bfno.lab.paper.numbers import paper_table
 from bfno.lab.paper.standings import standing_here, standing_in_paper
-from bfno.lab.views.record import read_runs
+from bfno.lab.runs.folder import read_runs
 from tests.lab.views.runs import record, result, write_files
 
 

@@ -7,11 +7,12 @@ from typing import Any
 
 from bfno.lab.experiments.resolve import resolve
 from bfno.lab.experiments.trees import merged
-from bfno.lab.runs.loop import Progress, Watcher
+from bfno.lab.runs.checkpoint import Progress
+from bfno.lab.runs.loop import Watcher
 
 # What a metrics line says of the machine and not of the model.
 # A commit beside a running test is none of the model's business either.
-OF_THE_MACHINE = ("seconds", "peak_memory", "commit")
+OF_THE_MACHINE = ("seconds", "peak_memory", "commit", "sha256")
 
 _TINY = {
     "seed": 3,

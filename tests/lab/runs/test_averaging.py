@@ -9,8 +9,8 @@ from safetensors.torch import load
 
 from bfno.lab.experiments.images.task import ImageTask, evaluate_images
 from bfno.lab.runs import loop
+from bfno.lab.runs.folder import RunFolder
 from bfno.lab.runs.load import open_run
-from bfno.lab.runs.run import RunFolder
 from bfno.lab.runs.session import resume, start
 from bfno.lab.runs.signals import Stopped
 from tests.lab.runs.runs import StopAfter, metrics, result, tiny, weights
@@ -55,14 +55,14 @@ def test_a_run_is_loaded_with_the_average_and_trained_without(tmp_path, monkeypa
     run = open_run(tmp_path / "run")
     test = run.config.load().test
     found = evaluate_images(run.model, test, 10, batch=run.config.train.eval_batch).metrics
-    assert found["loss"] == record["result"]["test_loss"]
+    assert found["loss"] == record.result["test_loss"]
     assert found["loss"] != json.loads(metrics(tmp_path / "plain")[-1])["test_loss"]
 
 
 @pytest.fixture(scope="module")
 def uninterrupted(tmp_path_factory):
     run = tmp_path_factory.mktemp("run") / "whole"
-    assert start(tiny(AVERAGED), run)["steps"] == 12
+    assert start(tiny(AVERAGED), run).steps == 12
     return run
 
 

@@ -7,13 +7,11 @@ import pytest
 
 from bfno.lab.errors import ConfigError
 from bfno.lab.runs.campaign import running as campaign_running
-from bfno.lab.runs.campaign.data import missing_files
-from bfno.lab.runs.campaign.places import Places
-from bfno.lab.runs.campaign.plan import epochs_done, finished_record, first_seeds, plan, state_of
+from bfno.lab.runs.campaign.child import Places
+from bfno.lab.runs.campaign.plan import first_seeds, missing_files, plan, state_of
 from bfno.lab.runs.campaign.running import Campaign, failure_code, remaining_seconds
-from bfno.lab.runs.run import RunFolder
+from bfno.lab.runs.folder import RunFolder, read_run
 from bfno.lab.runs.signals import Stopped
-from bfno.lab.views.record import read_run
 from tests.lab.runs import campaigns
 from tests.lab.runs.campaigns import METHODS, calls, settings, write_plan, write_run
 
@@ -142,20 +140,20 @@ def test_time_is_estimated_from_the_same_experiment_else_from_the_same_data(tmp_
 
 def test_half_a_line_of_metrics_does_not_count(tmp_path):
     (tmp_path / "metrics.jsonl").write_text('{"epoch": 1, "x": 2}\n3\n{"epoch": 2, "x')
-    assert epochs_done(tmp_path) == [{"epoch": 1, "x": 2}]
-    assert epochs_done(tmp_path / "none") == []
+    assert RunFolder(tmp_path).epochs_so_far() == [{"epoch": 1, "x": 2}]
+    assert RunFolder(tmp_path / "none").epochs_so_far() == []
 
 
 @pytest.mark.parametrize("number", ["Infinity", "NaN", "null", '"x"'])
 def test_an_epoch_that_has_no_number_does_not_count(tmp_path, number):
     (tmp_path / "metrics.jsonl").write_text(f'{{"epoch": {number}}}\n{{"epoch": 2}}\n')
-    assert epochs_done(tmp_path) == [{"epoch": 2}]
+    assert RunFolder(tmp_path).epochs_so_far() == [{"epoch": 2}]
 
 
 @pytest.mark.parametrize(
     "seconds",
-    [float("inf"), float("nan"), 10**400, "long", None],
-    ids=["endless", "undefined", "too long for a float", "text", "nothing"],
+    [float("inf"), float("nan"), None],
+    ids=["endless", "undefined", "nothing"],
 )
 def test_a_time_that_is_no_number_tells_nothing(tmp_path, seconds):
     write_run(tmp_path / "a", settings("node", 8), seconds=seconds)
@@ -163,6 +161,12 @@ def test_a_time_that_is_no_number_tells_nothing(tmp_path, seconds):
         ("missing", None),
         ("there", None),
     ]
+
+
+@pytest.mark.parametrize("seconds", [10**400, "long"], ids=["too long for a float", "text"])
+def test_a_finished_run_with_a_spoilt_record_is_gone_on_with(tmp_path, seconds):
+    write_run(tmp_path / "a", settings("node"), seconds=seconds)
+    assert _plan(tmp_path)[0].state == "begun"
 
 
 def test_settings_without_end_are_no_run(tmp_path):
@@ -177,14 +181,15 @@ def test_a_record_from_before_there_was_a_status_is_that_of_a_finished_run(tmp_p
     old = campaigns.record(settings("node"))
     del old["status"]
     (folder / "record.json").write_text(json.dumps(old))
-    assert finished_record(folder) == old and _plan(tmp_path)[0].state == "there"
+    assert RunFolder(folder).finished_record() is not None
+    assert _plan(tmp_path)[0].state == "there"
     assert read_run(folder).experiment == "digits/node"
 
 
 @pytest.mark.parametrize("content", [{}, {"name": "package"}, {"format": 1, "status": "failed"}])
 def test_what_is_no_record_of_a_finished_run_does_not_count(tmp_path, content):
     (tmp_path / "record.json").write_text(json.dumps(content))
-    assert finished_record(tmp_path) is None
+    assert RunFolder(tmp_path).finished_record() is None
 
 
 def test_an_unknown_experiment_is_refused_before_anything_is_looked_for(tmp_path):
@@ -357,3 +362,21 @@ def test_what_is_left_is_told_from_epochs_and_from_other_records(tmp_path):
     assert remaining_seconds(waiting, slots=2) == 10  # the longest takes that long anyway
     unknown = Campaign(_plan(tmp_path / "none"), 1).standings
     assert remaining_seconds(unknown, 1) is None and remaining_seconds([], 1) == 0
+
+
+def test_a_run_that_ends_between_two_looks_is_there(tmp_path, monkeypatch):
+    folder = write_run(tmp_path / "a", settings("node"), finished=False)
+    original = RunFolder.check_free
+
+    def end(self):
+        original(self)
+        (folder / "record.json").write_text(json.dumps(campaigns.record(settings("node"))))
+
+    monkeypatch.setattr(RunFolder, "check_free", end)
+    assert state_of(folder) == "there"
+
+
+def test_a_run_that_is_held_before_it_has_settings_is_in_use(tmp_path):
+    with RunFolder(tmp_path):
+        assert state_of(tmp_path) == "in use"
+    assert state_of(tmp_path) == "missing"

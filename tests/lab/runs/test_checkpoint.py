@@ -4,6 +4,7 @@ import errno
 import json
 import os
 import random
+from pathlib import Path
 
 import pytest
 import torch
@@ -11,12 +12,14 @@ import torch
 from bfno.lab import files
 from bfno.lab.errors import DataError
 from bfno.lab.runs.checkpoint import FORMAT, Checkpoint, CheckpointStore
+from tests.lab.runs.disk import RecordingOS
 
 
 def _checkpoint(step: int) -> Checkpoint:
     tensors = {"weight": torch.full((3, 5), float(step)), "steps": torch.tensor(step)}
     moments = {"0.exp_avg": torch.arange(4.0) + step}
-    return Checkpoint(step, tensors, moments, {"loss": 0.1 + step, "words": ["ä", None]})
+    state = {"progress": {"step": step}, "config": {"seed": 3}, "loss": 0.1 + step}
+    return Checkpoint(step, tensors, moments, {**state, "words": ["ä", None]})
 
 
 def _assert_same(found: Checkpoint, expected: Checkpoint) -> None:
@@ -46,48 +49,17 @@ class _Killed(BaseException):
     """Stands for a process that is no more: nothing after it runs, no handler either."""
 
 
-def _fail_at(monkeypatch, number: int, failure: BaseException, *, torn: bool = True) -> list[int]:
+def _fail_at(monkeypatch, number: int, failure: BaseException) -> list[int]:
     """Let the file operation of this number fail, a write halfway through it."""
     count = [0]
 
-    def failing(original):
-        def run(*args, **kwargs):
-            count[0] += 1
-            if count[0] == number:
-                raise failure
-            if count[0] > number and isinstance(failure, _Killed):
-                raise failure  # the dead do not clean up
-            return original(*args, **kwargs)
+    def note(kind: str) -> None:
+        count[0] += 1
+        # The dead do not clean up.
+        if count[0] == number or (count[0] > number and isinstance(failure, _Killed)):
+            raise failure
 
-        return run
-
-    class TornFile:
-        def __init__(self, file):
-            self.file = file
-
-        def __getattr__(self, name):
-            return getattr(self.file, name)
-
-        def __enter__(self):
-            return self
-
-        def __exit__(self, *_):
-            self.file.close()
-
-        def write(self, content):
-            count[0] += 1
-            if count[0] >= number and (count[0] == number or isinstance(failure, _Killed)):
-                self.file.write(content[: len(content) // 2] if torn else b"")
-                self.file.flush()
-                raise failure
-            return self.file.write(content)
-
-    opened = failing(open)
-    monkeypatch.setattr(files, "open", lambda *args: TornFile(opened(*args)), raising=False)
-    monkeypatch.setattr(os, "fsync", failing(os.fsync))
-    monkeypatch.setattr(os, "replace", failing(os.replace))
-    monkeypatch.setattr(files.Path, "unlink", failing(files.Path.unlink))
-    monkeypatch.setattr(files.Path, "mkdir", failing(files.Path.mkdir))
+    monkeypatch.setattr(files, "os", RecordingOS(Path("/"), note))
     return count
 
 
@@ -124,10 +96,9 @@ def test_a_kill_at_every_file_operation_leaves_the_old_or_the_new_checkpoint(tmp
 
 
 def test_the_kill_harness_catches_a_writer_in_place(tmp_path, monkeypatch):
-    def in_place(path, content):
+    def in_place(path, content, **_):
         path.parent.mkdir(parents=True, exist_ok=True)
-        with files.open(path, "wb") as file:  # pyright: ignore[reportAttributeAccessIssue]
-            file.write(content)
+        files._write(files.os.open(path, os.O_WRONLY | os.O_CREAT), content)
 
     monkeypatch.setattr("bfno.lab.runs.checkpoint.write_atomically", in_place)
     torn = 0
@@ -164,7 +135,7 @@ def test_a_full_disk_at_every_write_is_one_line_and_loses_nothing(tmp_path):
 def test_a_whole_checkpoint_of_the_same_step_is_never_replaced(tmp_path):
     store = CheckpointStore(tmp_path)
     store.save(_checkpoint(4))
-    other = Checkpoint(4, {"weight": torch.zeros(1)}, {}, {})
+    other = Checkpoint(4, {"weight": torch.zeros(1)}, {}, _checkpoint(4).state)
     store.save(other)
     _assert_same(_newest(tmp_path), _checkpoint(4))
     (tmp_path / "step-00000004" / "state.json").write_text("{}")
@@ -229,7 +200,7 @@ def test_damage_is_accepted_where_nobody_checks_the_hash(saved, monkeypatch):
     monkeypatch.setattr(
         checkpoint,
         "_checked_contents",
-        lambda folder: ((name, (folder / name).read_bytes()) for name in checkpoint._FILES),
+        lambda folder, _: ((name, (folder / name).read_bytes()) for name in checkpoint._FILES),
     )
     assert _count_accepted(saved, 500) > 0
 

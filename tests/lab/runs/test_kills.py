@@ -15,8 +15,8 @@ from bfno.lab.cli import display
 from bfno.lab.errors import ConfigError
 from bfno.lab.files import write_atomically
 from bfno.lab.runs import signals
+from bfno.lab.runs.folder import RunFolder
 from bfno.lab.runs.loop import Watcher
-from bfno.lab.runs.run import RunFolder
 from bfno.lab.runs.session import resume, start
 from tests.lab.runs import interrupted, launch
 from tests.lab.runs.runs import metrics, result, tiny, weights
@@ -171,7 +171,7 @@ def test_a_run_in_training_refuses_a_second_process_and_names_the_first(tmp_path
     first.kill()
     first.join()
     steps = RunFolder(run).checkpoints.steps()[0]
-    assert resume(run, {"train": {"epochs": steps // 6 + 1}})["status"] == "finished"
+    assert resume(run, {"train": {"epochs": steps // 6 + 1}}).status == "finished"
 
 
 def test_a_folder_is_held_by_one_and_free_when_it_is_left(tmp_path):

@@ -26,7 +26,7 @@ def test_the_commit_is_that_of_the_start(tmp_path, monkeypatch):
 
     monkeypatch.setattr(record.subprocess, "run", answer)
     found = start(tiny({"train": {"epochs": 1}}), tmp_path / "run")
-    assert found["commit"] == "first"
+    assert found.commit == "first"
 
 
 def _git(folder: Path, *words: str) -> str:

@@ -8,9 +8,9 @@ import pytest
 
 from bfno.lab.errors import ConfigError
 from bfno.lab.runs import loop
-from bfno.lab.runs.checkpoint import Checkpoint
-from bfno.lab.runs.loop import Progress, Watcher
-from bfno.lab.runs.run import RunFolder
+from bfno.lab.runs.checkpoint import Checkpoint, Progress
+from bfno.lab.runs.folder import RunFolder
+from bfno.lab.runs.loop import Watcher
 from bfno.lab.runs.session import resume, start
 from bfno.lab.runs.signals import Stopped
 from tests.lab.runs.runs import StopAfter, metrics, result, tiny, weights
@@ -23,7 +23,7 @@ SIXTY_STEPS = {"train": {"epochs": 10}}
 def uninterrupted(tmp_path_factory):
     run = tmp_path_factory.mktemp("run") / "whole"
     record = start(tiny(SIXTY_STEPS), run)
-    assert record["steps"] == 60
+    assert record.steps == 60
     return run
 
 
@@ -133,14 +133,14 @@ def test_weights_that_came_without_an_optimizer_are_trained_on(tmp_path):
     start(tiny({"train": {"epochs": 1}}), whole)
     trained = RunFolder(whole).checkpoints.newest()[0]
     assert trained is not None
-    state = {**trained.state, "progress": vars(Progress())}
+    state = {**trained.state, "progress": Progress().model_dump()}
     del state["optimizer"]
     folder = RunFolder(run)
     folder.create()
     folder.write_config(tiny({"train": {"epochs": 2}, "threads": 1}))
-    folder.checkpoints.save(Checkpoint(0, trained.model, {}, state))
+    folder.save(Checkpoint(0, trained.model, {}, state))
     record = resume(run)
-    assert record["steps"] == 12
+    assert record.steps == 12
     first = json.loads(metrics(run)[0])["train_loss"]
     assert first < json.loads(metrics(whole)[0])["train_loss"]
 

@@ -7,8 +7,8 @@ import sys
 
 import pytest
 
+from bfno.lab.runs.record import Record as RunResult
 from bfno.lab.views.layout import Estimate, as_csv, as_markdown, as_text
-from bfno.lab.views.record import RunResult
 from bfno.lab.views.tables import comparison, comparisons, per_class, replicates
 from tests.lab.views.runs import result
 

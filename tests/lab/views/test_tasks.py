@@ -6,8 +6,9 @@ import re
 import pytest
 
 from bfno.lab.errors import DataError
+from bfno.lab.runs.folder import read_run
+from bfno.lab.runs.record import Record as RunResult
 from bfno.lab.views.layout import as_markdown, as_text
-from bfno.lab.views.record import RunResult, read_run
 from bfno.lab.views.report.drawings import loss_curves, metric_curves
 from bfno.lab.views.report.page import write_report
 from bfno.lab.views.tables import comparison, per_class, replicates

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import sys
 
@@ -14,6 +15,13 @@ def main(arguments: list[str] | None = None) -> int:
     Args:
         arguments: The words behind the program's name; None takes those of this process.
     """
+    if sys.platform == "win32":  # runs are locked and synced as only Unix can
+        print("error: Windows: is not supported. Fix: use Linux, macOS or WSL", file=sys.stderr)
+        return 2
+    for stream in (sys.stdout, sys.stderr):
+        # What a terminal or a locale cannot show is no reason to fail.
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
     words = list(sys.argv[1:] if arguments is None else arguments)
     debug = "--debug" in words  # an option of every command, wherever it stands
     try:

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING
 from bfno.lab.cli.terminal import show_table, show_text
 
 if TYPE_CHECKING:
+    from bfno.lab.runs.record import Record as RunResult
     from bfno.lab.views.layout import Table
-    from bfno.lab.views.record import RunResult
 
 __all__ = ["compare_runs"]
 
@@ -27,7 +27,7 @@ def compare_runs(runs: Sequence[Path], as_json: bool = False) -> None:
         runs: Folders of runs.
         as_json: Whether to print an object for each method instead.
     """
-    from bfno.lab.views.record import read_runs
+    from bfno.lab.runs.folder import read_runs
     from bfno.lab.views.report.sparklines import method_objects
 
     read = read_runs(list(runs))

@@ -10,9 +10,12 @@ import os
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from bfno.lab.errors import ConfigError
+
+if TYPE_CHECKING:
+    from bfno.lab.runs.record import Record
 
 __all__ = [
     "bar",
@@ -42,19 +45,19 @@ def watchers(config: Any, folder: Path, log: str | None) -> list[Any]:
     return found
 
 
-def finished(record: dict[str, Any], folder: Path) -> None:
+def finished(record: Record, folder: Path) -> None:
     """Print the result of a run and what to do with it; once, however many have trained it."""
     if os.environ.get("RANK", "0") != "0":
         return
-    result, headline = record["result"], record.get("judged_by", "test_accuracy")
+    result, headline = record.result, record.judged_by or "test_accuracy"
     beside = f"{headline}_center"  # of densities of images, which have two figures
     scores = [headline, *([beside] if beside in result else [])]
     found = ", ".join(f"{_title(key)} {_shown(key, result.get(key))}" for key in scores)
     print(
-        f"{record['experiment']}: {found} "
-        f"(epoch {record['chosen_epoch']}, chosen by {_title(record['chosen_by'])}), "
-        f"{record['parameters']:,} parameters, {result['test_nfe']:.1f} NFE a test batch, "
-        f"{record['seconds']:.0f} s"
+        f"{record.experiment}: {found} "
+        f"(epoch {record.chosen_epoch}, chosen by {_title(record.chosen_by or '')}), "
+        f"{record.parameters:,} parameters, {result['test_nfe']:.1f} NFE a test batch, "
+        f"{record.seconds:.0f} s"
     )
     words = [f"`bfno {command.format(folder)}`" for command in _next_commands(headline)]
     print(f"{folder}: try {', '.join(words[:-1])} or {words[-1]}")

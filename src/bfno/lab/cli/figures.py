@@ -7,6 +7,8 @@ from typing import Annotated
 
 import typer
 
+from bfno.lab.cli.words import AnyCheckpoint
+
 __all__ = ["app"]
 
 app = typer.Typer()
@@ -17,6 +19,7 @@ def figures(
     runs: Annotated[list[Path], typer.Argument(metavar="RUN", help="Folders of runs.")],
     out: Annotated[Path, typer.Option("--out", "-o", help="Folder of the figures.")],
     force: Annotated[bool, typer.Option("--force", help="Replace existing figures.")] = False,
+    any_checkpoint: AnyCheckpoint = False,
 ) -> None:
     """Write every figure that runs can give, as PNG and SVG.
 
@@ -25,11 +28,11 @@ def figures(
     Example: bfno figures runs/mnist-* -o figures
     """
     from bfno.lab.cli.exhibits import prepare
+    from bfno.lab.runs.folder import read_runs
     from bfno.lab.views.figures.gallery import check_gallery, write_figures
-    from bfno.lab.views.record import read_runs
 
     check_gallery(out)
     read_runs(runs)  # refuses what is no finished run, before pictures are asked of the others
-    prepare(runs)
+    prepare(runs, any_checkpoint=any_checkpoint)
     for file in write_figures(runs, out, force=force):
         print(file)

@@ -36,7 +36,7 @@ def results(
     Example: bfno results results --from runs -o RESULTS.md --overview README.md
     """
     from bfno.lab.paper.page import write_page
-    from bfno.lab.views.archive import keep_runs
+    from bfno.lab.runs.archive import keep_runs
 
     if keep is not None:
         for place in keep_runs(keep, folder):

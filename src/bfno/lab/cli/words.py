@@ -1,12 +1,21 @@
-"""Commands of many options, which they take from a class."""
+"""Options of several commands, and commands of many options, which they take from a class."""
 
 from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
-from typing import Any, get_type_hints
+from typing import Annotated, Any, get_type_hints
 
-__all__ = ["takes"]
+import typer
+
+__all__ = ["AnyCheckpoint", "takes"]
+
+AnyCheckpoint = Annotated[
+    bool,
+    typer.Option(
+        "--any-checkpoint", help="If the best checkpoint is damaged, take the newest whole one."
+    ),
+]
 
 
 def takes(words: type) -> Callable[[Callable[[Any], Any]], Callable[..., Any]]:

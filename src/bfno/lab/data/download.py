@@ -5,6 +5,7 @@ What has arrived is kept in `NAME.part`, from which the next attempt goes on.
 
 from __future__ import annotations
 
+import fcntl
 import os
 import time
 from collections.abc import Callable, Iterator
@@ -20,11 +21,6 @@ from bfno.lab.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
     from requests import Response, Session
-
-try:
-    import fcntl
-except ImportError:  # Windows has none; there, two downloads at once end in a wrong checksum
-    fcntl = None
 
 __all__ = ["Patience", "Progress", "download"]
 
@@ -153,12 +149,11 @@ class _Fetch:
 
     @contextmanager
     def _lock(self, part: IO[bytes]) -> Iterator[None]:
-        if fcntl is not None:
-            try:
-                fcntl.flock(part, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError as error:
-                why = "is being downloaded by another process"
-                raise DataError(self._target, why, "wait until it is done") from error
+        try:
+            fcntl.flock(part, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            why = "is being downloaded by another process"
+            raise DataError(self._target, why, "wait until it is done") from error
         yield
 
     def _complete(self, url: str, part: IO[bytes]) -> None:

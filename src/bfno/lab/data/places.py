@@ -28,9 +28,7 @@ def data_folder(data_dir: Path | None = None) -> Path:
 
 def cache_folder() -> Path:
     """Return `bfno` in the user's cache folder, where anything may be deleted at any time."""
-    if sys.platform == "win32":
-        cache = os.environ.get("LOCALAPPDATA") or "~/AppData/Local"
-    elif sys.platform == "darwin":
+    if sys.platform == "darwin":
         cache = "~/Library/Caches"
     else:
         cache = os.environ.get("XDG_CACHE_HOME") or "~/.cache"

@@ -8,8 +8,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from bfno.lab.errors import ConfigError, DataError
 from bfno.lab.experiments.density.experiment import DensityExperiment
 from bfno.lab.experiments.experiment import Experiment
@@ -17,6 +15,7 @@ from bfno.lab.experiments.images.experiment import ImageExperiment
 from bfno.lab.experiments.series.experiment import SeriesExperiment
 from bfno.lab.experiments.settings import CIRCUMSTANCES, SCALES, migrated, parse
 from bfno.lab.experiments.trees import Tree, differences, merged
+from bfno.lab.files import parse_yaml
 
 __all__ = ["EXPERIMENTS", "SCALES", "changed_settings", "read_experiment", "resolve"]
 
@@ -128,10 +127,10 @@ def _read_yaml(path: Path) -> Tree:
         raise DataError(path, why, "name a YAML file that exists") from error
     try:
         if len(content) > _MOST_BYTES:
-            raise ValueError
-        tree = yaml.safe_load(content)
-    except (yaml.YAMLError, UnicodeError, ValueError, RecursionError):
-        raise ConfigError(path, "is not YAML", "start from a run's config.yaml") from None
+            raise ValueError("is not YAML")
+        tree = parse_yaml(content)
+    except ValueError as error:
+        raise ConfigError(path, str(error), "start from a run's config.yaml") from None
     if not isinstance(tree, dict) or not isinstance(tree.get("experiment"), str):
         raise ConfigError(path, "names no experiment", "add `experiment: data/method`")
     return tree

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-import yaml
-
 from bfno.lab.errors import ConfigError
+from bfno.lab.files import parse_yaml
 
 __all__ = ["Tree", "differences", "merged", "read_settings", "setting"]
 
@@ -48,9 +47,10 @@ def read_settings(pairs: Iterable[str]) -> Tree:
                 pair, "is not a setting", "write section.key=value, train.lr=0.01 say"
             )
         try:
-            value = yaml.safe_load(text)
-        except yaml.YAMLError:
-            raise ConfigError(pair, "the value is not YAML", "quote it") from None
+            value = parse_yaml(text)
+        except ValueError as error:
+            shown = pair if len(pair) <= 60 else f"{pair[:57]}..."
+            raise ConfigError(shown, f"the value {error}", "quote it") from None
         for part in reversed(name.split(".")):
             value = {part: value}
         tree = merged(tree, value)

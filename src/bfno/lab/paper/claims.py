@@ -9,9 +9,9 @@ from dataclasses import dataclass
 
 from bfno.lab.paper.numbers import paper_table
 from bfno.lab.paper.selection import select_runs
+from bfno.lab.runs.record import Record as RunResult
 from bfno.lab.views.chance import LIMIT, chance_of_lead
 from bfno.lab.views.layout import Column, Estimate, Table
-from bfno.lab.views.record import RunResult
 from bfno.lab.views.tables import flat_config
 
 __all__ = ["PAPER_CLAIMS", "Claim", "judge_claims"]

@@ -9,8 +9,9 @@ from dataclasses import dataclass, replace
 from bfno.lab.paper.notes import commit_words, hardware_words, notes, tally
 from bfno.lab.paper.numbers import PaperCell, PaperRow, PaperTable, paper_table
 from bfno.lab.paper.selection import select_runs
+from bfno.lab.runs.metrics import Metric, find_metric
+from bfno.lab.runs.record import Record as RunResult
 from bfno.lab.views.layout import Cell, Column, Estimate, Table
-from bfno.lab.views.record import Metric, RunResult, find_metric
 from bfno.lab.views.tasks import is_transductive
 
 __all__ = ["paper_comparison"]

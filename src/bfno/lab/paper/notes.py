@@ -6,7 +6,8 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 
 from bfno.lab.paper.numbers import PaperTable
-from bfno.lab.views.record import HEADLINES, RunResult
+from bfno.lab.runs.metrics import HEADLINES
+from bfno.lab.runs.record import Record as RunResult
 from bfno.lab.views.tables import comparison, flat_config
 
 __all__ = ["commit_words", "hardware_words", "notes", "tally"]

@@ -15,10 +15,11 @@ from bfno.lab.paper.claims import judge_claims
 from bfno.lab.paper.comparison import paper_comparison
 from bfno.lab.paper.overview import around_overview, overview
 from bfno.lab.paper.sections import Section, sections_of
-from bfno.lab.views.archive import finished_runs
+from bfno.lab.runs.archive import finished_runs
+from bfno.lab.runs.folder import read_run
+from bfno.lab.runs.record import Record as RunResult
 from bfno.lab.views.figures.gallery import draw_figures
 from bfno.lab.views.layout import as_markdown
-from bfno.lab.views.record import RunResult, read_run
 
 __all__ = ["claims_text", "introduction", "section_text", "write_page"]
 

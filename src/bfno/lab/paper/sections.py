@@ -10,7 +10,7 @@ from pathlib import Path
 
 from bfno.lab.paper.numbers import paper_table, table_names
 from bfno.lab.paper.selection import select_runs
-from bfno.lab.views.record import RunResult
+from bfno.lab.runs.record import Record as RunResult
 
 __all__ = ["Section", "sections_of"]
 

@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from bfno.lab.views.record import RunResult
+from bfno.lab.runs.record import Record as RunResult
 from bfno.lab.views.tables import replicates
 
 __all__ = ["Selection", "select_runs"]

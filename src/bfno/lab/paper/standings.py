@@ -6,8 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from bfno.lab.paper.numbers import PaperTable
+from bfno.lab.runs.metrics import find_metric
+from bfno.lab.runs.record import Record as RunResult
 from bfno.lab.views.layout import Estimate
-from bfno.lab.views.record import RunResult, find_metric
 from bfno.lab.views.tasks import is_transductive
 
 __all__ = ["Standing", "standing_here", "standing_in_paper"]

@@ -71,6 +71,10 @@ class WeightAverage:
         raw = self._others if self._is_shown else self._values()
         return {f"{_RAW}{name}": value for name, value in raw.items()}
 
+    def others(self) -> list[Tensor]:
+        """The tensors of the average, or none; the model's own are no part of them."""
+        return list(self._others.values())
+
     def restore(self, checkpoint: Checkpoint) -> None:
         """Take the average from a model that has loaded a checkpoint, and give it the raw ones."""
         self.restart()

@@ -1,31 +1,124 @@
-"""Checkpoints: whole or absent, never torn, and never trusted without their hash.
+"""Checkpoints: whole or absent, never torn, never another run's, never trusted without their hash.
 
-A checkpoint is a folder of files and a manifest with the SHA-256 of each. The manifest is written
-last, by a rename; a folder without one does not count.
+A checkpoint is a folder of files and a manifest, which has the SHA-256 of each and says of which
+run, step and settings they are. The manifest is written last, by a rename; a folder without one
+does not count.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-import shutil
+import logging
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 from safetensors.torch import load as tensors_from_bytes
 from safetensors.torch import save as tensors_to_bytes
-from torch import Tensor
+from torch import Tensor, nn
+from torch.optim import Optimizer
 
-from bfno.lab.errors import DataError
-from bfno.lab.files import remove_leftovers, write_atomically
+from bfno.lab.errors import ConfigError, DataError
+from bfno.lab.experiments.settings import DATA_PLACES, migrated_weights
+from bfno.lab.files import (
+    read_plain,
+    remove_file,
+    remove_folder,
+    remove_leftovers,
+    sync_folder,
+    write_atomically,
+)
+from bfno.lab.runs.record import flat_config
 
-__all__ = ["Checkpoint", "CheckpointStore"]
+__all__ = [
+    "Checkpoint",
+    "CheckpointStore",
+    "ForeignCheckpoint",
+    "Progress",
+    "load_optimizer",
+    "load_weights",
+    "optimizer_state",
+    "settings_digest",
+]
 
-FORMAT = 1
+_logger = logging.getLogger(__name__)
+
+FORMAT = 2
 _MANIFEST = "manifest.json"
 _FILES = _MODEL, _TRAINING, _STATE = ("model.safetensors", "training.safetensors", "state.json")
+# Where and how patiently a run is computed is no part of what it is.
+_CIRCUMSTANCES = {"threads", "train.checkpoint_seconds", *(f"data.{name}" for name in DATA_PLACES)}
+
+
+class ForeignCheckpoint(DataError):
+    """A checkpoint is whole, but that of another run, step or experiment."""
+
+
+class Progress(BaseModel):
+    """How far a run has come; all of it is in a checkpoint.
+
+    Attributes:
+        epoch: Finished epochs.
+        batch: Steps taken in the running epoch.
+        step: Steps taken in all.
+        sums: Totals of the running epoch.
+        seconds: Time that the running epoch has taken.
+        total_seconds: Time that the finished epochs have taken.
+        best: The best epoch so far: its metrics, its step and its confusion matrix.
+        metrics_size: Bytes of the metrics file that belong to the finished epochs.
+    """
+
+    epoch: int = Field(default=0, ge=0)
+    batch: int = Field(default=0, ge=0)
+    step: int = Field(default=0, ge=0)
+    sums: dict[str, float] = {}
+    seconds: float = 0.0
+    total_seconds: float = 0.0
+    best: dict[str, Any] = {}
+    metrics_size: int = Field(default=0, ge=0)
+
+    @field_validator("best")
+    @classmethod
+    def _is_an_epoch(cls, best: dict[str, Any]) -> dict[str, Any]:
+        if best and not (isinstance(best.get("step"), int) and isinstance(best["metrics"], dict)):
+            raise ValueError("names no step and no metrics")
+        return best
+
+
+class _State(BaseModel):
+    """What `state.json` has to hold; the rest is what the data had to say."""
+
+    model_config = ConfigDict(extra="allow")
+
+    progress: Progress
+    config: dict[str, Any]
+    optimizer: list[dict[str, Any]] | None = None
+
+
+class _File(BaseModel):
+    bytes: int = Field(ge=0)
+    sha256: str
+
+
+class _Manifest(BaseModel):
+    """What `manifest.json` holds; one of format 1 says nothing of run and settings."""
+
+    format: int
+    step: int
+    files: dict[str, _File]
+    run: str | None = None
+    settings: str | None = None
+    covered: dict[str, str] = {}
+
+    @field_validator("files")
+    @classmethod
+    def _are_all_there(cls, files: dict[str, _File]) -> dict[str, _File]:
+        if not files.keys() >= set(_FILES):
+            raise ValueError("a file is missing")
+        return files
 
 
 @dataclass(frozen=True)
@@ -36,13 +129,21 @@ class Checkpoint:
         step: Optimizer steps taken.
         model: The model's tensors.
         training: The optimizer's tensors.
-        state: Everything else, as values of JSON.
+        state: Everything else, as values of JSON: `progress`, `config`, `optimizer` and facts.
+        covered: SHA-256 of other files of the run when it was saved, by name: the settings, and
+            the metrics as far as they are those of finished epochs.
     """
 
     step: int
     model: Mapping[str, Tensor]
     training: Mapping[str, Tensor]
     state: Mapping[str, Any]
+    covered: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def progress(self) -> Progress:
+        """How far the run had come."""
+        return Progress.model_validate(self.state["progress"])
 
 
 class CheckpointStore:
@@ -50,10 +151,12 @@ class CheckpointStore:
 
     Args:
         folder: Where they are; made on the first save.
+        run: Identity of the run, which every checkpoint has to bear; None asks for none.
     """
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
+    def __init__(self, folder: Path, run: str | None = None) -> None:
+        self.folder, self.run = folder, run
+        self._has_noted = False
 
     def save(self, checkpoint: Checkpoint) -> None:
         """Write a checkpoint; until it is whole on the disk, it does not count.
@@ -64,11 +167,10 @@ class CheckpointStore:
         Raises:
             DataError: If it cannot be written; what was saved before is still there.
         """
-        folder = self._folder(checkpoint.step)
+        folder = self.place(checkpoint.step)
         if self._is_whole(checkpoint.step):
             return
-        if folder.exists():  # damaged, or left unfinished by a process that was killed
-            shutil.rmtree(folder)
+        self._discard(folder)  # damaged, or left unfinished by a process that was killed
         contents = {
             _MODEL: tensors_to_bytes(_contiguous(checkpoint.model)),
             _TRAINING: tensors_to_bytes(_contiguous(checkpoint.training)),
@@ -76,58 +178,98 @@ class CheckpointStore:
         }
         manifest = {
             "format": FORMAT,
+            "run": self.run,
             "step": checkpoint.step,
+            "settings": settings_digest(checkpoint.state["config"]),
+            "covered": dict(checkpoint.covered),
             "files": {
                 name: {"bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()}
                 for name, content in contents.items()
             },
         }
         for name, content in contents.items():
-            write_atomically(folder / name, content)
+            # The disk has all names before that of the manifest, which vouches for them.
+            write_atomically(folder / name, content, sync=name == _STATE)
         write_atomically(folder / _MANIFEST, json.dumps(manifest, indent=1).encode())
 
     def steps(self) -> list[int]:
         """Steps of the finished checkpoints, newest first; their content is not yet checked."""
         found = (path.parent.name for path in self.folder.glob(f"step-*/{_MANIFEST}"))
         numbers = (name.removeprefix("step-") for name in found)
-        return sorted((int(number) for number in numbers if number.isdecimal()), reverse=True)
+        # No run takes more steps than fit into 18 digits.
+        return sorted(int(one) for one in numbers if one.isdecimal() and len(one) < 19)[::-1]
 
     def load(self, step: int) -> Checkpoint:
-        """Read a checkpoint and check every byte of it.
+        """Read a checkpoint and check every byte of it, and whose it is.
 
         Raises:
+            ForeignCheckpoint: If it is that of another run or step.
             DataError: If it is damaged, or of a newer format.
         """
-        folder = self._folder(step)
-        contents = dict(_checked_contents(folder))
+        folder = self.place(step)
+        manifest = _read_manifest(folder)
+        self._check_identity(folder, step, manifest)
+        contents = dict(_checked_contents(folder, manifest))
+        state = _read_state(folder / _STATE, contents[_STATE])
+        if state["progress"].get("step", 0) != step:
+            raise _damaged(folder / _STATE, "is that of another step")
+        if manifest.settings not in (None, settings_digest(state["config"])):
+            raise ForeignCheckpoint(folder, "is that of other settings", "remove this checkpoint")
         try:
-            return Checkpoint(
-                step,
-                tensors_from_bytes(contents[_MODEL]),
-                tensors_from_bytes(contents[_TRAINING]),
-                json.loads(contents[_STATE]),
-            )
+            model = tensors_from_bytes(contents[_MODEL])
+            training = tensors_from_bytes(contents[_TRAINING])
         except Exception as error:
             raise _damaged(folder, f"cannot be parsed ({type(error).__name__})") from error
+        return Checkpoint(step, model, training, state, manifest.covered)
 
     def newest(self) -> tuple[Checkpoint | None, list[DataError]]:
-        """The newest checkpoint that is whole, and what is wrong with the ones passed over."""
+        """The newest checkpoint that is whole, and what is wrong with the ones passed over.
+
+        Raises:
+            ForeignCheckpoint: If one is in the way that is not of this run.
+        """
         problems = []
         for step in self.steps():
             try:
                 return self.load(step), problems
+            except ForeignCheckpoint:
+                raise
             except DataError as error:
                 problems.append(error)
         return None, problems
 
     def keep(self, steps: set[int]) -> None:
         """Delete every other checkpoint, finished or not."""
+        kept, has_changed = {self.place(step) for step in steps}, False
         for folder in self.folder.glob("step-*"):
             remove_leftovers(folder)
-            if folder not in {self._folder(step) for step in steps}:
-                # Without its manifest it no longer counts, should the deletion be cut short.
-                (folder / _MANIFEST).unlink(missing_ok=True)
-                shutil.rmtree(folder, ignore_errors=True)
+            if folder not in kept:
+                self._discard(folder)
+                has_changed = True
+        if has_changed:
+            sync_folder(self.folder)
+
+    def place(self, step: int) -> Path:
+        """The folder of a checkpoint."""
+        return self.folder / f"step-{step:08d}"
+
+    def _discard(self, folder: Path) -> None:
+        if folder.is_dir() and not folder.is_symlink():
+            # Without its manifest it no longer counts, should the deletion be cut short.
+            remove_file(folder / _MANIFEST)
+        remove_folder(folder)
+
+    def _check_identity(self, folder: Path, step: int, manifest: _Manifest) -> None:
+        remove = "remove this checkpoint; the one before it will be used"
+        if manifest.step != step:
+            raise ForeignCheckpoint(folder, f"is the checkpoint of step {manifest.step}", remove)
+        if manifest.run == self.run:
+            return
+        if self.run is not None:
+            raise ForeignCheckpoint(folder, "is the checkpoint of another run", remove)
+        if not self._has_noted:
+            self._has_noted = True
+            _logger.warning("%s: names a run, but its folder has no run.json to compare", folder)
 
     def _is_whole(self, step: int) -> bool:
         try:
@@ -136,37 +278,101 @@ class CheckpointStore:
             return False
         return True
 
-    def _folder(self, step: int) -> Path:
-        return self.folder / f"step-{step:08d}"
+
+def settings_digest(config: Mapping[str, Any]) -> str:
+    """SHA-256 of what settings say of a run, without circumstances such as threads and places."""
+    flat = flat_config(config)
+    said = {name: value for name, value in flat.items() if name not in _CIRCUMSTANCES}
+    return hashlib.sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()
+
+
+def load_weights(model: nn.Module, checkpoint: Checkpoint) -> None:
+    """Give a model the weights of a checkpoint, all of them and no others.
+
+    Raises:
+        ConfigError: If the checkpoint is that of another model.
+    """
+    weights = migrated_weights(checkpoint.model)
+    expected = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
+    found = {name: tuple(tensor.shape) for name, tensor in weights.items()}
+    different = sorted(
+        name for name in {*expected, *found} if expected.get(name) != found.get(name)
+    )
+    if different:
+        name = different[0]
+        shapes = f"{found.get(name, 'absent')} instead of {expected.get(name, 'absent')}"
+        raise ConfigError(
+            f"checkpoint of step {checkpoint.step}",
+            f"is that of another model: {len(different)} tensors differ, {name} is {shapes}",
+            "use the config.yaml that it was trained with",
+        )
+    model.load_state_dict(weights)
+
+
+def optimizer_state(optimizer: Optimizer) -> tuple[dict[str, Tensor], list[dict[str, Any]]]:
+    """The optimizer's tensors by number of parameter and name, and its settings."""
+    state = optimizer.state_dict()
+    tensors = {
+        f"{number}.{name}": value
+        for number, values in state["state"].items()
+        for name, value in values.items()
+    }
+    return tensors, state["param_groups"]
+
+
+def load_optimizer(optimizer: Optimizer, checkpoint: Checkpoint) -> None:
+    """Give an optimizer the state that `optimizer_state` took from another."""
+    state: dict[int, dict[str, Tensor]] = {}
+    for key, value in checkpoint.training.items():
+        number, _, name = key.partition(".")
+        state.setdefault(int(number), {})[name] = value
+    groups = checkpoint.state["optimizer"]
+    optimizer.load_state_dict({"state": state, "param_groups": groups})
 
 
 def _contiguous(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     return {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
 
 
-def _checked_contents(folder: Path) -> Iterator[tuple[str, bytes]]:
-    for name, expected in _manifest_files(folder).items():
+def _checked_contents(folder: Path, manifest: _Manifest) -> Iterator[tuple[str, bytes]]:
+    for name in _FILES:
         try:
-            content = (folder / name).read_bytes()
-        except OSError as error:
+            content = read_plain(folder / name)
+        except (OSError, DataError) as error:
             raise _damaged(folder / name, "cannot be read") from error
-        if hashlib.sha256(content).hexdigest() != expected:
+        if hashlib.sha256(content).hexdigest() != manifest.files[name].sha256:
             raise _damaged(folder / name, "differs from its SHA-256")
         yield name, content
 
 
-def _manifest_files(folder: Path) -> dict[str, str]:
+def _read_manifest(folder: Path) -> _Manifest:
     path = folder / _MANIFEST
     try:
-        manifest = json.loads(path.read_bytes())
-        written_by = int(manifest["format"])
-        hashes = {name: str(manifest["files"][name]["sha256"]) for name in _FILES}
+        values = json.loads(read_plain(path))
+        written_by = int(values["format"])
+        if written_by > FORMAT:
+            why = f"has format {written_by}, this release of bfno reads up to {FORMAT}"
+            raise DataError(path, why, "update bfno")
+        return _Manifest.model_validate(values)
+    except DataError:
+        raise
+    except FileNotFoundError:
+        raise _damaged(folder, "is not there") from None
     except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise _damaged(path, "is not a manifest") from error
-    if written_by > FORMAT:
-        why = f"has format {written_by}, this release of bfno reads up to {FORMAT}"
-        raise DataError(path, why, "update bfno")
-    return hashes
+
+
+def _read_state(path: Path, content: bytes) -> dict[str, Any]:
+    try:
+        state = json.loads(content)
+        _State.model_validate(state)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        name = ".".join(map(str, first["loc"])) or "it"
+        raise _damaged(path, f"cannot be understood: {name}: {first['msg'].lower()}") from None
+    except (ValueError, RecursionError):
+        raise _damaged(path, "is not JSON") from None
+    return state
 
 
 def _damaged(path: Path, why: str) -> DataError:

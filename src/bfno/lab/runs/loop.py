@@ -10,7 +10,6 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import torch
@@ -30,38 +29,23 @@ from bfno.lab.experiments.tasks import (
     solver_stats,
 )
 from bfno.lab.runs.averaging import WeightAverage, optimizer_part
-from bfno.lab.runs.checkpoint import Checkpoint
+from bfno.lab.runs.checkpoint import (
+    Checkpoint,
+    Progress,
+    load_optimizer,
+    load_weights,
+    optimizer_state,
+)
+from bfno.lab.runs.folder import RunFolder
 from bfno.lab.runs.record import peak_memory
-from bfno.lab.runs.run import RunFolder
 from bfno.lab.runs.signals import Stopped, StopSignals
-from bfno.lab.runs.state import load_optimizer, load_weights, optimizer_state
 
-__all__ = ["Progress", "Trainer", "Watcher"]
+__all__ = ["Trainer", "Watcher"]
 
-
-@dataclass
-class Progress:
-    """How far a run has come; all of it is in a checkpoint.
-
-    Attributes:
-        epoch: Finished epochs.
-        batch: Steps taken in the running epoch.
-        step: Steps taken in all.
-        sums: Totals of the running epoch.
-        seconds: Time that the running epoch has taken.
-        total_seconds: Time that the finished epochs have taken.
-        best: The best epoch so far: its metrics, its step and its confusion matrix.
-        metrics_size: Bytes of the metrics file that belong to the finished epochs.
-    """
-
-    epoch: int = 0
-    batch: int = 0
-    step: int = 0
-    sums: Sums = field(default_factory=dict)
-    seconds: float = 0.0
-    total_seconds: float = 0.0
-    best: dict[str, Any] = field(default_factory=dict)
-    metrics_size: int = 0
+# A loss that is so many times the first one further off is that of a training that diverges.
+_FAR = 10.0
+# What is suggested after a divergence: a share of the learning rate, and at most a sensible one.
+_LOWER, _SENSIBLE, _HIGH = 0.1, 1e-2, 0.1
 
 
 def _rank(metrics: dict[str, Any], task: Task) -> tuple[float, float]:
@@ -85,6 +69,58 @@ class Watcher:
 
     def on_epoch(self, metrics: dict[str, Any]) -> None:
         """An epoch was finished and evaluated."""
+
+
+class _LastGood:
+    """The state of a training before the step since which its loss has been off.
+
+    Args:
+        model: The bare model.
+        optimizer: The bare optimizer.
+        average: The average of its weights.
+    """
+
+    def __init__(
+        self, model: nn.Module, optimizer: torch.optim.Optimizer, average: WeightAverage
+    ) -> None:
+        self._model, self._optimizer, self._average = model, optimizer, average
+        self._first: float | None = None
+        self._copies: list[Tensor] = []
+        self._progress: Progress | None = None
+
+    def note(self, loss: float, progress: Progress) -> None:
+        """Keep the present state if its loss is a sane one; called before the step is taken."""
+        if self._first is None:
+            self._first = loss
+        if not loss <= self._first + _FAR * max(1.0, abs(self._first)):
+            return
+        tensors = self._tensors()
+        if len(self._copies) == len(tensors):
+            for copy, tensor in zip(self._copies, tensors, strict=True):
+                copy.copy_(tensor)
+        else:  # an optimizer has no state before its first step
+            self._copies = [tensor.clone() for tensor in tensors]
+        self._progress = progress.model_copy(update={"sums": dict(progress.sums)})
+
+    def restore(self) -> Progress | None:
+        """Go back to it, and return how far it had come; None if there is none."""
+        if self._progress is not None:
+            tensors = self._tensors()
+            if len(tensors) > len(self._copies):
+                self._optimizer.state.clear()
+                tensors = self._tensors()
+            for tensor, copy in zip(tensors, self._copies, strict=True):
+                tensor.copy_(copy)
+        return self._progress
+
+    def _tensors(self) -> list[Tensor]:
+        states = (value for values in self._optimizer.state.values() for value in values.values())
+        return [
+            *(tensor.detach() for tensor in self._model.parameters()),
+            *self._model.buffers(),
+            *self._average.others(),
+            *(value for value in states if isinstance(value, Tensor)),
+        ]
 
 
 class Trainer:
@@ -120,6 +156,7 @@ class Trainer:
             self.model, self.optimizer = accelerator.prepare(model, optimizer)
         self._bare_model = accelerator.unwrap_model(self.model)
         self.average = WeightAverage(self._bare_model, settings.average)
+        self._last_good = _LastGood(self._bare_model, self.optimizer.optimizer, self.average)
         self.progress = Progress()
         self._is_new = True
         self.stop = StopSignals()
@@ -135,7 +172,7 @@ class Trainer:
         self.average.restore(checkpoint)
         if "optimizer" in checkpoint.state:  # imported weights come without
             load_optimizer(self.optimizer.optimizer, optimizer_part(checkpoint))
-        self.progress = Progress(**checkpoint.state["progress"])
+        self.progress = checkpoint.progress
         self._is_new = False
 
     def fit(self) -> Progress:
@@ -143,7 +180,8 @@ class Trainer:
 
         Raises:
             Stopped: If a signal asked for it; the state is saved.
-            NumericalError: If loss or gradient is not finite; the state before that step is saved.
+            NumericalError: If loss or gradient is not finite; the last state before the loss went
+                off is saved.
             UserError: If another process is lost; the state before that step is saved.
         """
         # The processes talk to each other only while the weights rest, so what is left when one of
@@ -229,6 +267,7 @@ class Trainer:
         if not math.isfinite(totals["loss"]) or not math.isfinite(float(norm)):
             what = "loss" if not math.isfinite(totals["loss"]) else "gradient"
             raise self._failed(f"the {what} is not a finite number")
+        self._last_good.note(totals["loss"] / totals["samples"], self.progress)
         self.optimizer.step()
         self.average.update(self.progress.step)
         return totals
@@ -318,14 +357,14 @@ class Trainer:
         """Write a checkpoint of this very step, and drop those no longer needed."""
         if self.processes.is_first:
             state: dict[str, Any] = {
-                "progress": asdict(self.progress),
+                "progress": self.progress.model_dump(),
                 "config": self.config.as_dict(),
             }
             tensors, state["optimizer"] = optimizer_state(self.optimizer.optimizer)
             tensors |= self.average.raw()
             weights = self.average.weights(self._bare_model.state_dict())
             store = self.run.checkpoints
-            store.save(Checkpoint(self.progress.step, weights, tensors, {**self.facts, **state}))
+            self.run.save(Checkpoint(self.progress.step, weights, tensors, {**self.facts, **state}))
             best = {self.progress.best["step"]} if self.progress.best else set()
             store.keep({*store.steps()[:2], *best})
         self._last_save = time.monotonic()
@@ -344,11 +383,20 @@ class Trainer:
             raise Stopped(self.stop.received or 15)
 
     def _failed(self, why: str) -> NumericalError:
+        """Save the state from which a smaller rate can go on, and say how."""
+        failed, settings = self.progress.step + 1, self.config.train
+        good = self._last_good.restore()
+        if good is not None:
+            self.progress = good
+        if self.processes.is_first:  # whatever was saved since is no better
+            store = self.run.checkpoints
+            store.keep({step for step in store.steps() if step <= self.progress.step})
         self.save()
-        lower = self._decayed_rate() / 4
+        lower = settings.lr * _LOWER
+        lower = min(lower, _SENSIBLE) if settings.lr > _HIGH else lower
         return NumericalError(
-            f"step {self.progress.step + 1} of {self.config.experiment}",
-            f"{why}; the state before this step is saved",
+            f"step {failed} of {self.config.experiment}",
+            f"{why}; the state after step {self.progress.step}, which was sound, is saved",
             f"bfno resume {self.run.path} --set train.lr={lower:.1g}, or a smaller train.clip or "
             "solver tolerance",
         )

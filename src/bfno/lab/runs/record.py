@@ -1,54 +1,376 @@
-"""The result of a run as one object, from which tables and reports are made."""
+"""The record of a run: what it has found and under which circumstances.
+
+One type writes `record.json` and reads it. Older formats are brought up to date by one function,
+`migrated`. Text from a record is safe to print.
+"""
 
 from __future__ import annotations
 
 import functools
+import hashlib
 import importlib.metadata
+import json
 import os
 import platform
 import resource
+import shlex
 import subprocess
 import sys
-from collections.abc import Mapping
-from pathlib import Path
-from typing import Any
+from collections.abc import Mapping, Sequence
+from dataclasses import field, fields
+from pathlib import Path, PurePath
+from typing import Annotated, Any
 
-__all__ = ["FORMAT", "make_record", "peak_memory", "source_commit"]
+from pydantic import AfterValidator, BeforeValidator, Field, Strict, TypeAdapter, ValidationError
+from pydantic.dataclasses import dataclass
 
-FORMAT = 1
+from bfno.lab.experiments.settings import CIRCUMSTANCES, DATA_PLACES
+from bfno.lab.runs.metrics import HEADLINES, Metric
+
+__all__ = [
+    "FORMAT",
+    "Record",
+    "RecordError",
+    "are_replicates",
+    "comparable_settings",
+    "flat_config",
+    "make_record",
+    "migrated",
+    "peak_memory",
+    "place_name",
+    "printable",
+    "shared_settings",
+    "source_commit",
+    "task_of",
+]
+
+FORMAT = 2
+FINISHED, UNFINISHED = "finished", "unfinished"
+_CHECKSUM = "sha256"
+
+
+class RecordError(ValueError):
+    """Why some bytes are not the record of a run."""
+
+
+def _square(rows: list[list[int]]) -> list[list[int]]:
+    if any(len(row) != len(rows) for row in rows):
+        raise ValueError("is not a square of counts")
+    return rows
+
+
+def _without_nothing(values: Any) -> Any:
+    """The mapping without what has no value: a metric that a run does not have may be null."""
+    if not isinstance(values, Mapping):
+        return values
+    return {key: value for key, value in values.items() if value is not None}
+
+
+# Strict, for a record is written by a program: a number in quotes is damage. Larger integers would
+# not fit a float when they are printed; no count or seed is that large.
+_Int = Annotated[int, Strict(), Field(gt=-(2**64), lt=2**64)]
+_Number = _Int | Annotated[float, Strict()]
+_Count = Annotated[int, Strict(), Field(ge=0, lt=2**64)]
+_Numbers = Annotated[dict[str, _Number], BeforeValidator(_without_nothing)]
+
+
+@dataclass(frozen=True)
+class Record:
+    """What is known of a run, from which tables, reports and figures are made.
+
+    Attributes:
+        name: Name of its folder, without the folders above; not in the file.
+        experiment: What `bfno train` was told to run.
+        data: Name of the data.
+        method: Name of the method.
+        scale: Size of the run: smoke, cpu or paper.
+        seed: Seed of all its random numbers.
+        samples: Number of samples of each split, by name.
+        parameters: Number of trainable parameters.
+        published_parameters: The same number as published.
+        steps: Number of training steps.
+        chosen_epoch: Epoch whose weights were kept.
+        chosen_by: Why these.
+        judged_by: Key of the metric that the run is judged by, if it says so.
+        result: Metrics of the kept weights, by name.
+        seconds: Time of the training.
+        peak_memory: Most bytes in use.
+        classes: Names of the classes.
+        confusion: Counts of test samples, a row a true class, a column a predicted one.
+        changes: Settings that differ from the experiment's own, as `--set` takes them.
+        config: The resolved settings, nested.
+        versions: Versions of the programs, by name.
+        hardware: Name of the processor, number of its cores, names of graphics cards.
+        commit: Commit of the sources.
+        threads: Threads of each process.
+        processes: Number of processes.
+        epochs: Metrics of each epoch, in order; not in the file, but in the run's metrics.
+        status: `finished`, or why there is more to come.
+        epoch_count: Number of finished epochs; `epochs` in the file.
+        chosen_step: Step whose weights were kept.
+        facts: What else the data had to say, such as the names of features.
+    """
+
+    name: str
+    experiment: str
+    data: str
+    method: str
+    scale: str
+    seed: _Int
+    samples: _Numbers = field(default_factory=dict)
+    parameters: _Int | None = None
+    published_parameters: _Int | None = None
+    steps: _Int | None = None
+    chosen_epoch: _Int | None = None
+    chosen_by: str | None = None
+    judged_by: str | None = None
+    result: _Numbers = field(default_factory=dict)
+    seconds: _Number | None = None
+    peak_memory: _Number | None = None
+    classes: list[str] = field(default_factory=list)
+    confusion: Annotated[list[list[_Count]], AfterValidator(_square)] = field(default_factory=list)
+    changes: list[str] = field(default_factory=list)
+    config: dict[str, Any] = field(default_factory=dict)
+    versions: dict[str, Any] = field(default_factory=dict)
+    hardware: dict[str, Any] = field(default_factory=dict)
+    commit: str | None = None
+    threads: _Int | None = None
+    processes: _Int | None = None
+    epochs: list[dict[str, Any]] = field(default_factory=list)
+    status: str = FINISHED
+    epoch_count: _Int | None = None
+    chosen_step: _Int | None = None
+    facts: dict[str, Any] = field(default_factory=dict)
+
+    @classmethod
+    def from_bytes(cls, content: bytes, name: str) -> Record:
+        """Read the content of `record.json`.
+
+        Args:
+            content: The bytes of the file.
+            name: Name of the run.
+
+        Raises:
+            RecordError: If this is not a record, it was changed since it was written, or a newer
+                version of bfno wrote it.
+        """
+        try:
+            # A cut through the middle of a letter must not hide what is before it.
+            values = json.loads(content.decode("utf-8", errors="replace"))
+        except (ValueError, RecursionError):
+            raise RecordError("is cut off or not JSON") from None
+        if not isinstance(values, dict) or "format" not in values:
+            raise RecordError("is not the record of a run")
+        checksum = values.pop(_CHECKSUM, None)
+        if checksum is not None and checksum != _checksum(values):
+            raise RecordError("differs from its SHA-256")
+        known = _by_attribute(migrated(_clean(values)))
+        try:
+            return _ADAPTER.validate_python({"name": printable(name), **known})
+        except ValidationError as error:
+            raise RecordError(_first_problem(error)) from None
+
+    def to_bytes(self) -> bytes:
+        """The content of `record.json`; reading it gives this record."""
+        values = {one.name: getattr(self, one.name) for one in fields(self)}
+        for own in ("name", "epochs", "facts"):
+            del values[own]
+        count = values.pop("epoch_count")
+        content = {"format": FORMAT, **values, "epochs": count, **self.facts}
+        return (json.dumps({**content, _CHECKSUM: _checksum(content)}, indent=1) + "\n").encode()
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether the run has come to its end, and not gone on since."""
+        return self.status == FINISHED
+
+    @property
+    def headline(self) -> Metric | None:
+        """The metric that this run is judged by; none if it has none that we know."""
+        known = [metric for metric in HEADLINES if metric.key in self.result]
+        # The run's own choice comes first, then the order of the list.
+        return min(known, key=lambda metric: metric.key != self.judged_by, default=None)
+
+    @property
+    def command(self) -> str:
+        """The command that trains this run again."""
+        words = ["bfno", "train", self.experiment, "--scale", self.scale, "--seed", str(self.seed)]
+        for key, name in self.own_data.items():
+            words += ["--folder", name] if key == "folder" else ["--set", f"data.{key}={name}"]
+        for change in self.changes:
+            words += ["--set", change]
+        return shlex.join(words)
+
+    @property
+    def own_data(self) -> dict[str, str]:
+        """Names of one's own files and folders by their setting, without where they lie."""
+        data = self.section("data")
+        return {key: place_name(data[key]) for key in DATA_PLACES if key != "dir" and data.get(key)}
+
+    def section(self, name: str) -> dict[str, Any]:
+        """A part of the settings; empty if there is none, or it is spoilt."""
+        found = self.config.get(name)
+        return found if isinstance(found, dict) else {}
+
+
+_ADAPTER = TypeAdapter(Record)
+
+
+def migrated(values: Mapping[str, Any]) -> dict[str, Any]:
+    """The content of a record of any format, as this version writes it.
+
+    Raises:
+        RecordError: If a newer version of bfno wrote it.
+    """
+    values, written_by = dict(values), values.get("format")
+    if not isinstance(written_by, int) or not 1 <= written_by <= FORMAT:
+        raise RecordError(f"has format {written_by!r}, this version of bfno reads up to {FORMAT}")
+    if written_by == 1:
+        # Only finished runs had a record at first, and some call a circumstance a change.
+        values.setdefault("status", FINISHED)
+        if isinstance(values.get("changes"), list):
+            values["changes"] = [
+                one for one in values["changes"] if str(one).partition("=")[0] not in CIRCUMSTANCES
+            ]
+    return {**values, "format": FORMAT}
+
+
+def _by_attribute(values: Mapping[str, Any]) -> dict[str, Any]:
+    """What the file holds, by the names that attributes have."""
+    content = {key: value for key, value in values.items() if value is not None}
+    del content["format"]
+    own = {one.name for one in fields(Record)} - {"name", "epochs", "facts", "epoch_count"}
+    known = {key: content.pop(key) for key in own if key in content}
+    known["epoch_count"] = content.pop("epochs", None)
+    return {**known, "facts": content}
+
+
+def _first_problem(error: ValidationError) -> str:
+    first = error.errors(include_url=False)[0]
+    name = ".".join(str(part) for part in first["loc"] if isinstance(part, str) and "[" not in part)
+    if first["type"] == "missing":
+        return f"{name} is missing"
+    why = first["msg"].removeprefix("Value error, ")
+    return f"{name} {why}" if why.startswith("is ") else f"{name}: {why[0].lower()}{why[1:]}"
+
+
+def _checksum(values: Mapping[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()
+
+
+def _clean(value: Any) -> Any:
+    """The value with every text in it safe to print, and to write as UTF-8."""
+    if isinstance(value, str):
+        return printable(value)
+    if isinstance(value, dict):
+        return {printable(key): _clean(inner) for key, inner in value.items()}
+    return [_clean(inner) for inner in value] if isinstance(value, list) else value
+
+
+def printable(text: str) -> str:
+    r"""The text without what could steer a terminal, or is forbidden in the XML of a figure.
+
+    Example:
+        >>> printable("a\x1b[2Jb")
+        'a�[2Jb'
+    """
+    return "".join(letter if letter.isprintable() else "\ufffd" for letter in text)
+
+
+def place_name(place: object) -> str:
+    """The last name of a file or folder: where it lies is nobody else's business.
+
+    Example:
+        >>> place_name("photos/2026/birds")
+        'birds'
+    """
+    return PurePath(str(place)).name or str(place)
+
+
+def task_of(run: Record) -> tuple[str, str, str]:
+    """Data, scale and protocol: what two runs must share to be compared."""
+    # One's own data are all called the same; two files or folders of them are two tasks.
+    names = dict(run.own_data)
+    if "test_path" in names:
+        names["test_path"] = f"tested on {names['test_path']}"
+    own = f" ({', '.join(names.values())})" if names else ""
+    return run.data + own, run.scale, str(run.section("data").get("protocol") or "")
+
+
+def are_replicates(one: Record, other: Record) -> bool:
+    """Whether two runs differ in nothing but their seed and such circumstances."""
+    if (*task_of(one), one.method) != (*task_of(other), other.method):
+        return False
+    mine, theirs = comparable_settings([one, other])
+    return mine == theirs
+
+
+def comparable_settings(runs: Sequence[Record]) -> list[str]:
+    """The settings of each run as text, equal where runs differ in circumstances alone.
+
+    Without what some record is too old to have; but what an option of a layer is not given, it is
+    not given: these are all compared.
+    """
+    shared = shared_settings(runs)
+    return [
+        json.dumps([settings, sorted(run.changes)], sort_keys=True)
+        for run, settings in zip(runs, shared, strict=True)
+    ]
+
+
+def shared_settings(runs: Sequence[Record]) -> list[dict[str, Any]]:
+    """The settings that all of some runs have, by dotted name, without circumstances."""
+    flats = [flat_config(run.config) for run in runs]
+    common = set.intersection(*map(set, flats)) - CIRCUMSTANCES
+    return [
+        {key: value for key, value in flat.items() if key in common or "_options" in key}
+        for flat in flats
+    ]
+
+
+def flat_config(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Nested settings as one level of dotted names.
+
+    Example:
+        >>> flat_config({"seed": 7, "model": {"width": 32, "branches": 2}})
+        {'seed': 7, 'model.width': 32, 'model.branches': 2}
+    """
+    flat: dict[str, Any] = {}
+    for key, value in config.items():
+        if isinstance(value, dict) and value:
+            flat.update(flat_config(value, f"{prefix}{key}."))
+        else:
+            flat[prefix + key] = value
+    return flat
 
 
 def make_record(
-    config: Mapping[str, Any], progress: Mapping[str, Any], facts: Mapping[str, Any]
-) -> dict[str, Any]:
+    config: Mapping[str, Any], progress: Mapping[str, Any], facts: Mapping[str, Any], name: str
+) -> Record:
     """Put together what a finished run has found and under which circumstances.
 
     Args:
         config: The settings of the run.
         progress: How far it came, with its best epoch.
         facts: What the loop does not know: sizes, class names, threads, processes.
+        name: Name of the run.
     """
     data, _, method = config["experiment"].partition("/")
     best = progress["best"]
-    metrics = {
-        name: value
-        for name, value in best["metrics"].items()
-        if name not in {"epoch", "step", "lr", "seconds", "peak_memory"}
-    }
-    return {
+    left_out = {"epoch", "step", "lr", "seconds", "peak_memory"}
+    values = {
         "format": FORMAT,
         "experiment": config["experiment"],
         "data": data,
         "method": method,
         "scale": config["scale"],
         "seed": config["seed"],
-        "status": "finished",
         "epochs": progress["epoch"],
         "steps": progress["step"],
         "chosen_epoch": best["metrics"]["epoch"],
         "chosen_step": best["step"],
         "chosen_by": best["by"],
-        "result": metrics,
+        "result": {key: value for key, value in best["metrics"].items() if key not in left_out},
         "confusion": best["confusion"],
         "seconds": round(progress["total_seconds"], 3),
         "peak_memory": peak_memory(),
@@ -58,6 +380,7 @@ def make_record(
         "hardware": _hardware(),
         "commit": source_commit(),
     }
+    return _ADAPTER.validate_python({"name": name, **_by_attribute(values)})
 
 
 def peak_memory() -> int:

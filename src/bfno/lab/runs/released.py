@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -12,10 +13,8 @@ from bfno.lab.data import DATA_SETS
 from bfno.lab.errors import DataError
 from bfno.lab.experiments.experiment import Experiment
 from bfno.lab.experiments.resolve import resolve
-from bfno.lab.runs.checkpoint import Checkpoint
-from bfno.lab.runs.loop import Progress
-from bfno.lab.runs.run import RunFolder
-from bfno.lab.runs.state import load_weights
+from bfno.lab.runs.checkpoint import Checkpoint, Progress, load_weights
+from bfno.lab.runs.folder import RunFolder
 
 __all__ = ["import_released", "released_weights"]
 
@@ -58,14 +57,14 @@ def import_released(file: Path, folder: Path) -> Experiment:
     config = resolve("cifar10/bfno-node", scale="paper", changes=_CHANGES)
     facts = {"classes": DATA_SETS["cifar10"].class_names}
     model = config.build(facts)
-    state = {**facts, "config": config.as_dict(), "progress": vars(Progress())}
+    state = {**facts, "config": config.as_dict(), "progress": Progress().model_dump()}
     checkpoint = Checkpoint(0, weights, {}, {**state, "released": file.name})
     load_weights(model, checkpoint)
     run = RunFolder(folder)
     run.create()
     with run:
         run.write_config(config)
-        run.checkpoints.save(checkpoint)
+        run.save(checkpoint)
     return config
 
 

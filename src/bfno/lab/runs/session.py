@@ -10,22 +10,19 @@ from typing import Any
 
 import torch
 
-from bfno.lab.errors import ConfigError
 from bfno.lab.experiments.experiment import Experiment
 from bfno.lab.experiments.resolve import changed_settings
 from bfno.lab.experiments.seeds import derive_seed
-from bfno.lab.experiments.settings import migrated, parse
-from bfno.lab.experiments.trees import differences, merged
+from bfno.lab.experiments.settings import parse
+from bfno.lab.experiments.trees import merged
+from bfno.lab.runs.folder import RunFolder
+from bfno.lab.runs.load import check_settings, refuse_changes
 from bfno.lab.runs.loop import Trainer, Watcher
-from bfno.lab.runs.record import make_record, source_commit
-from bfno.lab.runs.run import RunFolder
+from bfno.lab.runs.record import Record, flat_config, make_record, source_commit
 
 __all__ = ["default_folder", "resume", "start"]
 
 _logger = logging.getLogger(__name__)
-
-# What may change between two parts of a run. All else would make it a different experiment.
-_CHANGEABLE = ("train", "solver", "evaluation", "threads", "data.dir")
 
 
 def default_folder(config: Experiment) -> Path:
@@ -34,7 +31,7 @@ def default_folder(config: Experiment) -> Path:
     return Path("runs") / f"{name}-s{config.seed}"
 
 
-def start(config: Experiment, folder: Path, watchers: Sequence[Watcher] = ()) -> dict[str, Any]:
+def start(config: Experiment, folder: Path, watchers: Sequence[Watcher] = ()) -> Record:
     """Train a model from the beginning and return the record of the run.
 
     Args:
@@ -61,7 +58,7 @@ def start(config: Experiment, folder: Path, watchers: Sequence[Watcher] = ()) ->
 
 def resume(
     folder: Path, changes: Mapping[str, Any] | None = None, watchers: Sequence[Watcher] = ()
-) -> dict[str, Any]:
+) -> Record:
     """Go on with a run from its newest checkpoint that is whole, bit for bit.
 
     Args:
@@ -70,25 +67,25 @@ def resume(
         watchers: Who is told of steps and epochs.
 
     Raises:
-        ConfigError: If this is no run, or the settings no longer fit its checkpoints.
-        DataError: If files cannot be read or written.
+        ConfigError: If this is not a run, or the settings no longer fit its checkpoints.
+        DataError: If files cannot be read or written, or are not what its checkpoints say.
         NumericalError: If the training leaves the finite numbers.
         Stopped: If a signal ended it once more.
     """
     run = RunFolder(folder)
     before = run.read_config()
     config = parse(type(before), merged(before.as_dict(), changes or {}), "the changes")
-    _refuse_changes(before.as_dict(), config.as_dict(), "a run that has begun")
-    run.check_free()  # now, for to prepare takes seconds; the first process holds it from then on
+    refuse_changes(before.as_dict(), config.as_dict(), "a run that has begun")
+    # Now, for preparation takes seconds; the first process holds it from then on.
+    run.check_free()
     trainer = _prepare(config, run, watchers)
     with _held(trainer):
         checkpoint, problems = run.checkpoints.newest()
         for problem in problems:
             _logger.warning("%s: %s; an earlier checkpoint is used", problem.what, problem.why)
         if checkpoint is not None:
-            _refuse_changes(
-                migrated(checkpoint.state["config"]), config.as_dict(), "its checkpoints"
-            )
+            check_settings(run, checkpoint, config, flat_config(changes or {}).keys())
+            run.check_metrics(checkpoint)
             trainer.restore(checkpoint)
         if trainer.processes.is_first:
             run.write_config(config)
@@ -126,7 +123,9 @@ def _held(trainer: Trainer) -> Any:
         yield
 
 
-def _fit(trainer: Trainer) -> dict[str, Any]:
+def _fit(trainer: Trainer) -> Record:
+    if trainer.processes.is_first and trainer.progress.epoch < trainer.config.train.epochs:
+        trainer.run.mark_unfinished()
     progress, task = trainer.fit(), trainer.task
     facts = {
         **trainer.facts,
@@ -136,16 +135,8 @@ def _fit(trainer: Trainer) -> dict[str, Any]:
         "processes": trainer.processes.count,
         "changes": changed_settings(trainer.config),
     }
-    record = make_record(trainer.config.as_dict(), vars(progress), facts)
+    name = trainer.run.path.resolve().name
+    record = make_record(trainer.config.as_dict(), progress.model_dump(), facts, name)
     if trainer.processes.is_first:
         trainer.run.write_record(record)
     return record
-
-
-def _refuse_changes(before: Mapping[str, Any], now: Mapping[str, Any], of: str) -> None:
-    """Name the first setting that differs although it may not."""
-    for name, (old, new) in differences(before, now):
-        if not any(name == free or name.startswith(f"{free}.") for free in _CHANGEABLE):
-            raise ConfigError(
-                name, f"is {new!r}, but {old!r} in {of}", "start a new run with `bfno train`"
-            )

@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from bfno.lab.experiments.settings import CIRCUMSTANCES
+from bfno.lab.runs.metrics import COMPANIONS, HEADLINES
+from bfno.lab.runs.record import Record as RunResult
+from bfno.lab.runs.record import comparable_settings, flat_config, shared_settings, task_of
 from bfno.lab.views.layout import Cell, Column, Estimate, Table
-from bfno.lab.views.record import COMPANIONS, HEADLINES, RunResult
-from bfno.lab.views.tasks import is_transductive, kind_of, sample_name, task_of
+from bfno.lab.views.tasks import is_transductive, kind_of, sample_name
 
 __all__ = [
     "Replicates",
-    "are_replicates",
     "comparison",
     "comparisons",
     "flat_config",
@@ -82,11 +81,6 @@ def replicates(runs: Iterable[RunResult]) -> list[Replicates]:
     return sorted(found, key=_order)
 
 
-def are_replicates(one: RunResult, other: RunResult) -> bool:
-    """Whether two runs differ in nothing but their seed and such circumstances."""
-    return len(_by_settings([one, other])) == 1
-
-
 def comparisons(runs: Iterable[RunResult]) -> list[Table]:
     """Compare any runs: a table for each kind of task and metric that runs are judged by.
 
@@ -131,22 +125,6 @@ def per_class(run: RunResult) -> Table:
     return Table(columns, tuple(rows))
 
 
-def flat_config(config: dict[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Nested settings as one level of dotted names.
-
-    Example:
-        >>> flat_config({"seed": 7, "model": {"width": 32, "branches": 2}})
-        {'seed': 7, 'model.width': 32, 'model.branches': 2}
-    """
-    flat: dict[str, Any] = {}
-    for key, value in config.items():
-        if isinstance(value, dict) and value:
-            flat.update(flat_config(value, f"{prefix}{key}."))
-        else:
-            flat[prefix + key] = value
-    return flat
-
-
 def _notes(groups: list[Replicates]) -> Iterable[str]:
     if any(is_transductive(group.runs[0]) for group in groups):
         yield _TRANSDUCTIVE
@@ -162,23 +140,9 @@ def _by_settings(
         methods[(*task_of(run), run.method)].append(run)
     found: dict[tuple[tuple[str, ...], str], list[RunResult]] = defaultdict(list)
     for method, members in methods.items():
-        for run, settings in zip(members, _comparable(members), strict=True):
-            text = json.dumps([settings, sorted(run.changes)], sort_keys=True)
-            found[method, text].append(run)
+        for run, settings in zip(members, comparable_settings(members), strict=True):
+            found[method, settings].append(run)
     return found
-
-
-def _comparable(runs: Sequence[RunResult]) -> list[dict[str, Any]]:
-    """The settings of each run, without circumstances and what some record is too old to have.
-
-    What an option of a layer is not given, however, it is not given: these are all compared.
-    """
-    flats = [flat_config(run.config) for run in runs]
-    common = set.intersection(*map(set, flats)) - CIRCUMSTANCES
-    return [
-        {key: value for key, value in flat.items() if key in common or "_options" in key}
-        for flat in flats
-    ]
 
 
 def _labels(method: str, groups: list[list[RunResult]]) -> list[str]:
@@ -191,7 +155,7 @@ def _labels(method: str, groups: list[list[RunResult]]) -> list[str]:
 def _distinct(method: str, groups: list[list[RunResult]]) -> list[str]:
     if len(groups) == 1:
         return [method]
-    flats = _comparable([group[0] for group in groups])
+    flats = shared_settings([group[0] for group in groups])
     keys = list(dict.fromkeys(key for flat in flats for key in flat))
     keys = [key for key in keys if len({repr(flat.get(key)) for flat in flats}) > 1]
     if not 0 < len(keys) <= _MOST_SETTINGS_IN_A_NAME:

@@ -2,21 +2,12 @@
 
 from __future__ import annotations
 
-from bfno.lab.views.record import RunResult
+from bfno.lab.runs.record import Record as RunResult
+from bfno.lab.runs.record import task_of
 
 __all__ = ["is_transductive", "kind_of", "sample_name", "task_of"]
 
 _DENSITIES = {"test_bits_per_dim", "test_nll"}
-
-
-def task_of(run: RunResult) -> tuple[str, str, str]:
-    """Data, scale and protocol: what two runs must share to be compared."""
-    # One's own data are all called the same; two files or folders of them are two tasks.
-    names = dict(run.own_data)
-    if "test_path" in names:
-        names["test_path"] = f"tested on {names['test_path']}"
-    own = f" ({', '.join(names.values())})" if names else ""
-    return run.data + own, run.scale, str(run.section("data").get("protocol") or "")
 
 
 def kind_of(run: RunResult) -> str:

@@ -141,7 +141,7 @@ def test_evaluation_does_not_change_training(tmp_path, monkeypatch, method):
     start(config, tmp_path / "run")
     monkeypatch.setattr(DensityTask, "splits", ())
     record = start(config, tmp_path / "silent")
-    assert not any(name.startswith("test_") for name in record["result"])
+    assert not any(name.startswith("test_") for name in record.result)
     assert runs.weights(tmp_path / "run") == runs.weights(tmp_path / "silent")
 
 
@@ -176,8 +176,8 @@ def test_the_epoch_of_the_smallest_validation_cost_is_chosen(tmp_path, monkeypat
     changes = {"train": {"epochs": 4}, "solver": {"method": "rk4", "step": 0.5}}
     record = start(tiny("moons/ffjord", changes), tmp_path / "run")
     lines = [json.loads(line) for line in runs.metrics(tmp_path / "run")]
-    assert record["chosen_by"] == "validation_nll" and record["judged_by"] == "test_nll"
-    assert record["chosen_epoch"] == 2 and record["result"]["test_nll"] == 3.0
+    assert record.chosen_by == "validation_nll" and record.judged_by == "test_nll"
+    assert record.chosen_epoch == 2 and record.result["test_nll"] == 3.0
     assert open_run(tmp_path / "run").step == lines[1]["step"]
 
 
@@ -207,7 +207,7 @@ def test_points_are_learned_beyond_the_best_normal_density(tmp_path):
     points = tiny("moons/ffjord", changes).load().train
     normal = torch.distributions.MultivariateNormal(points.mean(0), points.T.cov())
     best_normal = -normal.log_prob(points).mean().item()
-    assert record["result"]["test_nll"] < best_normal - 0.3
+    assert record.result["test_nll"] < best_normal - 0.3
 
 
 @pytest.mark.parametrize(

@@ -9,10 +9,9 @@ import pytest
 import torch
 from PIL import Image
 
-from bfno.lab.experiments.images.exhibit import _test_images
-from bfno.lab.runs import exhibit as exhibits
-from bfno.lab.runs.exhibit import keep_exhibit
-from bfno.lab.runs.load import open_run
+from bfno.lab.experiments.images.sources import own_test_images
+from bfno.lab.runs.folder import RunFolder
+from bfno.lab.runs.load import keep_exhibit, open_run
 from bfno.lab.runs.session import resume, start
 from bfno.lab.views.exhibit import read_exhibit
 from tests.lab.experiments.density.runs import tiny as tiny_density
@@ -34,7 +33,7 @@ def _shown(folder):
 
 
 def _tests(run):
-    split = _test_images(run, 1000)
+    split = own_test_images(run, 1000)
     return split, split.images.float() / 255
 
 
@@ -122,7 +121,7 @@ def test_a_field_of_convolutions_has_no_spectra(tmp_path):
 
 
 def test_a_run_is_asked_once(folder, monkeypatch):
-    monkeypatch.setattr(exhibits, "write_atomically", lambda *_: pytest.fail("asked again"))
+    monkeypatch.setattr(RunFolder, "write_exhibit", lambda *_: pytest.fail("asked again"))
     assert keep_exhibit(folder)
 
 

@@ -5,6 +5,8 @@ import re
 
 import pytest
 
+from bfno.lab.runs.folder import read_run
+from bfno.lab.runs.metrics import HEADLINES
 from bfno.lab.views.figures.comparisons import (
     EPOCH_FIGURES,
     cost_figure,
@@ -13,7 +15,6 @@ from bfno.lab.views.figures.comparisons import (
 )
 from bfno.lab.views.figures.methods import Methods
 from bfno.lab.views.figures.style import PALETTE
-from bfno.lab.views.record import HEADLINES, read_run
 from tests.lab.views.drawings import HOSTILE, shown, texts
 from tests.lab.views.runs import epoch_lines, record, result, write_files, write_run
 

@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 
 from bfno.lab.errors import ConfigError, DataError
+from bfno.lab.runs.folder import read_runs
 from bfno.lab.views.figures.densities import image_columns
 from bfno.lab.views.figures.gallery import check_gallery, draw_figures, write_figures
 from bfno.lab.views.figures.series import reconstruction_figure
 from bfno.lab.views.figures.style import LARGEST_PNG, PALETTE
-from bfno.lab.views.record import read_runs
 from tests.lab.views.drawings import legend, texts
 from tests.lab.views.exhibits import write_exhibit
 from tests.lab.views.figures.test_series import example_series

@@ -6,7 +6,8 @@ import re
 import pytest
 
 from bfno.lab.errors import DataError
-from bfno.lab.views.record import RunResult, read_run
+from bfno.lab.runs.folder import read_run
+from bfno.lab.runs.record import Record as RunResult
 from bfno.lab.views.report.drawings import metric_curves
 from bfno.lab.views.report.page import write_report
 from bfno.lab.views.tasks import kind_of

@@ -1,5 +1,5 @@
+from bfno.lab.runs.folder import read_runs
 from bfno.lab.views.layout import cell_text
-from bfno.lab.views.record import read_runs
 from bfno.lab.views.report.method_table import method_table
 from bfno.lab.views.tables import replicates
 from tests.lab.views.runs import result, write_run

@@ -1,7 +1,7 @@
 import math
 from pathlib import Path
 
-from bfno.lab.views.record import read_run, read_runs
+from bfno.lab.runs.folder import read_run, read_runs
 from bfno.lab.views.report.summary import scale_notes, subtitle, summary
 from bfno.lab.views.tables import replicates
 from tests.lab.views.runs import result, write_run

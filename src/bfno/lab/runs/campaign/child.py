@@ -1,4 +1,6 @@
-"""The program as the child of a campaign: it stops when its parent is gone.
+"""The program as the child of a campaign: where it computes, and that it stops with its parent.
+
+Each child has a core and, where there are some, a GPU of its own.
 
 A parent that is killed cannot tell its children. So each of them asks once a second whose child it
 is; once that is somebody else, it sends itself SIGTERM, upon which a training saves its state and
@@ -15,9 +17,12 @@ import threading
 import time
 from pathlib import Path
 
-__all__ = ["child_command", "end_with", "run_child"]
+__all__ = ["Places", "child_command", "end_with", "run_child"]
 
 _SECONDS = 1.0
+_VISIBLE = "CUDA_VISIBLE_DEVICES"
+# Libraries that would otherwise start as many threads as the machine has cores.
+_ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
 # Not `-m`, which looks for every module in the current folder first: a user's own yaml.py there
 # would be taken for the real one. The package itself is found where the parent has it, even if
 # nothing but the parent's folder led there; last of all, so that its neighbours hide no module.
@@ -49,3 +54,48 @@ def _watch(parent: int) -> None:
     while os.getppid() == parent:
         time.sleep(_SECONDS)
     os.kill(os.getpid(), signal.SIGTERM)
+
+
+class Places:
+    """The cores and GPUs that this program may use, dealt out to numbered processes.
+
+    Attributes:
+        cores: Numbers of the cores.
+        gpus: Names of the GPUs, as the environment calls them.
+    """
+
+    def __init__(self) -> None:
+        self.cores = _cores()
+        self.gpus = _gpus()
+
+    @property
+    def count(self) -> int:
+        """How many processes do not disturb each other."""
+        return len(self.gpus) or len(self.cores)
+
+    def environment(self, number: int) -> dict[str, str]:
+        """Environment of a process: this one's, with one thread and one GPU."""
+        own = {_VISIBLE: self.gpus[number % len(self.gpus)]} if self.gpus else {}
+        return {**os.environ, **_ONE_THREAD, **own}
+
+    def pin(self, process: int, number: int) -> None:
+        """Keep a process on its core, before it has started any thread."""
+        if hasattr(os, "sched_setaffinity"):
+            try:
+                os.sched_setaffinity(process, {self.cores[number % len(self.cores)]})
+            except ProcessLookupError:
+                return  # it has ended already, which its parent will find
+
+
+def _cores() -> list[int]:
+    if hasattr(os, "sched_getaffinity"):
+        return sorted(os.sched_getaffinity(0))
+    return list(range(os.cpu_count() or 1))
+
+
+def _gpus() -> list[str]:
+    import torch  # which a child imports only when it has begun to watch its parent
+
+    count = torch.cuda.device_count()
+    named = os.environ.get(_VISIBLE)
+    return (named.split(",") if named else list(map(str, range(count))))[:count]

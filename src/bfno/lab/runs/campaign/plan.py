@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import json
 import math
 import os
 from collections.abc import Iterator, Mapping, Sequence
@@ -11,20 +10,24 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-import yaml
-
-from bfno.lab.errors import ConfigError, UserError
+from bfno.lab.data import DATA_SETS, data_folder, locate
+from bfno.lab.data.activity import find_activity
+from bfno.lab.data.physionet import find_physionet
+from bfno.lab.errors import ConfigError, DataError, UserError
+from bfno.lab.experiments.density.experiment import DENSITY_DATA
 from bfno.lab.experiments.experiment import Experiment
 from bfno.lab.experiments.resolve import changed_settings, read_experiment, resolve
-from bfno.lab.runs.run import RunFolder
+from bfno.lab.experiments.series.data import SeriesDataSettings
+from bfno.lab.files import parse_yaml, read_plain
+from bfno.lab.runs.folder import RunFolder
+from bfno.lab.runs.record import Record
 
-__all__ = ["Job", "RunState", "epochs_done", "finished_record", "first_seeds", "plan", "state_of"]
+__all__ = ["Job", "RunState", "first_seeds", "missing_files", "plan", "state_of"]
 
 RunState = Literal["there", "in use", "begun", "missing"]
 _ORDER: tuple[RunState, ...] = ("there", "in use", "begun", "missing")
 # What can go wrong with files that anybody may have put there.
-_UNREADABLE = (OSError, ValueError, KeyError, TypeError, OverflowError, RecursionError)
-_UNREADABLE += (yaml.YAMLError, UserError)
+_UNREADABLE = (OSError, ValueError, KeyError, TypeError, OverflowError, RecursionError, UserError)
 
 
 @dataclass(frozen=True)
@@ -120,51 +123,47 @@ def state_of(folder: Path) -> RunState:
     Raises:
         DataError: If it has begun where we cannot write.
     """
-    if finished_record(folder):
-        return "there"
     run = RunFolder(folder)
-    if not run.config_file.is_file():
-        return "missing"
+    if run.finished_record() is not None:
+        return "there"
+    has_begun = run.config_file.is_file()
     try:
-        run.check_free()
+        # Who trains holds the lock before there are settings.
+        if has_begun or run.lock_file.exists():
+            run.check_free()
     except ConfigError:
         return "in use"
-    return "begun"
+    # Whoever held it may have written all of this meanwhile.
+    if run.finished_record() is not None:
+        return "there"
+    return "begun" if has_begun or run.config_file.is_file() else "missing"
 
 
-def epochs_done(folder: Path) -> list[dict[str, Any]]:
-    """Metrics of the epochs that a run has finished so far."""
+def missing_files(data: str, data_dir: Path | None = None) -> DataError | None:
+    """Why experiments on these data could not start; None if nothing is missing.
+
+    Args:
+        data: What stands before the slash of an experiment.
+        data_dir: Where the files of data sets are; see `bfno.lab.data.data_folder`.
+    """
+    root, images = data_folder(data_dir), DENSITY_DATA.get(data, data)
     try:
-        lines = RunFolder(folder).metrics_file.read_text(errors="replace").split("\n")
-    except OSError:
-        return []
-    found: dict[int, dict[str, Any]] = {}
-    for line in lines:
-        try:
-            metrics = json.loads(line)
-            found[int(metrics["epoch"])] = metrics
-        except _UNREADABLE:  # the last line may be half written
-            continue
-    return [found[number] for number in sorted(found)]
-
-
-def finished_record(folder: Path) -> dict[str, Any] | None:
-    """The record of a finished run; None if there is none that can be read."""
-    try:
-        record = json.loads(RunFolder(folder).record_file.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError):
-        return None
-    if not isinstance(record, dict) or "format" not in record:
-        return None
-    # Only finished runs had a record before there was a status.
-    return record if record.get("status", "finished") == "finished" else None
+        if data == "activity":
+            find_activity(root)
+        elif data == "physionet":
+            find_physionet(root, SeriesDataSettings(name="physionet").sets)
+        elif images in DATA_SETS:
+            locate(images, data_dir)
+    except DataError as error:
+        return error
+    return None
 
 
 def _known_runs(root: Path, experiments: set[str], scale: str) -> Iterator[_Known]:
     for folder in _run_folders(root, depth=2):
         try:
-            record = finished_record(folder)
-            settings = record["config"] if record else _written_settings(folder)
+            record = RunFolder(folder).finished_record()
+            settings = record.config if record else _written_settings(folder)
             if settings["experiment"] not in experiments or settings["scale"] != scale:
                 continue
             config = read_experiment(settings, str(folder))
@@ -176,12 +175,9 @@ def _known_runs(root: Path, experiments: set[str], scale: str) -> Iterator[_Know
         yield _Known(folder, config, state, _seconds(record) if record else None)
 
 
-def _seconds(record: Mapping[str, Any]) -> float | None:
-    try:
-        found = float(record["seconds"])
-    except _UNREADABLE:
-        return None
-    return found if math.isfinite(found) else None
+def _seconds(record: Record) -> float | None:
+    found = record.seconds
+    return found if found is not None and math.isfinite(found) else None
 
 
 def _run_folders(root: Path, depth: int) -> Iterator[Path]:
@@ -199,7 +195,7 @@ def _run_folders(root: Path, depth: int) -> Iterator[Path]:
 
 
 def _written_settings(folder: Path) -> Mapping[str, Any]:
-    return yaml.safe_load(RunFolder(folder).config_file.read_text(encoding="utf-8"))
+    return parse_yaml(read_plain(RunFolder(folder).config_file))
 
 
 def _free_folder(parent: Path, experiment: str, seed: int) -> Path:

@@ -11,9 +11,10 @@ from pathlib import Path
 from typing import Any, Literal
 
 from bfno.lab.errors import ConfigError, DataError, NumericalError
-from bfno.lab.runs.campaign.child import child_command
-from bfno.lab.runs.campaign.places import Places
-from bfno.lab.runs.campaign.plan import Job, epochs_done, finished_record, state_of
+from bfno.lab.files import make_folder, open_plain, read_plain
+from bfno.lab.runs.campaign.child import Places, child_command
+from bfno.lab.runs.campaign.plan import Job, state_of
+from bfno.lab.runs.folder import RunFolder
 from bfno.lab.runs.signals import Stopped, StopSignals
 
 __all__ = ["Campaign", "Standing", "failure_code", "remaining_seconds"]
@@ -57,12 +58,13 @@ class Standing:
 
     def look(self) -> None:
         """Read from its folder how far it has come."""
-        epochs, record = epochs_done(self.job.folder), finished_record(self.job.folder)
+        run = RunFolder(self.job.folder)
+        epochs, record = run.epochs_so_far(), run.finished_record()
         if len(epochs) > len(self.epochs):
             self.since = time.time()
         self.epochs = epochs
-        if record is not None and isinstance(record.get("result"), dict):
-            self.result = record["result"]
+        if record is not None:
+            self.result = record.result
 
     def remaining(self) -> float | None:
         """Seconds that it will still take; None if nothing tells."""
@@ -224,8 +226,8 @@ def failure_code(standings: Sequence[Standing]) -> int:
 
 def _open_log(folder: Path) -> int:
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        return os.open(folder / _LOG, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+        make_folder(folder)
+        return open_plain(folder / _LOG, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     except OSError as error:
         why = f"cannot be written: {(error.strerror or str(error)).lower()}"
         raise DataError(folder, why, "choose another folder with --runs") from error
@@ -234,8 +236,8 @@ def _open_log(folder: Path) -> int:
 def _last_error(folder: Path, code: int) -> str:
     """The line in which a program said why it failed."""
     try:
-        lines = (folder / _LOG).read_text(errors="replace").splitlines()
-    except OSError:
+        lines = read_plain(folder / _LOG).decode(errors="replace").splitlines()
+    except (OSError, DataError):
         lines = []
     errors = [line.removeprefix("error: ") for line in lines if line.startswith("error: ")]
     if code > 0 and errors:

@@ -6,6 +6,8 @@ import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from bfno.lab.runs.metrics import Metric
+from bfno.lab.runs.record import Record as RunResult
 from bfno.lab.views.figures.curves import (
     LONE_HEIGHT,
     LONE_WIDTH,
@@ -18,7 +20,6 @@ from bfno.lab.views.figures.curves import (
 from bfno.lab.views.figures.methods import Methods
 from bfno.lab.views.figures.style import OURS, PALETTE, Drawn, Look, drawn
 from bfno.lab.views.layout import Estimate
-from bfno.lab.views.record import Metric, RunResult
 from bfno.lab.views.tables import Replicates
 
 if TYPE_CHECKING:

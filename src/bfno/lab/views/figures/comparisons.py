@@ -6,6 +6,8 @@ import math
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from bfno.lab.runs.metrics import Metric
+from bfno.lab.runs.record import Record as RunResult
 from bfno.lab.views.figures.curves import (
     curves_figure,
     method_panels,
@@ -14,7 +16,6 @@ from bfno.lab.views.figures.curves import (
 from bfno.lab.views.figures.methods import Methods
 from bfno.lab.views.figures.style import Drawn, Look, drawn
 from bfno.lab.views.layout import Estimate
-from bfno.lab.views.record import Metric, RunResult
 from bfno.lab.views.tables import Replicates
 
 if TYPE_CHECKING:

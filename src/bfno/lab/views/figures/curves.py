@@ -8,9 +8,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from bfno.lab.runs.record import Record as RunResult
 from bfno.lab.views.figures.methods import Methods
 from bfno.lab.views.figures.style import MARKERS, Drawn, Look, drawn, short_name
-from bfno.lab.views.record import RunResult
 from bfno.lab.views.tables import Replicates
 
 if TYPE_CHECKING:

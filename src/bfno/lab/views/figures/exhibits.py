@@ -6,10 +6,10 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from bfno.lab.runs.record import Record as RunResult
 from bfno.lab.views.exhibit import Exhibit, Scatter, Spectrum
 from bfno.lab.views.figures.curves import PANEL_HEIGHT, logarithmic, panel_grid, task_title
 from bfno.lab.views.figures.style import INK, PALETTE, Drawn, drawn, short_name
-from bfno.lab.views.record import RunResult
 from bfno.lab.views.tables import replicates
 from bfno.lab.views.tasks import task_of
 

@@ -10,6 +10,9 @@ from pathlib import Path
 
 from bfno.lab.errors import ConfigError
 from bfno.lab.files import write_atomically
+from bfno.lab.runs.folder import read_runs
+from bfno.lab.runs.metrics import HEADLINES
+from bfno.lab.runs.record import Record as RunResult
 from bfno.lab.views.exhibit import EXHIBIT, read_exhibit
 from bfno.lab.views.figures.ablations import branches_figure, operators_figure
 from bfno.lab.views.figures.comparisons import (
@@ -23,7 +26,6 @@ from bfno.lab.views.figures.flows import flow_figure
 from bfno.lab.views.figures.methods import Methods
 from bfno.lab.views.figures.run_pictures import PICTURES, kept_reconstruction, samples_figure
 from bfno.lab.views.figures.style import Drawn
-from bfno.lab.views.record import HEADLINES, RunResult, read_runs
 from bfno.lab.views.tables import replicates
 from bfno.lab.views.tasks import kind_of, task_of
 

@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from itertools import groupby
 
+from bfno.lab.runs.record import Record as RunResult
 from bfno.lab.views.figures.style import Look, is_ablation, looks
-from bfno.lab.views.record import RunResult
 from bfno.lab.views.tables import Replicates, replicates
 
 __all__ = ["Methods"]

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from bfno.lab.errors import DataError
+from bfno.lab.runs.record import Record as RunResult
 from bfno.lab.views.figures.curves import task_title
 from bfno.lab.views.figures.style import Drawn, drawn, short_name
-from bfno.lab.views.record import RunResult
 from bfno.lab.views.tasks import task_of
 
 if TYPE_CHECKING:

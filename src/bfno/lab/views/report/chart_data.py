@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from bfno.lab.views.record import RunResult
+from bfno.lab.runs.record import Record as RunResult
 from bfno.lab.views.tables import Replicates
 
 __all__ = ["Point", "charts", "curves", "mean_points"]

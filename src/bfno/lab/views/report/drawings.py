@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from bfno.lab.runs.record import Record as RunResult
 from bfno.lab.views.figures.curves import draw_series, epoch_points, scale_epochs
 from bfno.lab.views.figures.style import (
     FAINT,
@@ -18,7 +19,6 @@ from bfno.lab.views.figures.style import (
     short_name,
     svg_element,
 )
-from bfno.lab.views.record import RunResult
 from bfno.lab.views.tables import replicates
 
 if TYPE_CHECKING:

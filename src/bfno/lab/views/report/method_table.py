@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from bfno.lab.runs.metrics import COMPANIONS, HEADLINES
 from bfno.lab.views.layout import Cell, Estimate, Table
-from bfno.lab.views.record import COMPANIONS, HEADLINES
 from bfno.lab.views.tables import Replicates, comparison
 
 __all__ = ["method_table"]

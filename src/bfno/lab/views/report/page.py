@@ -13,10 +13,11 @@ from typing import Any
 
 from bfno.lab.errors import ConfigError
 from bfno.lab.files import write_atomically
+from bfno.lab.runs.folder import read_runs
+from bfno.lab.runs.record import Record as RunResult
 from bfno.lab.views.exhibit import Exhibit, read_exhibit
 from bfno.lab.views.figures import style
 from bfno.lab.views.layout import cell_text
-from bfno.lab.views.record import RunResult, read_runs
 from bfno.lab.views.report import drawings
 from bfno.lab.views.report.chart_data import charts, curves
 from bfno.lab.views.report.exhibit_view import ShownFlow, flow_data, flow_view

@@ -9,9 +9,10 @@ from pathlib import Path, PurePosixPath, PureWindowsPath
 from typing import Any
 
 from bfno.lab.errors import DataError
+from bfno.lab.runs.metrics import Metric
+from bfno.lab.runs.record import Record as RunResult
 from bfno.lab.views.exhibit import Exhibit
 from bfno.lab.views.layout import Estimate, Table, cell_text
-from bfno.lab.views.record import Metric, RunResult
 from bfno.lab.views.report import drawings
 from bfno.lab.views.report.exhibit_view import mistakes_view, scatter_view, spectra_view
 from bfno.lab.views.report.summary import samples_text

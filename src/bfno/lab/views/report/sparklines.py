@@ -7,8 +7,8 @@ from collections.abc import Iterable, Sequence
 from itertools import pairwise
 from typing import Any
 
+from bfno.lab.runs.record import Record as RunResult
 from bfno.lab.views.layout import Cell, Column, Estimate, Table
-from bfno.lab.views.record import RunResult
 from bfno.lab.views.report.chart_data import charts, mean_points
 from bfno.lab.views.tables import Replicates, replicates
 

@@ -6,9 +6,10 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
+from bfno.lab.runs.metrics import Metric
+from bfno.lab.runs.record import Record as RunResult
 from bfno.lab.views.chance import LIMIT, chance_of_lead
 from bfno.lab.views.layout import Estimate, cell_text
-from bfno.lab.views.record import Metric, RunResult
 from bfno.lab.views.tables import Replicates
 from bfno.lab.views.tasks import kind_of
 

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import itertools
-import json
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
-from bfno.lab.errors import ConfigError, DataError
+from bfno.lab.errors import ConfigError, UserError
 from bfno.lab.experiments.settings import DATA_PLACES
-from bfno.lab.files import write_atomically
-from bfno.lab.views.exhibit import EXHIBIT
-from bfno.lab.views.record import METRICS, RECORD, RunResult, place_name, read_record, read_run
-from bfno.lab.views.tables import are_replicates
+from bfno.lab.files import remove_file, write_atomically
+from bfno.lab.runs.folder import RunFolder, read_run
+from bfno.lab.runs.record import Record, are_replicates, place_name
 
 __all__ = ["finished_runs", "keep_runs"]
 
@@ -34,12 +33,21 @@ def finished_runs(folder: Path) -> list[Path]:
 
 
 def _runs(folder: Path, depth: int) -> Iterator[Path]:
-    if (folder / RECORD).is_file():
-        yield folder
+    if RunFolder(folder).record_file.is_file():
+        if not _goes_on(folder):
+            yield folder
     elif depth:
         for inner in folder.iterdir():
             if inner.is_dir():
                 yield from _runs(inner, depth - 1)
+
+
+def _goes_on(folder: Path) -> bool:
+    """Whether a run was resumed after it was finished; a spoilt record is for others to name."""
+    try:
+        return not RunFolder(folder).record().is_finished
+    except UserError:
+        return False
 
 
 def keep_runs(source: Path, target: Path) -> list[Path]:
@@ -66,7 +74,7 @@ def keep_runs(source: Path, target: Path) -> list[Path]:
         DataError: If a run cannot be read, or something not be written.
     """
     # By their records: a mere copy of a run is the same run.
-    fresh: dict[bytes, tuple[Path, RunResult]] = {}
+    fresh: dict[bytes, tuple[Path, Record]] = {}
     for folder in finished_runs(source):
         fresh.setdefault(_record(folder), (folder, read_run(folder)))
     known = {_record(place): place for place in (finished_runs(target) if target.is_dir() else [])}
@@ -83,7 +91,7 @@ def keep_runs(source: Path, target: Path) -> list[Path]:
     return kept
 
 
-def _old_place(run: RunResult, outdated: dict[Path, RunResult]) -> Path | None:
+def _old_place(run: Record, outdated: dict[Path, Record]) -> Path | None:
     """The place of the record that this run replaces, which is taken out of the outdated ones."""
     for place, old in outdated.items():
         if old.seed == run.seed and are_replicates(old, run):
@@ -92,7 +100,7 @@ def _old_place(run: RunResult, outdated: dict[Path, RunResult]) -> Path | None:
     return None
 
 
-def _free_place(run: RunResult, target: Path) -> Path:
+def _free_place(run: Record, target: Path) -> Path:
     name = f"{_file_name(run.data)}-{_file_name(run.method)}-s{run.seed}"
     if run.changes:
         # The name without changes is for the run without changes, even if that comes later.
@@ -101,12 +109,14 @@ def _free_place(run: RunResult, target: Path) -> Path:
     numbered = (f"{name}-{number}" for number in itertools.count(2))
     places = (target / _file_name(run.scale) / one for one in itertools.chain([name], numbered))
     return next(
-        place for place in places if not (place / RECORD).exists() and not _is_training(place)
+        place
+        for place in places
+        if not RunFolder(place).record_file.exists() and not _is_training(place)
     )
 
 
 def _is_training(folder: Path) -> bool:
-    return (folder / "config.yaml").exists()
+    return RunFolder(folder).config_file.exists()
 
 
 def _file_name(name: str) -> str:
@@ -118,41 +128,36 @@ def _bring_up_to_date(place: Path, folder: Path, record: bytes) -> bool:
     """Copy what is missing or has changed; whether anything was."""
     wanted = {name: (folder / name).read_bytes() for name in _files(folder)}
     there = {name: (place / name).read_bytes() for name in _files(place)}
-    is_new = not (place / RECORD).is_file() or _record(place) != record
+    file = RunFolder(place).record_file
+    is_new = not file.is_file() or _record(place) != record
     if is_new:
         # The record goes first and comes last: only with it, a copy counts as complete.
-        for name in (RECORD, *(there.keys() - wanted.keys())):
-            _remove(place / name)
+        for name in (file.name, *(there.keys() - wanted.keys())):
+            remove_file(place / name)
     changed = [name for name in wanted if there.get(name) != wanted[name]]
     for name in changed:
         write_atomically(place / name, wanted[name])
     if is_new:
-        write_atomically(place / RECORD, record)
+        write_atomically(file, record)
     return is_new or bool(changed)
 
 
 def _files(folder: Path) -> list[str]:
     """What is kept of a run besides its record."""
+    run = RunFolder(folder)
     pictures = sorted((folder / "figures").glob("*.[ps][nv]g"))
     small = [file for file in pictures if file.stat().st_size <= _LARGEST_PICTURE]
-    files = [folder / METRICS, folder / EXHIBIT, *small]
+    files = [run.metrics_file, run.exhibit_file, *small]
     return [file.relative_to(folder).as_posix() for file in files if file.is_file()]
-
-
-def _remove(file: Path) -> None:
-    try:
-        file.unlink(missing_ok=True)
-    except OSError as error:
-        why = f"cannot be removed: {(error.strerror or str(error)).lower()}"
-        raise DataError(file, why, "check the folder's rights") from error
 
 
 def _record(folder: Path) -> bytes:
     """The record without the places of files on the machine of the run."""
-    record = read_record(folder)
-    config = record.get("config")
-    data = config.get("data") if isinstance(config, dict) else None
-    if isinstance(data, dict):
-        names = {name: place_name(data[name]) for name in DATA_PLACES if data.get(name)}
-        data.update({name: None if name == "dir" else last for name, last in names.items()})
-    return (json.dumps(record, indent=1, ensure_ascii=False) + "\n").encode()
+    record = RunFolder(folder).record()
+    data = record.section("data")
+    if not data:
+        return record.to_bytes()
+    names = {name: place_name(data[name]) for name in DATA_PLACES if data.get(name)}
+    portable = {name: None if name == "dir" else last for name, last in names.items()}
+    config = {**record.config, "data": {**data, **portable}}
+    return replace(record, config=config).to_bytes()

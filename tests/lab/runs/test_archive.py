@@ -6,8 +6,8 @@ import shutil
 import pytest
 
 from bfno.lab.errors import ConfigError
-from bfno.lab.views.archive import finished_runs, keep_runs
-from bfno.lab.views.record import read_run
+from bfno.lab.runs.archive import finished_runs, keep_runs
+from bfno.lab.runs.folder import read_run
 from tests.lab.views.exhibits import write_exhibit
 from tests.lab.views.runs import record, result, write_files, write_run
 

@@ -3,7 +3,7 @@ import json
 import pytest
 
 from bfno.lab.errors import ConfigError, DataError, UserError
-from bfno.lab.views.record import read_run, read_runs
+from bfno.lab.runs.folder import read_run, read_runs
 from tests.lab.views.runs import epoch_lines, record, result, write_files, write_run
 
 
@@ -133,10 +133,14 @@ DAMAGES = {
     "cut off or not JSON\\.": _write("record.json", "[" * 100_000),
     "is not the record of a run": _write("record.json", "[1, 2]"),
     "is not the record of a run\\.": _write("record.json", '{"name": "package"}'),
-    "has format 2, this version of bfno reads 1": _write("record.json", '{"format": 2}'),
+    "has format 3, this version of bfno reads up to 2": _write("record.json", '{"format": 3}'),
     "experiment is missing": _write("record.json", '{"format": 1}'),
-    "seed is not an integer": _write("record.json", json.dumps({**record(), "seed": "x"})),
-    "result is not an object": _write("record.json", json.dumps({**record(), "result": [1]})),
+    "seed: input should be a valid integer": _write(
+        "record.json", json.dumps({**record(), "seed": "x"})
+    ),
+    "result: input should be a valid dictionary": _write(
+        "record.json", json.dumps({**record(), "result": [1]})
+    ),
     "confusion is not a square": _write(
         "record.json", json.dumps({**record(), "confusion": [[1, 2]]})
     ),

@@ -1,0 +1,445 @@
+"""The folder of a run: settings, metrics, record, exhibit, checkpoints, and a lock."""
+
+from __future__ import annotations
+
+import fcntl
+import functools
+import hashlib
+import json
+import os
+import secrets
+import shlex
+import socket
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from bfno.lab.errors import ConfigError, DataError
+from bfno.lab.experiments.experiment import Experiment
+from bfno.lab.files import (
+    append_line,
+    cut_file,
+    make_folder,
+    open_plain,
+    read_plain,
+    remove_file,
+    remove_leftovers,
+    write_atomically,
+)
+from bfno.lab.runs.record import UNFINISHED, Record, RecordError, printable
+
+if TYPE_CHECKING:
+    from bfno.lab.runs.checkpoint import Checkpoint, CheckpointStore
+
+__all__ = ["RunFolder", "read_run", "read_runs"]
+
+_EXHIBIT_FORMAT = 1
+_TRAINED = "name a folder that `bfno train` wrote"
+
+
+class RunFolder:
+    """One run on disk.
+
+    As a context manager it keeps every other process from training in the folder.
+
+    Args:
+        path: The folder.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = Path(path)
+        self._lock: int | None = None
+
+    @property
+    def config_file(self) -> Path:
+        return self.path / "config.yaml"
+
+    @property
+    def metrics_file(self) -> Path:
+        return self.path / "metrics.jsonl"
+
+    @property
+    def record_file(self) -> Path:
+        return self.path / "record.json"
+
+    @property
+    def exhibit_file(self) -> Path:
+        return self.path / "exhibit.json"
+
+    @property
+    def lock_file(self) -> Path:
+        return self.path / ".lock"
+
+    @property
+    def identity_file(self) -> Path:
+        return self.path / "run.json"
+
+    @functools.cached_property
+    def checkpoints(self) -> CheckpointStore:
+        """The checkpoints, which know whose they are."""
+        # Here, as it imports torch: tables read records alone.
+        from bfno.lab.runs.checkpoint import CheckpointStore
+
+        return CheckpointStore(self.path / "checkpoints", self.identity())
+
+    # -- a new run ------------------------------------------------------------------------------
+
+    def check_unused(self) -> None:
+        """Make sure that there is no run in the folder yet.
+
+        Raises:
+            ConfigError: If there is.
+            DataError: If there can be no such folder.
+        """
+        try:
+            os.lstat(self.config_file)
+        except (FileNotFoundError, NotADirectoryError):
+            return
+        except OSError as error:
+            raise self._cannot_be_made(error) from error
+        raise ConfigError(
+            self.path,
+            "there is a run in this folder already",
+            f"go on with `bfno resume {self.path}`, or choose another folder with --out",
+        )
+
+    def create(self) -> None:
+        """Make the folder, and give the run its identity.
+
+        Raises:
+            ConfigError: If there is a run in it already.
+            DataError: If it cannot be made.
+        """
+        self.check_unused()
+        try:
+            make_folder(self.path)
+        except OSError as error:
+            raise self._cannot_be_made(error) from error
+        # Before there are settings, which make a run of a folder: a run without is an old one.
+        identity = {"format": 1, "id": secrets.token_hex(16)}
+        write_atomically(self.identity_file, (json.dumps(identity) + "\n").encode())
+        self.__dict__.pop("checkpoints", None)
+
+    def identity(self) -> str | None:
+        """A name that no other run has; None if the run is older than such names.
+
+        Raises:
+            DataError: If it cannot be understood.
+        """
+        try:
+            return str(json.loads(read_plain(self.identity_file))["id"])
+        except FileNotFoundError:
+            return None
+        except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
+            why, fix = "is not the identity of a run", "copy it from a backup of the run"
+            raise DataError(self.identity_file, why, fix) from error
+
+    def _cannot_be_made(self, error: OSError) -> DataError:
+        why = f"cannot be made: {(error.strerror or str(error)).lower()}"
+        return DataError(_shortened(self.path), why, "choose another folder with --out")
+
+    # -- settings -------------------------------------------------------------------------------
+
+    def write_config(self, config: Experiment) -> None:
+        """Write the settings, with which the folder becomes a run."""
+        write_atomically(self.config_file, config.as_yaml().encode())
+
+    def read_config(self) -> Experiment:
+        """The settings of the run.
+
+        Raises:
+            ConfigError: If this is not a run, or its settings have been spoilt.
+        """
+        from bfno.lab.experiments.resolve import resolve  # which imports torch
+
+        if not _is_file(self.config_file):
+            why = "is not a run folder: it has no config.yaml"
+            raise ConfigError(_shortened(self.path), why, _TRAINED)
+        return resolve(str(self.config_file))
+
+    # -- metrics --------------------------------------------------------------------------------
+
+    def append_metrics(self, metrics: Mapping[str, Any]) -> None:
+        """Add the metrics of an epoch."""
+        append_line(self.metrics_file, json.dumps(metrics))
+
+    def metrics_size(self) -> int:
+        """Bytes of the metrics so far."""
+        return self.metrics_file.stat().st_size if self.metrics_file.exists() else 0
+
+    def cut_metrics(self, size: int) -> None:
+        """Forget the epochs after a checkpoint, which will be trained again."""
+        if self.metrics_size() > size:
+            cut_file(self.metrics_file, size)
+
+    def epochs(self) -> list[dict[str, Any]]:
+        """Metrics of each epoch of a finished run, in order.
+
+        A last line that was cut off while it was written is left out; of two lines about the same
+        epoch, which a resumed run may have, the later counts.
+
+        Raises:
+            DataError: If they are missing or cannot be understood.
+        """
+        file = self.metrics_file
+        if not _is_file(file):
+            fix = "copy the whole folder of the run, or train it again"
+            raise DataError(file, "is missing", fix)
+        lines = self._metrics_lines()
+        found: dict[int, dict[str, Any]] = {}
+        for number, line in enumerate(lines, 1):
+            epoch = _epoch(line)
+            if epoch is not None:
+                found[epoch["epoch"]] = epoch
+            elif number < len(lines):
+                why = f"line {number} is not the metrics of an epoch"
+                raise DataError(file, why, "train the run again")
+        return [found[key] for key in sorted(found)]
+
+    def epochs_so_far(self) -> list[dict[str, Any]]:
+        """Metrics of the epochs that a run in training has finished; none if there are none."""
+        try:
+            known = [epoch for line in self._metrics_lines() if (epoch := _epoch(line))]
+        except DataError:
+            return []
+        found = {epoch["epoch"]: epoch for epoch in known}
+        return [found[key] for key in sorted(found)]
+
+    def _metrics_lines(self) -> list[str]:
+        text = _content(self.metrics_file).decode("utf-8", errors="replace")
+        # Split at newlines only: splitlines() would also break a string at U+2028.
+        return [line for line in text.split("\n") if line.strip()]
+
+    # -- record ---------------------------------------------------------------------------------
+
+    def write_record(self, record: Record) -> None:
+        """Write what the run has found."""
+        write_atomically(self.record_file, record.to_bytes())
+
+    def record(self) -> Record:
+        """The record of the run, finished or not.
+
+        Raises:
+            ConfigError: If there is none.
+            DataError: If it cannot be understood.
+        """
+        if not _is_file(self.record_file):
+            if _is_file(self.metrics_file):
+                raise ConfigError(self.path, "has no result yet", self._resume())
+            raise ConfigError(self.path, "has no record.json, so it is not a run", _TRAINED)
+        try:
+            # Resolved, because the name of `.` is empty.
+            return Record.from_bytes(_content(self.record_file), self.path.resolve().name)
+        except RecordError as error:
+            raise DataError(self.record_file, str(error), self._remedy(str(error))) from None
+
+    def finished_record(self) -> Record | None:
+        """The record of a run that is finished; None if it is not, or cannot be read."""
+        try:
+            record = self.record()
+        except (ConfigError, DataError):
+            return None
+        return record if record.is_finished else None
+
+    def finished(self) -> Record:
+        """The record of a finished run, with the metrics of its epochs.
+
+        Raises:
+            ConfigError: There is no run, or it is not finished.
+            DataError: A file of it cannot be understood.
+        """
+        if not _is_folder(self.path):
+            raise ConfigError(_shortened(self.path), "is not a folder", _TRAINED)
+        record = self.record()
+        if not record.is_finished:
+            raise ConfigError(self.path, f"is {record.status}, not finished", self._resume())
+        return replace(record, epochs=self.epochs())
+
+    def mark_unfinished(self) -> None:
+        """Say in the record, if there is one, that the run goes on: its result is no longer it."""
+        if not os.path.lexists(self.record_file):
+            return
+        try:
+            self.write_record(replace(self.record(), status=UNFINISHED))
+        except (ConfigError, DataError):  # what nobody can read says nothing
+            remove_file(self.record_file)
+
+    def _resume(self) -> str:
+        return f"bfno resume {shlex.quote(str(self.path))}"
+
+    def _remedy(self, problem: str) -> str:
+        if "has format" in problem:
+            return "install the version of bfno that wrote it"
+        if "is not the record" in problem:
+            return _TRAINED
+        is_cut = "is cut off" in problem or "SHA-256" in problem
+        return self._resume() if is_cut else "train the run again"
+
+    # -- exhibit --------------------------------------------------------------------------------
+
+    def write_exhibit(self, step: int, content: Mapping[str, Any]) -> None:
+        """Keep what the weights of a step have to show."""
+        shown = {"format": _EXHIBIT_FORMAT, "step": step, **content}
+        write_atomically(self.exhibit_file, json.dumps(shown).encode())
+
+    def exhibit_step(self) -> int | None:
+        """The step whose weights were asked last; a run that went on since has others."""
+        try:
+            found = json.loads(read_plain(self.exhibit_file))
+            return found["step"] if found["format"] == _EXHIBIT_FORMAT else None
+        except (OSError, DataError, ValueError, KeyError, TypeError, RecursionError):
+            return None
+
+    # -- checkpoints ----------------------------------------------------------------------------
+
+    def save(self, checkpoint: Checkpoint) -> None:
+        """Save a checkpoint together with the checksums of the settings and the metrics so far.
+
+        Raises:
+            DataError: If it cannot be written; what was saved before is still there.
+        """
+        covered = {}
+        if _is_file(self.config_file):
+            covered[self.config_file.name] = _digest(_content(self.config_file))
+        if size := checkpoint.progress.metrics_size:
+            covered[self.metrics_file.name] = _digest(_content(self.metrics_file, size))
+        self.checkpoints.save(replace(checkpoint, covered=covered))
+
+    def is_config_of(self, checkpoint: Checkpoint) -> bool:
+        """Whether `config.yaml` is what it was when a checkpoint was saved; if that tells."""
+        expected = checkpoint.covered.get(self.config_file.name)
+        return expected is None or _digest(_content(self.config_file)) == expected
+
+    def check_metrics(self, checkpoint: Checkpoint) -> None:
+        """Make sure that the metrics still begin as they were when a checkpoint was saved.
+
+        Raises:
+            DataError: If they do not.
+        """
+        expected = checkpoint.covered.get(self.metrics_file.name)
+        if expected is None:
+            return
+        size = checkpoint.progress.metrics_size
+        try:
+            found = _content(self.metrics_file, size)
+        except DataError:
+            found = b""
+        if _digest(found) != expected:
+            short = f"has {len(found)} bytes of {size}" if len(found) < size else "was changed"
+            why = f"{short} since the checkpoint of step {checkpoint.step} was saved"
+            raise DataError(
+                self.metrics_file, why, "copy it from a backup of the run, or train the run again"
+            )
+
+    # -- lock -----------------------------------------------------------------------------------
+
+    def check_free(self) -> None:
+        """Make sure that nobody trains in the folder at this moment.
+
+        Raises:
+            ConfigError: If somebody does.
+        """
+        # Shared: the processes of one run all ask, and must not take each other for strangers.
+        os.close(self._locked(fcntl.LOCK_SH))
+
+    def __enter__(self) -> RunFolder:
+        self._lock = self._locked(fcntl.LOCK_EX)
+        os.ftruncate(self._lock, 0)
+        os.write(self._lock, f"process {os.getpid()} on {socket.gethostname()}".encode())
+        remove_leftovers(self.path)
+        return self
+
+    def _locked(self, kind: int) -> int:
+        try:
+            descriptor = open_plain(self.lock_file, os.O_RDWR | os.O_CREAT)
+        except OSError as error:
+            why = f"cannot be written: {(error.strerror or str(error)).lower()}"
+            raise DataError(self.path, why, "check the folder's rights") from error
+        try:
+            # The kernel drops the lock when the process ends, however it ends: no lock goes stale.
+            fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
+        except OSError:
+            holder = printable(os.read(descriptor, 200).decode(errors="replace"))
+            os.close(descriptor)
+            raise ConfigError(
+                self.path, f"is in use by {holder or 'another process'}", "wait for it, or stop it"
+            ) from None
+        return descriptor
+
+    def __exit__(self, *_: object) -> None:
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
+
+
+def read_runs(folders: list[Path]) -> list[Record]:
+    """Read several finished runs, each once even if it is named twice.
+
+    Args:
+        folders: Where the runs are.
+
+    Raises:
+        ConfigError: No run is named, or one is not finished.
+        DataError: A file of a run cannot be understood.
+    """
+    if not folders:
+        raise ConfigError("runs", "none is named", "name one or more folders, as in runs/*")
+    once = {Path(folder).resolve(): Path(folder) for folder in folders}
+    return [read_run(folder) for folder in once.values()]
+
+
+def read_run(folder: Path) -> Record:
+    """Read a finished run; see `RunFolder.finished`."""
+    return RunFolder(folder).finished()
+
+
+def _epoch(line: str) -> dict[str, Any] | None:
+    """The numbers of a line of metrics; None if it is not one."""
+    try:
+        found = json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+    if not isinstance(found, dict) or not _is_int(found.get("epoch")):
+        return None
+    return {
+        printable(key): value
+        for key, value in found.items()
+        if _is_int(value) or isinstance(value, float)
+    }
+
+
+def _is_int(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and abs(value) < 2**64
+
+
+def _is_file(path: Path) -> bool:
+    """Whether there is a plain file; a name that is too long has none."""
+    try:
+        return path.is_file()
+    except OSError:
+        return False
+
+
+def _is_folder(path: Path) -> bool:
+    try:
+        return path.is_dir()
+    except OSError:
+        return False
+
+
+def _content(file: Path, most: int | None = None) -> bytes:
+    try:
+        return read_plain(file, most)
+    except OSError as error:
+        why = f"cannot be read ({error.strerror})"
+        raise DataError(file, why, "check the file's permissions") from None
+
+
+def _digest(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()
+
+
+def _shortened(path: Path) -> str:
+    text = str(path)
+    return text if len(text) <= 120 else f"{text[:60]}…{text[-40:]}"

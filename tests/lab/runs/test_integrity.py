@@ -1,0 +1,355 @@
+"""Files of a run that are damaged, planted or another's are named; nothing takes their place."""
+
+import hashlib
+import json
+import logging
+import os
+import shutil
+import stat
+from pathlib import Path
+
+import pytest
+
+from bfno.lab import files
+from bfno.lab.cli import main
+from bfno.lab.errors import ConfigError, DataError, UserError
+from bfno.lab.runs.archive import finished_runs
+from bfno.lab.runs.campaign.plan import state_of
+from bfno.lab.runs.campaign.running import _open_log
+from bfno.lab.runs.checkpoint import ForeignCheckpoint, settings_digest
+from bfno.lab.runs.folder import RunFolder, read_run
+from bfno.lab.runs.load import open_run
+from bfno.lab.runs.record import FORMAT, Record
+from bfno.lab.runs.session import resume, start
+from bfno.lab.runs.signals import Stopped
+from tests.conftest import REPOSITORY
+from tests.lab.runs.runs import StopAfter, metrics, result, tiny, weights
+
+THREE = {"train": {"epochs": 3}}
+OLD = Path(__file__).parent / "format_1"
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    run = tmp_path_factory.mktemp("trained") / "run"
+    start(tiny(THREE), run)
+    return run
+
+
+@pytest.fixture
+def run(trained, tmp_path):
+    return Path(shutil.copytree(trained, tmp_path / "run"))
+
+
+def _chosen(run: Path) -> Path:
+    record = RunFolder(run).finished_record()
+    assert record is not None and record.chosen_step is not None
+    return RunFolder(run).checkpoints.place(record.chosen_step)
+
+
+def _flip(file: Path) -> None:
+    content = bytearray(file.read_bytes())
+    content[-1] ^= 1
+    file.write_bytes(content)
+
+
+def _error(capsys, *words: str) -> tuple[int, str]:
+    code = main(list(words))
+    return code, capsys.readouterr().err
+
+
+# -- damaged checkpoints ----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("spoil", [lambda f: _flip(f / "model.safetensors"), shutil.rmtree])
+def test_a_damaged_best_checkpoint_is_not_replaced_in_silence(run, capsys, caplog, spoil):
+    chosen = _chosen(run)
+    spoil(chosen)
+    code, err = _error(capsys, "eval", str(run))
+    assert code == 3 and err.count("\n") == 1
+    assert chosen.name in err and "--any-checkpoint" in err
+    assert main(["eval", str(run), "--any-checkpoint"]) == 0
+    assert "is used instead" in caplog.text and chosen.name in caplog.text
+    with pytest.raises(DataError, match=chosen.name):
+        open_run(run)
+
+
+def test_a_damaged_newest_checkpoint_of_an_unfinished_run_is_named_too(run):
+    (run / "record.json").unlink()
+    newest = RunFolder(run).checkpoints.steps()[0]
+    _flip(RunFolder(run).checkpoints.place(newest) / "state.json")
+    with pytest.raises(DataError, match=f"step-{newest:08d}.*--any-checkpoint"):
+        open_run(run)
+    assert open_run(run, any_checkpoint=True).step < newest
+
+
+def test_a_finished_run_that_goes_on_is_unfinished_from_its_first_step(run):
+    with pytest.raises(Stopped):
+        resume(run, {"train": {"epochs": 9}}, [StopAfter(40)])
+    assert json.loads((run / "record.json").read_text())["status"] == "unfinished"
+    with pytest.raises(ConfigError, match=r"is unfinished, not finished\. Fix: bfno resume"):
+        read_run(run)
+    assert state_of(run) == "begun" and finished_runs(run.parent) == []
+    best = RunFolder(run).checkpoints.newest()[0]
+    assert best is not None and open_run(run).step == best.progress.best["step"]
+    assert resume(run).is_finished and read_run(run).epoch_count == 9
+
+
+def test_a_resume_without_a_step_leaves_the_run_finished(run):
+    before = result(run)
+    assert resume(run).is_finished and result(run) == before
+
+
+# -- checkpoints of others --------------------------------------------------------------------
+
+
+def test_a_checkpoint_of_another_run_is_refused_by_name(run, tmp_path, capsys):
+    start(tiny(THREE), tmp_path / "other")  # the same settings, to the last digit
+    place = RunFolder(run).checkpoints.place(18)
+    shutil.rmtree(place)
+    shutil.copytree(RunFolder(tmp_path / "other").checkpoints.place(18), place)
+    with pytest.raises(ForeignCheckpoint, match="step-00000018: is the checkpoint of another run"):
+        resume(run, {"train": {"epochs": 4}})
+    with pytest.raises(DataError, match="another run"):
+        RunFolder(run).checkpoints.load(18)
+    (run / "record.json").unlink()
+    code, err = _error(capsys, "eval", str(run))
+    assert code == 3 and "another run" in err
+
+
+def test_a_checkpoint_under_the_name_of_another_step_is_refused_by_name(run):
+    store = RunFolder(run).checkpoints
+    shutil.copytree(store.place(18), store.place(24))
+    with pytest.raises(ForeignCheckpoint, match="step-00000024: is the checkpoint of step 18"):
+        resume(run, {"train": {"epochs": 5}})
+
+
+def test_a_checkpoint_of_other_settings_is_refused_by_name(run):
+    manifest = RunFolder(run).checkpoints.place(18) / "manifest.json"
+    values = json.loads(manifest.read_text())
+    manifest.write_text(json.dumps({**values, "settings": "0" * 64}))
+    with pytest.raises(ForeignCheckpoint, match="step-00000018: is that of other settings"):
+        resume(run)
+
+
+def test_circumstances_are_no_settings():
+    config = tiny().as_dict()
+    digest = settings_digest(config)
+    other = {**config, "threads": 8, "data": {**config["data"], "dir": "/elsewhere"}}
+    other["train"] = {**config["train"], "checkpoint_seconds": 1}
+    assert settings_digest(other) == digest != settings_digest({**config, "seed": 4})
+
+
+def test_every_run_has_an_identity_of_its_own_that_stays(run, tmp_path):
+    start(tiny(), tmp_path / "other")
+    identity = RunFolder(run).identity()
+    assert identity and identity != RunFolder(tmp_path / "other").identity()
+    resume(run, {"train": {"epochs": 4}})
+    assert RunFolder(run).identity() == identity
+
+
+def test_a_run_without_identity_says_so_only_where_it_matters(run, caplog):
+    (run / "run.json").unlink()
+    open_run(run)
+    assert caplog.text.count("run.json") == 1
+
+
+@pytest.mark.parametrize("content", ["", "{}", "[]", "[" * 9999])
+def test_a_spoilt_identity_is_one_line(run, content):
+    (run / "run.json").write_text(content)
+    with pytest.raises(DataError, match=r"run\.json: is not the identity of a run"):
+        open_run(run)
+
+
+# -- checksums of the other files -------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("spoil", "why"),
+    [
+        (lambda file: file.write_bytes(b""), "has 0 bytes of"),
+        (lambda file: file.unlink(), "has 0 bytes of"),
+        (lambda file: file.write_bytes(file.read_bytes().replace(b"e", b"E", 1)), "was changed"),
+    ],
+)
+def test_metrics_that_are_no_longer_those_of_the_checkpoint_are_refused(run, capsys, spoil, why):
+    spoil(run / "metrics.jsonl")
+    code, err = _error(capsys, "resume", str(run), "--set", "train.epochs=4")
+    assert code == 3 and err.count("\n") == 1
+    assert "metrics.jsonl" in err and why in err and "step 18" in err
+
+
+def test_the_manifest_has_the_checksums_of_settings_and_metrics(run):
+    manifest = RunFolder(run).checkpoints.place(18) / "manifest.json"
+    covered = json.loads(manifest.read_text())["covered"]
+    for name in ("config.yaml", "metrics.jsonl"):
+        assert covered[name] == hashlib.sha256((run / name).read_bytes()).hexdigest()
+
+
+def test_settings_that_were_edited_are_told_and_used(run, caplog):
+    file = run / "config.yaml"
+    file.write_text(file.read_text().replace("method: midpoint", "method: rk4"))
+    assert open_run(run).config.solver.method == "rk4"
+    chosen = RunFolder(run).finished_record()
+    assert chosen is not None
+    (run / "record.json").unlink()
+    caplog.clear()
+    with caplog.at_level(logging.WARNING):
+        resume(run)
+    assert "solver.method is 'rk4', but was 'midpoint'" in caplog.text
+
+
+def test_settings_that_make_another_experiment_are_refused_by_eval_too(run, capsys):
+    file = run / "config.yaml"
+    file.write_text(file.read_text().replace("seed: 3", "seed: 4"))
+    code, err = _error(capsys, "eval", str(run))
+    assert code == 2 and "seed: is 4, but 3 in its checkpoints" in err
+
+
+def test_a_record_that_was_changed_is_refused(run, capsys):
+    file = run / "record.json"
+    file.write_text(file.read_text().replace('"chosen_epoch": ', '"chosen_epoch": 1'))
+    code, err = _error(capsys, "compare", str(run))
+    assert code == 3 and "record.json: differs from its SHA-256" in err
+    assert open_run(run).step  # the checkpoints know the best step too
+
+
+# -- one record -------------------------------------------------------------------------------
+
+
+def test_a_record_comes_back_as_it_was_written(run):
+    record = RunFolder(run).record()
+    assert Record.from_bytes(record.to_bytes(), record.name) == record
+    assert json.loads(record.to_bytes())["format"] == FORMAT
+
+
+def test_all_records_of_the_repository_are_read_and_written_without_loss():
+    places = sorted((REPOSITORY / "results").rglob("record.json"))
+    assert len(places) >= 95
+    for file in places:
+        raw = json.loads(file.read_text())
+        record = read_run(file.parent)
+        assert record.is_finished and len(record.epochs) == raw["epochs"]
+        written = json.loads(record.to_bytes())
+        assert Record.from_bytes(record.to_bytes(), record.name).result == record.result
+        for key, value in raw.items():
+            if key not in ("format", "changes") and value is not None:
+                assert written[key] == value, (file, key)
+
+
+# -- runs of the previous version -------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["finished", "stopped"])
+def test_a_run_of_the_previous_version_is_read_and_goes_on(tmp_path, name, caplog):
+    run = Path(shutil.copytree(OLD / name, tmp_path / name))
+    before = RunFolder(run).checkpoints.newest()[0]
+    assert before is not None and before.step == {"finished": 12, "stopped": 9}[name]
+    assert open_run(run).step in (6, 9)
+    assert resume(run).is_finished and read_run(run).steps == 12
+    assert resume(run, THREE).steps == 18
+    assert open_run(run).step == _number(_chosen(run))
+    assert caplog.text == ""
+
+
+def test_a_stopped_run_of_the_previous_version_ends_like_a_finished_one(tmp_path):
+    run = Path(shutil.copytree(OLD / "stopped", tmp_path / "run"))
+    resume(run)
+    # Another processor may round another way, but then for both.
+    start(tiny(), tmp_path / "new")
+    if weights(OLD / "finished") == weights(tmp_path / "new"):
+        assert weights(run) == weights(OLD / "finished")
+        assert metrics(run) == metrics(OLD / "finished")
+
+
+def _number(place: Path) -> int:
+    return int(place.name.removeprefix("step-"))
+
+
+# -- links and pipes --------------------------------------------------------------------------
+
+
+def _plant(kind: str, file: Path, victim: Path) -> None:
+    file.unlink(missing_ok=True)
+    if kind == "link":
+        file.symlink_to(victim)
+    else:
+        os.mkfifo(file)
+
+
+@pytest.mark.parametrize("kind", ["link", "pipe"])
+@pytest.mark.parametrize("name", [".lock", "metrics.jsonl"])
+def test_nothing_planted_in_a_run_is_followed_or_waited_for(run, tmp_path, capsys, kind, name):
+    victim = tmp_path / "victim"
+    victim.write_text("mine")
+    _plant(kind, run / name, victim)
+    code, err = _error(capsys, "resume", str(run), "--set", "train.epochs=4")
+    assert code == 3 and err.count("\n") == 1 and name in err
+    assert victim.read_text() == "mine"
+
+
+@pytest.mark.parametrize("kind", ["link", "pipe"])
+def test_a_new_run_writes_no_metrics_through_a_link_or_pipe(tmp_path, kind):
+    victim = tmp_path / "victim"
+    victim.write_text("mine")
+    (tmp_path / "run").mkdir()
+    _plant(kind, tmp_path / "run" / "metrics.jsonl", victim)
+    with pytest.raises(DataError, match=r"metrics\.jsonl: is (a link|not a plain file)"):
+        start(tiny(), tmp_path / "run")
+    assert victim.read_text() == "mine"
+
+
+@pytest.mark.parametrize("kind", ["link", "pipe"])
+def test_the_log_of_a_campaign_is_a_plain_file(tmp_path, kind):
+    victim = tmp_path / "victim"
+    victim.write_text("mine")
+    _plant(kind, tmp_path / "output.log", victim)
+    with pytest.raises(DataError, match=r"output\.log: is (a link|not a plain file)"):
+        _open_log(tmp_path)
+    assert victim.read_text() == "mine"
+
+
+def test_readers_wait_for_no_pipe(run):
+    for name in ("metrics.jsonl", "record.json", "exhibit.json", "run.json"):
+        _plant("pipe", run / name, run)
+    folder = RunFolder(run)
+    assert folder.epochs_so_far() == [] and folder.exhibit_step() is None
+    assert folder.finished_record() is None
+    for read in (folder.record, folder.epochs, folder.identity):
+        with pytest.raises(UserError):
+            read()
+
+
+def test_a_partial_file_is_never_written_through_a_link(tmp_path):
+    victim = tmp_path / "victim"
+    victim.write_text("mine")
+    (tmp_path / f".file.{os.getpid()}.partial").symlink_to(victim)
+    files.write_atomically(tmp_path / "file", b"new")
+    assert victim.read_text() == "mine" and (tmp_path / "file").read_bytes() == b"new"
+    assert stat.S_ISREG((tmp_path / "file").lstat().st_mode)
+
+
+def test_a_checkpoint_folder_that_is_a_link_is_not_emptied(run, tmp_path):
+    other = shutil.copytree(RunFolder(run).checkpoints.place(18), tmp_path / "other")
+    (run / "checkpoints" / "step-00000001").symlink_to(other)
+    RunFolder(run).checkpoints.keep({18})
+    assert len(list(other.iterdir())) == 4
+    assert not (run / "checkpoints" / "step-00000001").is_symlink()
+
+
+# -- state ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "content",
+    ["{}", "[]", '{"progress": {}, "config": 3}', '{"progress": {"step": "x"}}', "[" * 9999],
+)
+def test_a_state_that_says_nothing_is_one_line(run, capsys, content):
+    chosen = _chosen(run)
+    (chosen / "state.json").write_text(content)
+    manifest = json.loads((chosen / "manifest.json").read_text())
+    digest = hashlib.sha256(content.encode()).hexdigest()
+    manifest["files"]["state.json"] = {"bytes": len(content), "sha256": digest}
+    (chosen / "manifest.json").write_text(json.dumps(manifest))
+    code, err = _error(capsys, "eval", str(run))
+    assert code == 3 and err.count("\n") == 1 and "state.json" in err
