@@ -16,7 +16,7 @@ from bfno.lab.paper.numbers import paper_table
 from bfno.lab.runs.campaign import running as campaign_running
 from bfno.lab.runs.campaign.plan import Job
 from bfno.lab.runs.campaign.running import Standing
-from bfno.lab.views.record import HEADLINES
+from bfno.lab.views.metrics import HEADLINES
 from tests.lab.cli.output import error_line
 from tests.lab.runs import campaigns, launch
 from tests.lab.runs.campaigns import calls, settings, write_plan, write_run

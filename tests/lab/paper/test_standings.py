@@ -1,7 +1,7 @@
 """Places in a table, here and in the paper."""
 
 from bfno.lab.paper.numbers import paper_table
-from bfno.lab.paper.standings import standing_here, standing_in_paper
+from bfno.lab.paper.overview import standing_here, standing_in_paper
 from bfno.lab.views.record import read_runs
 from tests.lab.views.runs import record, result, write_files
 

@@ -7,20 +7,22 @@ import sys
 
 import pytest
 
-from bfno.lab.views.layout import Estimate, as_csv, as_markdown, as_text
+from bfno.lab.views.layout import as_csv, as_markdown, as_text
+from bfno.lab.views.methods import replicates
+from bfno.lab.views.metrics import Estimate
 from bfno.lab.views.record import RunResult
-from bfno.lab.views.tables import comparison, comparisons, per_class, replicates
+from bfno.lab.views.tables import comparison, comparisons, per_class
 from tests.lab.views.runs import result
 
 GOLDEN = """\
-method     data    parameters    test accuracy       train loss  NFE forward  NFE backward    NFE test     seconds  peak MiB     seed
----------  ------  ----------  ---------------  ---------------  -----------  ------------  ----------  ----------  --------  -------
+method     data    parameters    test accuracy    training loss  NFE forward  NFE backward    NFE test     seconds  peak MiB     seed
+---------- ------- ----------- ---------------- ---------------- ------------ ------------- ----------- ----------- --------- -------
 bfno-node  digits      20,123  0.9600 ± 0.0200  0.0500 ± 0.0000   22.0 ± 2.0    18.0 ± 0.0  20.0 ± 0.0  62.0 ± 2.0   100 ± 0  3 seeds
 node       digits           –           0.9300           0.0500         20.5          18.0        20.0           –         –        0
 
-method  data       parameters  test AUROC  train loss  NFE forward  NFE backward  NFE test  seconds  peak MiB  seed
-------  ---------  ----------  ----------  ----------  -----------  ------------  --------  -------  --------  ----
-gru-d   physionet       5,000      0.7500      0.4000            –             –         –  1,234.5       512     1
+method  data       parameters  test AUROC  training loss  NFE forward  NFE backward  NFE test  seconds  peak MiB  seed
+------- ---------- ----------- ----------- -------------- ------------ ------------- --------- -------- --------- ----
+gru-d   physionet       5,000      0.7500         0.4000            –             –         –  1,234.5       512     1
 """  # noqa: E501
 
 
@@ -216,7 +218,7 @@ def test_precision_and_recall_are_shares_of_columns_and_rows():
     )
     assert as_text(per_class(run)) == (
         "class  precision  recall  test samples\n"
-        "-----  ---------  ------  ------------\n"
+        "------ ---------- ------- ------------\n"
         "cat        0.889   0.800            10\n"
         "dog        0.818   0.900            10\n"
         "eel            –       –             0\n"

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from bfno.lab.runs.campaign.running import Standing, remaining_seconds
-from bfno.lab.views.record import Metric
+from bfno.lab.views.metrics import Metric
 
 __all__ = ["duration", "follow"]
 

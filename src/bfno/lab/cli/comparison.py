@@ -27,8 +27,8 @@ def compare_runs(runs: Sequence[Path], as_json: bool = False) -> None:
         runs: Folders of runs.
         as_json: Whether to print an object for each method instead.
     """
+    from bfno.lab.views.curves import method_objects
     from bfno.lab.views.record import read_runs
-    from bfno.lab.views.report.sparklines import method_objects
 
     read = read_runs(list(runs))
     if as_json:
@@ -41,9 +41,10 @@ def compare_runs(runs: Sequence[Path], as_json: bool = False) -> None:
 
 def _parts(runs: Sequence[RunResult]) -> Iterator[Table | str]:
     """Tables of all tasks, then of each task what came out and how its methods got there."""
-    from bfno.lab.views.report.sparklines import curve_table
-    from bfno.lab.views.report.summary import summary
-    from bfno.lab.views.tables import comparisons, replicates
+    from bfno.lab.views.curves import curve_table
+    from bfno.lab.views.methods import replicates
+    from bfno.lab.views.summary import summary
+    from bfno.lab.views.tables import comparisons
 
     yield from comparisons(runs)
     for _, members in itertools.groupby(replicates(runs), key=lambda group: group.task):

@@ -152,7 +152,7 @@ def _train_and_print(
     from bfno.lab.cli.board import follow
     from bfno.lab.runs.campaign.running import Campaign, failure_code
     from bfno.lab.runs.signals import Stopped
-    from bfno.lab.views.record import find_metric
+    from bfno.lab.views.metrics import find_metric
 
     campaign = Campaign(jobs, words.jobs, words.data_dir)
     try:

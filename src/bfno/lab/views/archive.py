@@ -12,8 +12,8 @@ from bfno.lab.errors import ConfigError, DataError
 from bfno.lab.experiments.settings import DATA_PLACES
 from bfno.lab.files import write_atomically
 from bfno.lab.views.exhibit import EXHIBIT
+from bfno.lab.views.methods import are_replicates
 from bfno.lab.views.record import METRICS, RECORD, RunResult, place_name, read_record, read_run
-from bfno.lab.views.tables import are_replicates
 
 __all__ = ["finished_runs", "keep_runs"]
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import shlex
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -14,63 +13,9 @@ from bfno.lab.errors import ConfigError, DataError
 from bfno.lab.experiments.settings import CIRCUMSTANCES, DATA_PLACES
 from bfno.lab.runs.record import FORMAT
 
-__all__ = ["COMPANIONS", "HEADLINES", "Metric", "RunResult"]
-__all__ += ["find_metric", "place_name", "read_record", "read_run", "read_runs"]
+__all__ = ["RunResult", "place_name", "read_record", "read_run", "read_runs"]
 
 RECORD, METRICS = "record.json", "metrics.jsonl"
-
-
-@dataclass(frozen=True)
-class Metric:
-    """A number by which runs are compared.
-
-    Attributes:
-        key: Its key in the record.
-        title: Its name for people.
-        digits: Decimals that are worth printing.
-        higher_is_better: Which way is up.
-    """
-
-    key: str
-    title: str
-    digits: int
-    higher_is_better: bool
-
-    @property
-    def name(self) -> str:
-        """The key without the split: `accuracy` of `test_accuracy`."""
-        return self.key.removeprefix("test_")
-
-    def rank(self, value: float | None) -> float:
-        """A number to sort by: the best value is the smallest, no number at all comes last."""
-        if value is None or math.isnan(value):
-            return math.inf
-        return -value if self.higher_is_better else value
-
-
-# A run is judged by the one that it names, else by the first of these that it has; a new task adds
-# its line here.
-HEADLINES = (
-    Metric("test_accuracy", "test accuracy", 4, higher_is_better=True),
-    Metric("test_auroc", "test AUROC", 4, higher_is_better=True),
-    Metric("test_bits_per_dim", "test bits/dim (uniform)", 3, higher_is_better=False),
-    Metric("test_nll", "test NLL", 4, higher_is_better=False),
-    Metric("test_mse", "test MSE", 5, higher_is_better=False),
-    Metric("test_loss", "test loss", 4, higher_is_better=False),
-)
-# Shown beside the headline, though no run is judged by them: densities at the centres of bytes are
-# what some papers print, but no bound.
-COMPANIONS = (Metric("test_bits_per_dim_center", "test bits/dim (center)", 3, False),)
-
-
-def find_metric(key: str) -> Metric:
-    """The metric that has this key in records.
-
-    Example:
-        >>> find_metric("test_nll").title
-        'test NLL'
-    """
-    return next(metric for metric in (*HEADLINES, *COMPANIONS) if metric.key == key)
 
 
 @dataclass(frozen=True)
@@ -132,13 +77,6 @@ class RunResult:
     threads: int | None = None
     processes: int | None = None
     epochs: list[dict[str, Any]] = field(default_factory=list)
-
-    @property
-    def headline(self) -> Metric | None:
-        """The metric that this run is judged by; none if it has none that we know."""
-        known = [metric for metric in HEADLINES if metric.key in self.result]
-        # The run's own choice comes first, then the order of the list.
-        return min(known, key=lambda metric: metric.key != self.judged_by, default=None)
 
     @property
     def command(self) -> str:

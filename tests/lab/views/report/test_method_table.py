@@ -1,7 +1,7 @@
 from bfno.lab.views.layout import cell_text
+from bfno.lab.views.methods import replicates
 from bfno.lab.views.record import read_runs
-from bfno.lab.views.report.method_table import method_table
-from bfno.lab.views.tables import replicates
+from bfno.lab.views.tables import method_table
 from tests.lab.views.runs import result, write_run
 
 

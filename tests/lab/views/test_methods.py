@@ -7,11 +7,11 @@ import pytest
 
 from bfno.lab.errors import DataError
 from bfno.lab.views.layout import as_markdown, as_text
+from bfno.lab.views.methods import is_transductive, replicates, sample_name, task_of
 from bfno.lab.views.record import RunResult, read_run
-from bfno.lab.views.report.drawings import loss_curves, metric_curves
+from bfno.lab.views.report.drawings import curve_drawings
 from bfno.lab.views.report.page import write_report
-from bfno.lab.views.tables import comparison, per_class, replicates
-from bfno.lab.views.tasks import is_transductive, sample_name, task_of
+from bfno.lab.views.tables import comparison, per_class
 from tests.lab.views.runs import epoch_lines, record, write_files, write_run
 
 MLP = {"kind": "latent_ode", "generator": "mlp", "grid": "batch"}
@@ -170,14 +170,14 @@ def test_what_was_counted_has_its_name(tmp_path, changes, expected):
 
 
 def test_the_loss_is_that_of_the_labels_in_training_too(tmp_path):
-    svg = loss_curves([_run(tmp_path)])
+    svg = curve_drawings([_run(tmp_path)])[0]
     assert svg is not None and "cross-entropy of the labels" in svg
     ticks = re.findall(r">([\d.]+)</text>", svg)
     assert ticks and all(float(tick) <= 3 for tick in ticks)  # epochs and losses, not 51
 
 
 def test_a_metric_without_training_values_is_drawn_for_both_other_splits(tmp_path):
-    svg = metric_curves([_run(tmp_path)])
+    svg = curve_drawings([_run(tmp_path)])[1]
     assert svg is not None
     assert {"test", "validation", "AUROC"} <= set(re.findall(r">([^<]+)</text>", svg))
     assert ">training<" not in svg

@@ -1,6 +1,6 @@
+from bfno.lab.views.curves import charts, curves
+from bfno.lab.views.methods import replicates
 from bfno.lab.views.record import read_runs
-from bfno.lab.views.report.chart_data import charts, curves
-from bfno.lab.views.tables import replicates
 from tests.lab.views.runs import record, result, write_files, write_run
 
 
