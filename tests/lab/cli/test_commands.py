@@ -14,7 +14,7 @@ import torch
 from PIL import Image
 
 import bfno
-from bfno.lab.cli import main
+from bfno.lab.cli import commands, main
 from bfno.lab.experiments.presets import (
     DENSITY_METHODS,
     IMAGE_DATA,
@@ -302,3 +302,17 @@ def test_the_demo_compares_two_models_and_writes_a_report(tmp_path, capsys):
     assert "bfno-node" in printed and str(tmp_path / "demo" / "report.html") in printed
     assert (tmp_path / "demo" / "report.html").stat().st_size > 10_000
     assert main(["demo", "--out", str(tmp_path / "demo"), "--scale", "smoke"]) == 2
+
+
+def test_bench_names_the_benchmarks_of_the_checkout():
+    from benchmarks.__main__ import GROUPS
+
+    assert set(commands.BENCHMARKS) == set(GROUPS)
+
+
+def test_bench_of_an_installation_says_in_one_line_that_it_needs_the_repository(
+    tmp_path, monkeypatch, capsys
+):
+    monkeypatch.setattr(commands, "__file__", str(tmp_path / "a/b/c/d/commands.py"))
+    assert main(["bench", "layer"]) == 2
+    assert "needs a checkout of the repository" in error_line(capsys)

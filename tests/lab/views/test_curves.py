@@ -1,7 +1,10 @@
-from bfno.lab.views.curves import charts, curves
+import math
+
+from bfno.lab.views.curves import charts, curve_table, curves, method_objects, sparkline
+from bfno.lab.views.layout import as_text
 from bfno.lab.views.methods import replicates
 from bfno.lab.views.record import read_runs
-from tests.lab.views.runs import record, result, write_files, write_run
+from tests.lab.views.runs import epoch_lines, record, result, write_files, write_run
 
 
 def test_the_headline_metric_comes_first_then_losses_and_evaluations_apart(tmp_path):
@@ -63,3 +66,73 @@ def test_values_that_are_no_numbers_leave_a_gap(tmp_path):
     runs = read_runs([write_files(tmp_path / "run", record(), lines)])
     (found,) = curves(replicates(runs), ["test_accuracy", "train_loss"])
     assert found["points"] == {"test_accuracy": [(1, 0.5), (3, 0.75)]}
+
+
+def test_a_curve_rises_from_its_lowest_to_its_highest_block():
+    assert sparkline([0, 1, 2, 3, 4, 5, 6, 7]) == "▁▂▃▄▅▆▇█"
+    assert sparkline([7, 0]) == "█▁"
+
+
+def test_a_curve_that_does_not_move_is_low_and_none_is_empty():
+    assert sparkline([5.0, 5.0, 5.0]) == "▁▁▁"
+    assert sparkline([]) == ""
+
+
+def test_what_is_no_number_leaves_a_gap():
+    assert sparkline([0.0, math.nan, math.inf, 1.0]) == "▁  █"
+    assert sparkline([math.nan]) == " "
+
+
+def test_many_values_share_the_characters_there_are():
+    assert sparkline([float(value) for value in range(800)], width=8) == "▁▂▃▄▅▆▇█"
+    assert len(sparkline([1.0, 2.0] * 50)) == 24
+
+
+def _runs(tmp_path):
+    kinds = ("bfno-node", 7, 0.96), ("bfno-node", 8, 0.9), ("node", 7, 0.3)
+    return read_runs(
+        [
+            write_run(tmp_path, method=method, seed=seed, result=result(accuracy))
+            for method, seed, accuracy in kinds
+        ]
+    )
+
+
+def test_methods_show_metric_loss_and_evaluations_with_first_and_last_value(tmp_path):
+    table = curve_table(replicates(_runs(tmp_path)))
+    assert table is not None
+    heading = as_text(table).splitlines()[0]
+    assert heading.endswith(" NFE forward") and "training loss" in heading
+    costs = ["0.0167 → 0.0500", "6.8 → 20.5"]
+    assert [(row[0], *row[2::2]) for row in table.rows] == [
+        ("bfno-node", "0.3100 → 0.9300", *costs),
+        ("node", "0.1000 → 0.3000", *costs),
+    ]
+    shapes = [str(curve) for row in table.rows for curve in row[1::2]]
+    assert {(len(shape), shape[0], shape[-1]) for shape in shapes} == {(3, "▁", "█")}
+
+
+def test_what_is_too_small_to_print_is_not_drawn(tmp_path):
+    lines = epoch_lines(result(), epochs=2)
+    steady = [line.replace('"forward_nfe": 10.25', '"forward_nfe": 20.49') for line in lines]
+    runs = read_runs([write_files(tmp_path / "run", record(), steady)])
+    table = curve_table(replicates(runs))
+    assert table is not None and table.rows[0][-2:] == ("▁▁", "20.5 → 20.5")
+
+
+def test_runs_without_epochs_have_no_curves(tmp_path):
+    runs = read_runs([write_files(tmp_path / "run", record(), lines=[])])
+    assert curve_table(replicates(runs)) is None
+
+
+def test_programs_get_every_method_with_its_spread_and_its_curves(tmp_path):
+    ours, plain = method_objects(_runs(tmp_path))
+    assert (ours["method"], ours["data"], ours["scale"], ours["seeds"]) == (
+        *("bfno-node", "digits", "cpu"),
+        [7, 8],
+    )
+    assert ours["judged_by"] == "test_accuracy"
+    assert round(ours["result"]["test_accuracy"]["mean"], 6) == 0.93
+    assert round(ours["result"]["test_accuracy"]["std"], 6) == round(0.03 * math.sqrt(2), 6)
+    assert plain["result"]["test_accuracy"] == {"mean": 0.3, "std": None}
+    assert [epoch for epoch, _ in ours["epochs"]["test_accuracy"]] == [1, 2, 3]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import sys
 
@@ -16,13 +17,17 @@ def main(arguments: list[str] | None = None) -> int:
     """
     words = list(sys.argv[1:] if arguments is None else arguments)
     debug = "--debug" in words  # an option of every command, wherever it stands
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")  # for letters that its encoding lacks
     try:
         return _run([word for word in words if word != "--debug"])
     except Exception as error:
         if debug:
             import traceback
 
-            traceback.print_exc()
+            from bfno.lab.cli.terminal import say_text
+
+            say_text(traceback.format_exc(), error=True)
         return _explain(error)
     except KeyboardInterrupt:
         return 130
@@ -33,8 +38,11 @@ def _run(words: list[str]) -> int:
     import logging
 
     from bfno.lab.cli.commands import app
+    from bfno.lab.cli.terminal import PrintableFormatter
 
-    logging.basicConfig(format="note: %(message)s", level=logging.WARNING, stream=sys.stderr)
+    notes = logging.StreamHandler(sys.stderr)
+    notes.setFormatter(PrintableFormatter("note: %(message)s"))
+    logging.basicConfig(level=logging.WARNING, handlers=[notes])
     result = app(args=words, prog_name="bfno", standalone_mode=False)
     return result if isinstance(result, int) else 0
 
@@ -44,6 +52,8 @@ def _explain(error: Exception) -> int:
     if isinstance(error, BrokenPipeError):  # the reader of our output, `head` say, has enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
+    from bfno.lab.cli.terminal import say
+
     what = str(error)
     if hasattr(error, "fix"):
         code = int(getattr(error, "exit_code", 1))
@@ -54,7 +64,7 @@ def _explain(error: Exception) -> int:
         what, code = f"command line: {usage}. Fix: see `{command} --help`", 2
     elif hasattr(error, "exit_code"):  # Stopped by a signal, and all processes together
         if os.environ.get("RANK", "0") == "0":
-            print(f"{what}; `bfno resume` goes on from here", file=sys.stderr)
+            say(f"{what}; `bfno resume` goes on from here", error=True)
         return int(error.exit_code)  # pyright: ignore[reportAttributeAccessIssue]
     elif isinstance(error, ModuleNotFoundError) and error.name not in (None, "bfno"):
         what, code = f"{error.name}: is not installed. Fix: pip install 'bfno[train,report]'", 2
@@ -64,5 +74,5 @@ def _explain(error: Exception) -> int:
         kind = type(error).__name__
         first = what.splitlines()[0] if what else kind
         what, code = f"internal: {kind}: {first}. Fix: run again with --debug and report it", 1
-    print("error: " + " ".join(what.split()), file=sys.stderr)
+    say("error: " + " ".join(what.split()), error=True)
     return code

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import importlib.metadata
 import json
+import os
+import subprocess
 import sys
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from bfno.lab.cli import data, density, display, figures, results, series, table
-from bfno.lab.cli.comparison import compare_runs
-from bfno.lab.cli.data import DataDir
-from bfno.lab.cli.groups import Group
+from bfno.lab.cli import data, display, reconstruct, sample, show, table
+from bfno.lab.cli.options import DataDir, Debug, Group, Json, Log, Run, Scale, Seed, Sets
+from bfno.lab.cli.terminal import bar, say, say_text
+from bfno.lab.errors import ConfigError
 
-__all__ = ["app"]
+__all__ = ["BENCHMARKS", "app"]
 
 # The first letter keeps the lines as they are.
 _BEGIN = """\b
@@ -24,6 +26,9 @@ Your images:  bfno train folder/bfno-node --folder photos
 The paper:    bfno table 1 --data mnist
 Every option: bfno train --help
 """
+
+BENCHMARKS = ("layer", "step", "solver", "growth", "series", "flow")
+"""What `bfno bench` can measure."""
 
 app = typer.Typer(
     name="bfno",
@@ -35,26 +40,13 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 app.add_typer(data.app, name="data")
-app.add_typer(series.app)
-app.add_typer(density.app)
-app.add_typer(table.app)
-app.add_typer(figures.app)
-app.add_typer(results.app)
-
-Run = Annotated[Path, typer.Argument(help="Folder of a run.")]
-Sets = Annotated[
-    list[str] | None, typer.Option("--set", "-s", help="A setting, section.key=value; repeatable.")
-]
-Json = Annotated[bool, typer.Option("--json", help="Print JSON, one object a line.")]
-Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")]
-Seed = Annotated[int | None, typer.Option(help="Decides everything random; else 7, or the file's.")]
-Scale = Annotated[str | None, typer.Option(help="smoke, cpu (default) or paper.")]
-Log = Annotated[str | None, typer.Option(help="tensorboard: write event files too.")]
+for commands in (reconstruct, sample, table, show):
+    app.add_typer(commands.app)
 
 
 def _version(wanted: bool) -> None:
     if wanted:
-        print(importlib.metadata.version("bfno"))
+        say(importlib.metadata.version("bfno"))
         raise typer.Exit
 
 
@@ -109,7 +101,7 @@ def config(
 
     Example: bfno config mnist/bfno-node --scale paper
     """
-    print(_resolved(experiment, settings, scale, seed).as_yaml(), end="")
+    say_text(_resolved(experiment, settings, scale, seed).as_yaml())
 
 
 @app.command()
@@ -151,10 +143,10 @@ def evaluate(
     from bfno.lab.runs.load import open_run
 
     opened = open_run(run)
-    with display.bar("samples") as progress:
+    with bar("samples") as progress:
         request = TestRequest(data, data_dir, limit, batch, progress)
         found = family_of(opened.config.experiment).evaluate(opened, request)
-    print(json.dumps(found) if as_json else display.evaluation(found))
+    say(*([json.dumps(found)] if as_json else display.evaluation(found)))
 
 
 @app.command()
@@ -179,7 +171,7 @@ def predict(
             printer(prediction)
         else:
             code = prediction.error.exit_code
-            print(f"error: {prediction.error}", file=sys.stderr)
+            say(f"error: {prediction.error}", error=True)
     return code
 
 
@@ -194,7 +186,7 @@ def models(as_json: Json = False) -> None:
     from bfno.lab.experiments.sizes import model_sizes
 
     for row in model_sizes():
-        print(json.dumps(row) if as_json else display.size_row(row), flush=True)
+        say(json.dumps(row) if as_json else display.size_row(row))
 
 
 @app.command(name="import-released")
@@ -212,7 +204,7 @@ def import_released(
     from bfno.lab.runs import released
 
     released.import_released(file, out)
-    print(f"{out}: ready; try `bfno eval {out} --limit 1000`")
+    say(f"{out}: ready; try `bfno eval {out} --limit 1000`")
 
 
 @app.command()
@@ -228,61 +220,44 @@ def demo(
 
     Example: bfno demo --scale smoke
     """
-    from bfno.lab.cli.demonstration import free_folder, run_demo
+    from bfno.lab.cli.demo import free_folder, run_demo
 
     run_demo(out or free_folder("demo"), scale)
 
 
 @app.command()
-def compare(
-    runs: Annotated[list[Path], typer.Argument(help="Folders of runs.")], as_json: Json = False
-) -> None:
-    """Show results of runs side by side.
-
-    In words, as a table, and with curves of how they got there. Runs of `bfno table` are in
-    runs/SCALE, the others in runs.
-
-    Example: bfno compare runs/cpu/mnist-*
-    """
-    compare_runs(runs, as_json)
-
-
-@app.command()
-def report(
-    runs: Annotated[list[Path], typer.Argument(help="Folders of runs.")],
-    out: Annotated[Path, typer.Option("--out", "-o", help="The page.")] = Path("report.html"),
-    force: Annotated[bool, typer.Option("--force", help="Replace an existing page.")] = False,
-) -> None:
-    """Write one page about runs, to read and send on.
-
-    It has curves, what the models confuse, and a slider through time.
-
-    Example: bfno report runs/digits-bfno-node-s7 runs/digits-node-s7 -o report.html
-    """
-    from bfno.lab.cli.exhibits import prepare
-    from bfno.lab.views.report.page import check_page, write_report
-
-    check_page(out, force)
-    prepare(runs)
-    print(f"The report is {write_report(runs, out, force=force)}")
-
-
-@app.command()
 def bench(
     groups: Annotated[
-        list[str] | None, typer.Argument(help="layer, step, solver, growth, series, flow.")
+        list[str] | None, typer.Argument(help=f"Any of {', '.join(BENCHMARKS)}; default all.")
     ] = None,
     as_json: Json = False,
     repeats: Annotated[int | None, typer.Option(min=1, help="Measurements of each pair.")] = None,
 ) -> None:
-    """Measure against peers, side by side in one run.
+    """Measure against other libraries, side by side in one run.
+
+    The benchmarks are in the repository, not in the installed package.
 
     Example: bfno bench layer --repeats 5
     """
-    from bfno.lab.cli.benchmarks import run_benchmarks
-
+    for group in groups or ():
+        if group not in BENCHMARKS:
+            raise ConfigError(group, "is not a benchmark", f"write any of {', '.join(BENCHMARKS)}")
     words = [*(groups or []), *(["--json"] if as_json else [])]
-    run_benchmarks(words + (["--repeats", str(repeats)] if repeats else []))
+    _run_benchmarks(words + (["--repeats", str(repeats)] if repeats else []))
+
+
+def _run_benchmarks(words: list[str]) -> None:
+    """Run the benchmarks of a checkout, which are not part of the installed package."""
+    root = Path(__file__).resolve().parents[4]
+    if not (root / "benchmarks" / "__main__.py").is_file():
+        why = "needs a checkout of the repository, and this is an installation"
+        raise ConfigError("bench", why, "clone the repository and run `make bench` there")
+    paths = [str(root), os.environ.get("PYTHONPATH", "")]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths))}
+    command = [sys.executable, "-m", "benchmarks", *words]
+    done = subprocess.run(command, env=environment, check=False)
+    if done.returncode:
+        raise ConfigError("bench", f"ended with exit code {done.returncode}", "see above")
 
 
 def _resolved(

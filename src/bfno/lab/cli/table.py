@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from bfno.lab.cli.data import DataDir
-from bfno.lab.cli.terminal import show_table
-from bfno.lab.cli.words import takes
+from bfno.lab.cli.board import duration, follow
+from bfno.lab.cli.options import DataDir, takes
+from bfno.lab.cli.terminal import say, say_text, show_table
 from bfno.lab.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -80,10 +80,10 @@ def table(words: _Words) -> int:
     wanted = plan(experiments, words.scale, first_seeds(words.seeds), words.runs)
     jobs, left_out = _possible(wanted, words)
     if words.only_plan:
-        print("\n".join([*_plan_lines(jobs, words.jobs), *left_out]))
+        say(*_plan_lines(jobs, words.jobs), *left_out)
         return 0
     for line in left_out:
-        print(f"note: {line}", file=sys.stderr)
+        say(f"note: {line}", error=True)
     return _train_and_print(words, paper, jobs, left_out)
 
 
@@ -128,7 +128,6 @@ def _possible(jobs: list[Job], words: _Words) -> tuple[list[Job], list[str]]:
 
 
 def _plan_lines(jobs: Sequence[Job], slots: int | None) -> Iterator[str]:
-    from bfno.lab.cli.board import duration
     from bfno.lab.runs.campaign.running import Campaign, remaining_seconds
 
     words = {"there": "is there", "in use": "in use", "begun": "to resume", "missing": "to train"}
@@ -149,7 +148,6 @@ def _plan_lines(jobs: Sequence[Job], slots: int | None) -> Iterator[str]:
 def _train_and_print(
     words: _Words, paper: PaperTable, jobs: Sequence[Job], left_out: Sequence[str]
 ) -> int:
-    from bfno.lab.cli.board import follow
     from bfno.lab.runs.campaign.running import Campaign, failure_code
     from bfno.lab.runs.signals import Stopped
     from bfno.lab.views.metrics import find_metric
@@ -159,7 +157,7 @@ def _train_and_print(
         with contextlib.closing(campaign.run()) as rounds:  # which stops them, whatever happens
             follow(rounds, find_metric(paper.metrics[0]), campaign.slots)
     except Stopped as stop:
-        print(f"{stop}; the same command goes on from here", file=sys.stderr)
+        say(f"{stop}; the same command goes on from here", error=True)
         return stop.exit_code
     _print_table(_table(words, paper, campaign.standings, left_out), words)
     return failure_code(campaign.standings)
@@ -196,10 +194,10 @@ def _print_table(table: Table, words: _Words) -> None:
     from bfno.lab.views.layout import FORMATS, find_format, write_table
 
     if words.out is not None:
-        print(f"written to {write_table(table, words.out, words.layout)}")
+        say(f"written to {write_table(table, words.out, words.layout)}")
         return
     layout = find_format(words.layout, None)
     if layout == "text" and sys.stdout.isatty():
         show_table(table)
     else:
-        print(FORMATS[layout](table), end="")
+        say_text(FORMATS[layout](table))

@@ -12,7 +12,17 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-__all__ = ["COMPANIONS", "COSTS", "HEADLINES", "LIMIT", "MEBIBYTE", "SPLITS", "Estimate", "Metric"]
+__all__ = [
+    "COMPANIONS",
+    "COSTS",
+    "HEADLINES",
+    "LIMIT",
+    "MEBIBYTE",
+    "METRICS",
+    "SPLITS",
+    "Estimate",
+    "Metric",
+]
 __all__ += ["chance_of_lead", "find_metric", "headline_of", "mean"]
 
 MEBIBYTE = 2**20
@@ -83,8 +93,7 @@ class Metric:
         return -value if self.higher_is_better else value
 
 
-# In the order in which an evaluation lists them.
-_METRICS = {
+METRICS = {
     metric.name: metric
     for metric in (
         Metric("accuracy", "accuracy", 4, higher_is_better=True, form=".2%"),
@@ -102,16 +111,16 @@ _METRICS = {
         Metric("peak_memory", "peak MiB", 0, form=".0f"),
     )
 }
+"""Every metric by its name, in the order in which an evaluation lists them."""
 # A run is judged by the metric that it names, else by the first of these that it has; a new task
 # adds its metric here.
 HEADLINES = tuple(
-    _METRICS[name].on("test")
-    for name in ("accuracy", "auroc", "bits_per_dim", "nll", "mse", "loss")
+    METRICS[name].on("test") for name in ("accuracy", "auroc", "bits_per_dim", "nll", "mse", "loss")
 )
 # Shown beside the headline, though no run is judged by them: densities at the centres of bytes are
 # what some papers print, but they are not a bound.
-COMPANIONS = (_METRICS["bits_per_dim_center"].on("test"),)
-COSTS = tuple(_METRICS["nfe"].on(way) for way in ("forward", "backward", "test"))
+COMPANIONS = (METRICS["bits_per_dim_center"].on("test"),)
+COSTS = tuple(METRICS["nfe"].on(way) for way in ("forward", "backward", "test"))
 """What solves cost."""
 _WAYS = {*SPLITS, *(metric.split for metric in COSTS)}
 
@@ -128,7 +137,7 @@ def find_metric(key: str) -> Metric:
     split, _, name = key.partition("_")
     if split not in _WAYS or not name:
         split, name = "", key
-    known = _METRICS.get(name) or Metric(name, name.replace("_", " "), 4)
+    known = METRICS.get(name) or Metric(name, name.replace("_", " "), 4)
     return known.on(split)
 
 

@@ -9,7 +9,8 @@ from typing import Annotated, Any
 
 import typer
 
-from bfno.lab.cli.words import takes
+from bfno.lab.cli.options import takes
+from bfno.lab.cli.terminal import say
 
 __all__ = ["app", "keep_reconstruction"]
 
@@ -102,13 +103,13 @@ def _draw(words: _Words) -> None:
     opened = open_run(words.run)
     if words.hold_out is not None:
         scores = hold_out.evaluate_hold_out(opened, request, words.hold_out)
-        print(_hold_out_table({name: vars(score) for name, score in scores.items()}))
+        say(*_hold_out_table({name: vars(score) for name, score in scores.items()}))
     if words.files():
         found = [dataclasses.asdict(one) for one in reconstruction.reconstruct(opened, request)]
         for one in found:
-            print(_line(one))
+            say(_line(one))
         for file in words.files():
-            print(f"written to {write_reconstruction(found, file, force=words.force)}")
+            say(f"written to {write_reconstruction(found, file, force=words.force)}")
 
 
 def _line(one: Mapping[str, Any]) -> str:
@@ -126,11 +127,11 @@ def _line(one: Mapping[str, Any]) -> str:
     )
 
 
-def _hold_out_table(scores: Mapping[str, Mapping[str, float]]) -> str:
+def _hold_out_table(scores: Mapping[str, Mapping[str, float]]) -> list[str]:
     lines = [f"{'hidden':14} {'values':>7} {'model':>9} {'series mean':>12} {'last value':>11}"]
     for name, score in scores.items():
         lines.append(
             f"{name:14} {score['values']:>7} {score['model']:>9.5f} "
             f"{score['series_mean']:>12.5f} {score['last_value']:>11.5f}"
         )
-    return "\n".join([*lines, "mean squared errors of scaled values"])
+    return [*lines, "mean squared errors of scaled values"]

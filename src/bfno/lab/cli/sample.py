@@ -9,7 +9,8 @@ from typing import Annotated, Any
 
 import typer
 
-from bfno.lab.cli.words import takes
+from bfno.lab.cli.options import takes
+from bfno.lab.cli.terminal import say
 from bfno.lab.errors import ConfigError
 
 __all__ = ["app", "keep_samples"]
@@ -111,7 +112,7 @@ def _draw(words: _Words) -> None:
         content = _plane(words)
     else:
         content = _grid(words)
-    print(f"written to {write_picture(content, words.picture(), force=words.force)}")
+    say(f"written to {write_picture(content, words.picture(), force=words.force)}")
 
 
 def _check(words: _Words) -> Any:
@@ -191,7 +192,7 @@ def _drawn(words: _Words, run: Path) -> Any:
     opened, count = open_run(run), words.count or _SAMPLES
     batch = opened.config.train.eval_batch
     images = draw(opened, count, words.temperature, words.seed, batch).numpy()
-    print(f"{run}: {count} samples, temperature {words.temperature:g}, seed {words.seed}")
+    say(f"{run}: {count} samples, temperature {words.temperature:g}, seed {words.seed}")
     return images
 
 
@@ -203,8 +204,8 @@ def _plane(words: _Words) -> bytes:
     count = words.count or _POINTS
     found = picture_plane(open_run(words.run), count, words.temperature, words.seed)
     low_x, high_x, low_y, high_y = found.window
-    print(f"{words.run}: {count} samples, temperature {words.temperature:g}, seed {words.seed}")
-    print(
+    say(f"{words.run}: {count} samples, temperature {words.temperature:g}, seed {words.seed}")
+    say(
         f"the density integrates to {found.mass:.4f} over [{low_x:.2f}, {high_x:.2f}] × "
         f"[{low_y:.2f}, {high_y:.2f}]"
     )
@@ -225,5 +226,5 @@ def _interpolations(words: _Words) -> bytes:
     batch = opened.config.train.eval_batch
     images = interpolate(opened, ends[: 2 * pairs : 2], ends[1::2], words.steps, batch)
     noun = "pair" if pairs == 1 else "pairs"
-    print(f"{words.run}: {pairs} {noun}, {words.steps} images from one to the other")
+    say(f"{words.run}: {pairs} {noun}, {words.steps} images from one to the other")
     return image_grid(images.flatten(0, 1).numpy(), words.steps)
