@@ -108,7 +108,7 @@ def test_existing_figures_are_replaced_only_when_forced(tmp_path, capsys):
     [
         ("missing", "out", "is not a folder"),
         ("running", "out", "bfno resume"),
-        ("done", "file", "is no folder"),
+        ("done", "file", "is not a folder"),
     ],
 )
 def test_wrong_words_are_told_in_one_line(tmp_path, capsys, run, out, message):
@@ -138,10 +138,7 @@ def test_records_are_taken_over_and_shown(tmp_path, capsys, monkeypatch):
         write_run(tmp_path / "runs", "mnist", method)
     assert main(["results", "results", "--from", "runs"]) == 0
     printed = capsys.readouterr().out
-    assert (
-        "results/cpu/mnist-node-s7: kept as it is now" in printed
-        and "written to RESULTS.md" in printed
-    )
+    assert "results/cpu/mnist-node-s7: updated" in printed and "written to RESULTS.md" in printed
     text = (tmp_path / "RESULTS.md").read_text()
     assert "`bfno results results -o RESULTS.md`" in text and str(tmp_path) not in text
     assert (tmp_path / "results" / "figures" / "cpu-1-mnist-accuracy.png").is_file()

@@ -66,7 +66,7 @@ def test_the_same_runs_give_the_same_page_which_may_be_replaced(folder, written)
 def test_a_page_of_somebody_elses_is_not_replaced(folder, tmp_path):
     page = tmp_path / "NOTES.md"
     page.write_text("# My notes\n")
-    with pytest.raises(ConfigError, match="not from this command"):
+    with pytest.raises(ConfigError, match="not written by this command"):
         write_page(folder, page)
     assert page.read_text() == "# My notes\n"
 
@@ -110,7 +110,7 @@ def test_a_document_without_one_place_for_the_overview_is_refused_before_drawing
 ):
     document = tmp_path / "README.md"
     document.write_text(text)
-    with pytest.raises(ConfigError, match="marks no place for the overview"):
+    with pytest.raises(ConfigError, match="does not mark a place for the overview"):
         write_page(folder, tmp_path / "RESULTS.md", document)
     assert document.read_text() == text and not (tmp_path / "RESULTS.md").exists()
 

@@ -13,7 +13,7 @@ def main(arguments: list[str] | None = None) -> int:
     """Run the command line and return its exit code.
 
     Args:
-        arguments: The words behind the program's name; None takes those of this process.
+        arguments: The words after the program's name; None takes those of this process.
     """
     words = list(sys.argv[1:] if arguments is None else arguments)
     debug = "--debug" in words  # an option of every command, wherever it stands
@@ -69,7 +69,7 @@ def _explain(error: Exception) -> int:
     elif isinstance(error, ModuleNotFoundError) and error.name not in (None, "bfno"):
         what, code = f"{error.name}: is not installed. Fix: pip install 'bfno[train,report]'", 2
     elif isinstance(error, MemoryError) or "can't allocate memory" in what:
-        what, code = "memory: there is not enough. Fix: --set train.batch to a smaller number", 4
+        what, code = "memory: there is not enough. Fix: lower train.batch with --set", 4
     else:
         kind = type(error).__name__
         first = what.splitlines()[0] if what else kind

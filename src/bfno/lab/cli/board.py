@@ -22,7 +22,7 @@ _MOST_ROWS = 12
 _WORDS = {
     "there": "was there",
     "elsewhere": "in use elsewhere, waiting for it",
-    "stopped": "stopping, saves its state",
+    "stopped": "stopping, saving its state",
 }
 _STYLES = {"running": "bold", "finished": "green", "failed": "red"}
 _RANK = {"running": 0, "stopped": 1, "elsewhere": 2, "failed": 3, "waiting": 4}
@@ -33,7 +33,7 @@ def follow(rounds: Iterable[list[Standing]], metric: Metric, slots: int) -> None
     """Show the standings of a campaign until it is over.
 
     Args:
-        rounds: The standings, told again and again.
+        rounds: The standings, as they change.
         metric: What runs are judged by.
         slots: How many run at a time.
     """
@@ -124,7 +124,7 @@ def _state(one: Standing) -> Any:
 
 
 def _rows(standings: Sequence[Standing]) -> list[Standing]:
-    """Those to show: what happens now first, then what fits."""
+    """The runs to show: running ones first, then as many others as fit."""
     active = sorted((one for one in standings if not one.is_done), key=lambda one: _RANK[one.state])
     done = [one for one in standings if one.is_done]
     busy = [one for one in active if one.state not in ("failed", "waiting")]
@@ -154,7 +154,7 @@ def _best(standings: Sequence[Standing], metric: Metric) -> Iterator[str]:
 
 
 def duration(seconds: float) -> str:
-    """A time as people say it.
+    """A duration in words.
 
     Example:
         >>> duration(0.2), duration(42), duration(600), duration(9000)

@@ -1,4 +1,4 @@
-"""Every command: its words, what it calls, what it prints."""
+"""The program: train, resume, eval, predict and smaller commands; the others join here."""
 
 from __future__ import annotations
 
@@ -62,17 +62,19 @@ def _options(
 
 @app.command()
 def train(
-    experiment: Annotated[str, typer.Argument(help="data/method, mnist/bfno-node say, or a YAML.")],
+    experiment: Annotated[
+        str, typer.Argument(help="data/method, such as mnist/bfno-node, or a YAML file.")
+    ],
     settings: Sets = None,
     scale: Scale = None,
     seed: Seed = None,
     out: Annotated[
-        Path | None, typer.Option(help="Folder of the run; else runs/DATA-METHOD-sSEED.")
+        Path | None, typer.Option(help="Folder of the run; default runs/DATA-METHOD-sSEED.")
     ] = None,
     data_dir: DataDir = None,
     folder: Annotated[
         Path | None,
-        typer.Option(help="Your images, where data is folder or folder-density."),
+        typer.Option(help="Your images, for the data folder or folder-density."),
     ] = None,
     log: Log = None,
 ) -> None:
@@ -97,7 +99,7 @@ def config(
 ) -> None:
     """Print every setting of an experiment as YAML.
 
-    The file may be edited and trained: bfno train mine.yaml
+    Save it, edit it and train it: bfno train mine.yaml
 
     Example: bfno config mnist/bfno-node --scale paper
     """
@@ -106,7 +108,7 @@ def config(
 
 @app.command()
 def resume(run: Run, settings: Sets = None, data_dir: DataDir = None, log: Log = None) -> None:
-    """Go on with a stopped or killed run, bit for bit.
+    """Continue a stopped or killed run, bit for bit.
 
     Example: bfno resume runs/digits-bfno-node-s7
     """
@@ -129,12 +131,12 @@ def evaluate(
     ] = None,
     data_dir: DataDir = None,
     limit: Annotated[int | None, typer.Option(min=1, help="Only the first N test samples.")] = None,
-    batch: Annotated[int | None, typer.Option(min=1, help="Samples at a time.")] = None,
+    batch: Annotated[int | None, typer.Option(min=1, help="Samples per batch.")] = None,
     as_json: Json = False,
 ) -> None:
     """Test a run: metrics and function evaluations.
 
-    Of a classifier also the scores of each class and what it confuses.
+    For a classifier also the scores of each class and the confusion matrix.
 
     Example: bfno eval runs/digits-bfno-node-s7 --json
     """
@@ -155,9 +157,9 @@ def predict(
     files: Annotated[list[Path], typer.Argument(help="Images, or tables of series.")],
     layout: Annotated[str, typer.Option("--format", help="table, csv or json.")] = "table",
 ) -> int:
-    """Classify files, or tell how likely a density finds them.
+    """Classify files, or say how likely they are under a density.
 
-    Class and probabilities of images, of series, or of their rows; of densities bits/dim.
+    Prints the class and its probabilities of images, series or rows; for densities bits/dim.
 
     Example: bfno predict runs/folder-bfno-node-s7 new/*.jpg --format csv
     """
@@ -179,7 +181,7 @@ def predict(
 def models(as_json: Json = False) -> None:
     """List the methods for every data set with their sizes.
 
-    A size is the number of parameters here, then that in the paper where it gives one.
+    A size is the number of parameters here, then the number in the paper if it gives one.
 
     Example: bfno models --json
     """
@@ -210,7 +212,7 @@ def import_released(
 @app.command()
 def demo(
     out: Annotated[
-        Path | None, typer.Option("--out", "-o", help="Folder of the demo; else a new one.")
+        Path | None, typer.Option("--out", "-o", help="Folder of the demo; default a new one.")
     ] = None,
     scale: Annotated[str, typer.Option(help="smoke or cpu.")] = "cpu",
 ) -> None:

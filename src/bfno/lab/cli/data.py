@@ -1,4 +1,4 @@
-"""The commands about data sets."""
+"""The commands `bfno data list`, `get` and `check`."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def list_sets() -> None:
 def get(name: Name, data_dir: DataDir = None) -> None:
     """Download a data set from its official source.
 
-    A download that broke off goes on where it stopped.
+    A download that was interrupted continues where it stopped.
 
     Example: bfno data get mnist
     """
@@ -56,9 +56,9 @@ def get(name: Name, data_dir: DataDir = None) -> None:
 
 @app.command()
 def check(name: Name, data_dir: DataDir = None) -> int:
-    """Compare the files of a data set with what they should be.
+    """Check the files of a data set.
 
-    That is their official checksums, or where there are none their known contents.
+    It compares official checksums, or the known contents where there are none.
 
     Example: bfno data check mnist
     """

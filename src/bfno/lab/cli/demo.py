@@ -35,7 +35,7 @@ def run_demo(out: Path, scale: str) -> None:
         ConfigError: If the folder exists.
     """
     if out.exists():
-        raise ConfigError(out, "is there already", "choose another folder with --out")
+        raise ConfigError(out, "exists already", "choose another folder with --out")
     report = out / "report.html"
     runs = [out / f"digits-{method}" for method in _METHODS]
     for method, run in zip(_METHODS, runs, strict=True):

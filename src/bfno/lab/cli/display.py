@@ -1,4 +1,4 @@
-"""What the commands print."""
+"""The results of train, eval, predict and models as lines of text."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def watchers(config: Any, folder: Path, log: str | None) -> list[Any]:
 
 
 def finished(record: dict[str, Any], folder: Path) -> None:
-    """Print the result of a run and what to do with it; once, however many have trained it."""
+    """Print the result of a run and what to do next; of several processes only the first prints."""
     if os.environ.get("RANK", "0") != "0":
         return
     result, headline = record["result"], record.get("judged_by", "test_accuracy")
@@ -59,7 +59,7 @@ def finished(record: dict[str, Any], folder: Path) -> None:
 
 
 def _next_commands(headline: str) -> tuple[str, ...]:
-    """What a run that is judged by this metric is good for."""
+    """Commands to try with a run that is judged by this metric."""
     if headline == "test_nll":  # points come from no files
         return "sample {}", "eval {}"
     common = ("eval {}", "predict {} FILES")

@@ -1,4 +1,4 @@
-"""How commands take their words: options that several share, commands of many options, groups."""
+"""Options that several commands share, commands with many options, and the order of commands."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def takes(words: type) -> Callable[[Callable[[Any], Any]], Callable[..., Any]]:
     What a command computes can then take one object instead of a dozen parameters.
 
     Args:
-        words: The dataclass; its annotations are typer's.
+        words: The dataclass, annotated as typer wants its parameters.
     """
     hints = get_type_hints(words, include_extras=True)
     parameters = [

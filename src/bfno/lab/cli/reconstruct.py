@@ -1,4 +1,4 @@
-"""The command about reconstructed series."""
+"""The command `bfno reconstruct`: series between and after their observations."""
 
 from __future__ import annotations
 
@@ -23,28 +23,31 @@ class _Words:
 
     run: Annotated[Path, typer.Argument(help="Folder of a run of a latent model.")]
     table: Annotated[
-        Path | None, typer.Argument(help="Other series, a table or a folder; else the test split.")
+        Path | None,
+        typer.Argument(help="Other series: a table or a folder; default the test split."),
     ] = None
     series: Annotated[
-        list[str] | None, typer.Option(help="A series by its name; repeatable. Else the first 3.")
+        list[str] | None, typer.Option(help="Name of a series; repeatable. Default the first 3.")
     ] = None
     features: Annotated[
         list[str] | None,
-        typer.Option(help="A feature by its name; repeatable. Else the 4 observed most."),
+        typer.Option(help="Name of a feature; repeatable. Default the 4 observed most often."),
     ] = None
-    until: Annotated[float | None, typer.Option(help="Go on to this time.")] = None
-    points: Annotated[int, typer.Option(min=2, max=100_000, help="Times a series.")] = 200
+    until: Annotated[float | None, typer.Option(help="Continue to this time.")] = None
+    points: Annotated[int, typer.Option(min=2, max=100_000, help="Times per series.")] = 200
     out: Annotated[
         Path | None,
-        typer.Option("--out", "-o", help="An SVG or PNG; else both in figures of RUN."),
+        typer.Option("--out", "-o", help="An SVG or PNG file; default both in RUN/figures."),
     ] = None
-    csv: Annotated[Path | None, typer.Option(help="Write the numbers to this table too.")] = None
+    csv: Annotated[Path | None, typer.Option(help="Also write the numbers to this CSV file.")] = (
+        None
+    )
     force: Annotated[bool, typer.Option("--force", help="Replace existing files.")] = False
     hold_out: Annotated[
         float | None, typer.Option(help="Hide this share of the rows and print the errors there.")
     ] = None
     data_dir: Annotated[
-        Path | None, typer.Option(help="Where data sets are; else where the run found them.")
+        Path | None, typer.Option(help="Folder of the data sets; default where the run found them.")
     ] = None
 
     def files(self) -> list[Path]:
@@ -69,14 +72,14 @@ def reconstruct(words: _Words) -> None:
 
 
 def keep_reconstruction(run: Path) -> None:
-    """Draw the first series of a run's test split as its model sees them, if nobody has.
+    """Draw the first series of a run's test split as its model sees them, unless it was done.
 
     Args:
         run: Folder of the run.
 
     Raises:
         ConfigError: If nothing is trained yet.
-        DataError: If its files are damaged, or its data not there any more.
+        DataError: If its files are damaged, or its data are gone.
         NumericalError: If the solver gives up.
     """
     words = _Words(run)

@@ -1,4 +1,4 @@
-"""The command about samples of densities."""
+"""The command `bfno sample`: new samples of a density."""
 
 from __future__ import annotations
 
@@ -27,31 +27,35 @@ class _Words:
     places: Annotated[
         list[Path],
         typer.Argument(
-            metavar="RUN", help="Folders of runs; with --interpolate one, then pairs of images."
+            metavar="RUN", help="Folders of runs; with --interpolate one run, then pairs of images."
         ),
     ]
     count: Annotated[
         int | None,
         typer.Option(
-            "-n", min=1, max=100_000, help="How many: 64 images, 2000 points, 8 pairs if not given."
+            "-n", min=1, max=100_000, help="How many; default 64 images, 2000 points or 8 pairs."
         ),
     ] = None
     out: Annotated[
         Path | None,
-        typer.Option("--out", "-o", help="A PNG or SVG; else figures/samples.png of RUN."),
+        typer.Option("--out", "-o", help="A PNG or SVG file; default RUN/figures/samples.png."),
     ] = None
     temperature: Annotated[
-        float, typer.Option(min=0.0, help="Below 1, samples are likelier and less various.")
+        float, typer.Option(min=0.0, help="Below 1, samples are likelier and vary less.")
     ] = 1.0
-    seed: Annotated[int, typer.Option(min=0, max=2**63 - 1, help="Decides which samples.")] = 0
+    seed: Annotated[int, typer.Option(min=0, max=2**63 - 1, help="Seed of the samples.")] = 0
     real: Annotated[bool, typer.Option("--real", help="Show test images beside them.")] = False
     interpolate: Annotated[
-        bool, typer.Option("--interpolate", help="From one image to another, of files or the test.")
+        bool,
+        typer.Option(
+            "--interpolate",
+            help="Go from one image to another: from files, or from the test split.",
+        ),
     ] = False
-    steps: Annotated[int, typer.Option(min=2, max=50, help="Images from one to the other.")] = 10
+    steps: Annotated[int, typer.Option(min=2, max=50, help="Images per pair, with both ends.")] = 10
     force: Annotated[bool, typer.Option("--force", help="Replace an existing picture.")] = False
     data_dir: Annotated[
-        Path | None, typer.Option(help="Where data sets are; else where the run found them.")
+        Path | None, typer.Option(help="Folder of the data sets; default where the run found them.")
     ] = None
 
     @property
@@ -85,14 +89,14 @@ def sample(words: _Words) -> None:
 
 
 def keep_samples(run: Path) -> None:
-    """Draw the picture of a run's samples, beside real ones if it is images, if there is none.
+    """Draw the picture of a run's samples unless it exists; images stand beside real ones.
 
     Args:
         run: Folder of the run.
 
     Raises:
         ConfigError: If nothing is trained yet.
-        DataError: If its files are damaged, or its data not there any more.
+        DataError: If its files are damaged, or its data are gone.
         NumericalError: If the solver gives up.
     """
     words = _Words([run])
@@ -116,16 +120,20 @@ def _draw(words: _Words) -> None:
 
 
 def _check(words: _Words) -> Any:
-    """Refuse what cannot be drawn or written, before anything is computed; settings of a run."""
+    """Refuse what cannot be drawn or written, before anything is computed; return the settings."""
     from bfno.lab.views.figures.densities import MOST_IMAGES, check_picture
 
     if words.real and words.interpolate:
         raise ConfigError("--real", "real images are the ends of --interpolate", "leave it out")
     if not math.isfinite(words.temperature):
-        raise ConfigError("--temperature", f"{words.temperature} is no factor", "write a number")
+        raise ConfigError(
+            "--temperature", f"{words.temperature} is not a finite number", "write a number"
+        )
     if words.interpolate and len(words.places) % 2 == 0:
-        why = f"{len(words.places) - 1} images make no pairs"
-        raise ConfigError("--interpolate", why, "name two images, or none for those of the test")
+        why = f"{len(words.places) - 1} images do not make pairs"
+        raise ConfigError(
+            "--interpolate", why, "name two images, or none to take them from the test split"
+        )
     runs = words.places[:1] if words.interpolate else words.places
     configs = [_density_config(run) for run in runs]
     is_plane = [len(config.data.shape) == 1 for config in configs]
@@ -149,8 +157,8 @@ def _density_config(run: Path) -> Any:
 
     config = RunFolder(run).read_config()
     if not isinstance(config, DensityConfig):
-        why = f"is a run of {config.experiment}, which is no density"
-        raise ConfigError(run, why, "name a run of a density, mnist-density/ffjord-rnode say")
+        why = f"is a run of {config.experiment}, which is not a density"
+        raise ConfigError(run, why, "name a run of a density, such as mnist-density/ffjord-rnode")
     return config
 
 
@@ -226,5 +234,5 @@ def _interpolations(words: _Words) -> bytes:
     batch = opened.config.train.eval_batch
     images = interpolate(opened, ends[: 2 * pairs : 2], ends[1::2], words.steps, batch)
     noun = "pair" if pairs == 1 else "pairs"
-    say(f"{words.run}: {pairs} {noun}, {words.steps} images from one to the other")
+    say(f"{words.run}: {pairs} {noun}, {words.steps} images per pair")
     return image_grid(images.flatten(0, 1).numpy(), words.steps)

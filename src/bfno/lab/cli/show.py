@@ -46,9 +46,9 @@ def report(
     out: Annotated[Path, typer.Option("--out", "-o", help="The page.")] = Path("report.html"),
     force: Annotated[bool, typer.Option("--force", help="Replace an existing page.")] = False,
 ) -> None:
-    """Write one page about runs, to read and send on.
+    """Write one HTML page about runs, to read and to share.
 
-    It has curves, what the models confuse, and a slider through time.
+    It has curves, confusion matrices, and a slider through time.
 
     Example: bfno report runs/digits-bfno-node-s7 runs/digits-node-s7 -o report.html
     """
@@ -87,20 +87,20 @@ def results(
     out: Annotated[Path, typer.Option("--out", "-o", help="The page.")] = Path("RESULTS.md"),
     keep: Annotated[
         Path | None,
-        typer.Option("--from", help="First take over records of finished runs from this folder."),
+        typer.Option("--from", help="First copy the records of finished runs from this folder."),
     ] = None,
     overview: Annotated[
         Path | None,
-        typer.Option(help="Markdown file whose overview of the tables is brought up to date too."),
+        typer.Option(help="Markdown file whose overview of the tables is updated too."),
     ] = None,
 ) -> None:
-    """Write all tables, claims and figures as one page.
+    """Write all tables, claims and figures as one Markdown page.
 
-    A page of Markdown with every table, claim and figure of the paper that runs can show.
+    It has every table, claim and figure of the paper that the runs can show.
 
-    With --from, FOLDER gets what a page needs of other runs, without their weights: small enough
-    for version control. With --overview, a document of your own shows the tables' first places
-    between two comments; a message names them if they are not there yet.
+    With --from, the folder first gets what the page needs of other runs, without their weights:
+    small enough for version control. With --overview, a document of yours shows who leads each
+    table, between two comments; if they are missing, a message says which.
 
     Example: bfno results results --from runs -o RESULTS.md --overview README.md
     """
@@ -109,13 +109,13 @@ def results(
 
     if keep is not None:
         for place in keep_runs(keep, folder):
-            say(f"{place}: kept as it is now")
+            say(f"{place}: updated")
     for file in write_page(folder, out, overview):
         say(f"written to {file}")
 
 
 def compare_runs(runs: Sequence[Path], as_json: bool = False) -> None:
-    """Print the results of runs side by side: tables, and for each task what came out, and how.
+    """Print the results of runs side by side: tables, then a summary and curves for each task.
 
     Args:
         runs: Folders of runs.
@@ -134,7 +134,7 @@ def compare_runs(runs: Sequence[Path], as_json: bool = False) -> None:
 
 
 def _parts(runs: Sequence[RunResult]) -> Iterator[Table | str]:
-    """Tables of all tasks, then of each task what came out and how its methods got there."""
+    """Tables of all tasks, then a summary and curves for each task."""
     from bfno.lab.views.curves import curve_table
     from bfno.lab.views.methods import replicates
     from bfno.lab.views.summary import summary
@@ -158,7 +158,7 @@ def _show(parts: Iterator[Table | str]) -> None:
 
 
 def _with_short_heads(table: Table) -> Table:
-    """The table, headings that stand alone in it a word a line."""
+    """The table, with one word per line in headings that have no group."""
     heads = (
         column if column.group else replace(column, title=column.title.replace(" ", "\n"))
         for column in table.columns
@@ -177,9 +177,9 @@ def _write(parts: Iterator[Table | str]) -> None:
 
 
 def prepare(runs: Iterable[Path]) -> None:
-    """Make what is missing of exhibits, samples and reconstructions; note what cannot be made.
+    """Make exhibits, samples and reconstructions that are missing; note those that cannot be made.
 
-    A run whose folder holds no trained model, or whose data are gone, is shown without.
+    A run whose folder holds no trained model, or whose data are gone, is shown without them.
 
     Args:
         runs: Folders of runs.

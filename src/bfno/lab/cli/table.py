@@ -1,4 +1,4 @@
-"""The command that makes the paper's tables."""
+"""The command `bfno table`: a table of the paper, from runs."""
 
 from __future__ import annotations
 
@@ -34,26 +34,26 @@ class _Words:
     name: Annotated[str, typer.Argument(help="1, 2, 3, 4, ablation-branches or ablation-operator.")]
     data: Annotated[
         list[str] | None,
-        typer.Option(help="A data set of the table; repeatable. Else all whose files are there."),
+        typer.Option(help="A data set of the table; repeatable. Default all whose files exist."),
     ] = None
     scale: Annotated[str, typer.Option(help="smoke, cpu or paper.")] = "cpu"
     seeds: Annotated[int, typer.Option(help="Runs of each method: seeds 7, 8, ...")] = 1
     only: Annotated[
-        list[str] | None, typer.Option(help="A method of the table; repeatable. Else all.")
+        list[str] | None, typer.Option(help="A method of the table; repeatable. Default all.")
     ] = None
     jobs: Annotated[
-        int | None, typer.Option(help="Runs at a time; else one for each GPU or core.")
+        int | None, typer.Option(help="Runs at a time; default one per GPU or core.")
     ] = None
-    runs: Annotated[Path, typer.Option(help="Where runs are, and new ones go.")] = Path("runs")
+    runs: Annotated[Path, typer.Option(help="Folder of the runs, old and new.")] = Path("runs")
     data_dir: DataDir = None
     layout: Annotated[
         str | None, typer.Option("--format", help="text, markdown, csv or latex.")
     ] = None
     out: Annotated[
-        Path | None, typer.Option("--out", "-o", help="A .txt, .md, .csv or .tex to write.")
+        Path | None, typer.Option("--out", "-o", help="File to write: .txt, .md, .csv or .tex.")
     ] = None
     only_plan: Annotated[
-        bool, typer.Option("--plan", help="Say what would be trained, and train nothing.")
+        bool, typer.Option("--plan", help="Print what would be trained, without training.")
     ] = False
 
 
@@ -62,8 +62,8 @@ class _Words:
 def table(words: _Words) -> int:
     """Make a table of the paper beside its numbers.
 
-    It trains what is missing. Stopped or killed and started again, it does only what is missing
-    then.
+    It trains the runs that are missing. If it was stopped or killed, start it again: it continues
+    with what is still missing.
 
     Example: bfno table 1 --data mnist --seeds 3 --jobs 2 -o table1.md
     """
@@ -101,7 +101,7 @@ def _check(words: _Words, paper: PaperTable) -> None:
 def _possible(jobs: list[Job], words: _Words) -> tuple[list[Job], list[str]]:
     """The jobs that can be done, and a line for each data set whose files are missing.
 
-    Runs that are there need no files.
+    Runs that exist need no files.
 
     Raises:
         DataError: If the user named the data set, or nothing can be done.
@@ -139,7 +139,7 @@ def _plan_lines(jobs: Sequence[Job], slots: int | None) -> Iterator[str]:
         yield f"{job.name:{width}}  {words[job.state]:9}  {job.folder}{time}"
     done = sum(one.is_done for one in standings)
     seconds = remaining_seconds(standings, campaign.slots)
-    about = ", no record tells how long" if seconds is None else ""
+    about = ", duration unknown" if seconds is None else ""
     if seconds:
         about = f", about {duration(seconds)} with {campaign.slots} at a time"
     yield f"{len(jobs)} runs: {done} there, {len(jobs) - done} to do{about}"

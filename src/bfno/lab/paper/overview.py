@@ -59,7 +59,7 @@ def around_overview(document: Path) -> tuple[str, str]:
     _, end, after = rest.partition(_END)
     if not (begin and end) or _BEGIN in rest:
         fix = f"put `{_BEGIN.strip()}` and `{_END.strip()}` there, each once and on its own line"
-        raise ConfigError(document, "marks no place for the overview", fix)
+        raise ConfigError(document, "does not mark a place for the overview", fix)
     return before + begin, end + after
 
 

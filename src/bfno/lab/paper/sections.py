@@ -67,7 +67,7 @@ def sections_of(runs: Sequence[tuple[Path, RunResult]]) -> Iterator[Section]:
                     for place, run in runs
                     if run.experiment in wanted and run.scale == scale and id(run) in counted
                 )
-                # One method alone, which another table shares, is no comparison.
+                # One method alone, which another table shares, is not a comparison.
                 if len({run.method for _, run in found}) > 1:
                     yield Section(table, data, scale, found)
 

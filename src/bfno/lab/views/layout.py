@@ -56,7 +56,7 @@ class Column:
 
     Attributes:
         key: Its name for programs: the key of the record where there is one.
-        title: Its name for people; lines of it may stand below each other.
+        title: Its name for people; it may have several lines.
         numeric: Whether it holds numbers.
         measured: Whether these may have a standard deviation.
         group: Heading that it shares with its neighbours.
@@ -229,7 +229,7 @@ def for_people(table: Table) -> Table:
 
 
 def stacked(table: Table, width: int) -> list[Table]:
-    """Cut a table between groups of columns so that as plain text it is no wider than that.
+    """Cut a table between groups of columns so that each part fits a width as plain text.
 
     Columns before the first group are repeated; a group that is too wide by itself stays whole.
     A table without groups is cut between any two columns, and repeats the first that hold words.
@@ -305,7 +305,7 @@ def _part(table: Table, columns: list[int]) -> Table:
 
 
 def _cuts(columns: tuple[Column, ...]) -> tuple[list[int], list[list[int]]]:
-    """Columns that every part of a table repeats, and the others as they stay together."""
+    """Columns that every part of a table repeats, and the units that the others form."""
     spans = [(name, list(range(first, last + 1))) for name, first, last in _spans(columns)]
     if any(name for name, _ in spans):
         lead = [index for name, places in spans if not name for index in places]
@@ -326,7 +326,7 @@ def _plain_lines(table: RichTable) -> list[str]:
 
 
 def _console() -> Console:
-    """A console of any width that knows no colours."""
+    """A console without colours that is wide enough for any table."""
     from rich.console import Console
 
     return Console(width=100_000, color_system=None, force_terminal=False, legacy_windows=False)

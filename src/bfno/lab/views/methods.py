@@ -34,7 +34,7 @@ def task_of(run: RunResult) -> tuple[str, str, str]:
 
 
 def kind_of(run: RunResult) -> str:
-    """What kind of thing a run learned: images, series or densities; kinds have other metrics."""
+    """What a run learned: images, series or densities; each kind has its own metrics."""
     if _DENSITIES & run.result.keys():
         return "densities"
     return "series" if run.section("data").get("protocol") else "images"
@@ -68,7 +68,7 @@ class Replicates:
 
     Attributes:
         label: The method, and in brackets what tells it from others of the same name; with a
-            dagger if its predictions depend on each other.
+            dagger if predictions for one series depend on the others.
         runs: The runs, by seed.
     """
 
@@ -102,7 +102,7 @@ class Replicates:
 def replicates(runs: Iterable[RunResult]) -> list[Replicates]:
     """Gather the runs that differ in their seed alone, by task and then best first.
 
-    The order does not depend on that of the runs. Runs with one seed but twice are no replicates
+    The order does not depend on that of the runs. Runs of the same seed are not replicates
     of each other, and stay apart.
     """
     methods: dict[tuple[str, ...], list[list[RunResult]]] = defaultdict(list)
@@ -155,9 +155,9 @@ def _by_settings(
 
 
 def _comparable(runs: Sequence[RunResult]) -> list[dict[str, Any]]:
-    """The settings of each run, without circumstances and what some record is too old to have.
+    """The settings of each run, without circumstances and without what older records lack.
 
-    What an option of a layer is not given, however, it is not given: these are all compared.
+    Options of layers are all compared: one that is missing was not given.
     """
     flats = [flat_config(run.config) for run in runs]
     common = set.intersection(*map(set, flats)) - CIRCUMSTANCES

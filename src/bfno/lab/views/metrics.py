@@ -121,12 +121,12 @@ HEADLINES = tuple(
 # what some papers print, but they are not a bound.
 COMPANIONS = (METRICS["bits_per_dim_center"].on("test"),)
 COSTS = tuple(METRICS["nfe"].on(way) for way in ("forward", "backward", "test"))
-"""What solves cost."""
+"""Function evaluations of solves."""
 _WAYS = {*SPLITS, *(metric.split for metric in COSTS)}
 
 
 def find_metric(key: str) -> Metric:
-    """The metric that has this key in records; one of its own for a key that nobody knows.
+    """The metric that has this key in records; a new one for an unknown key.
 
     Example:
         >>> find_metric("test_nll").title, find_metric("forward_nfe").title

@@ -1,4 +1,4 @@
-"""What was trained and what came out, in words."""
+"""What was trained and what the result is, in sentences."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def counted(number: int, noun: str) -> str:
 
 
 def summary(groups: Sequence[Replicates]) -> str:
-    """What came out, in words: the best method of a task, its lead and its cost.
+    """The result of a task in sentences: the best method, its lead and its cost.
 
     Args:
         groups: The methods of one task, best first, as from `replicates`.

@@ -58,11 +58,11 @@ def check_gallery(out: Path) -> Path:
         out: The folder, which may be missing.
 
     Raises:
-        ConfigError: If it is no folder, or lies below something that is none.
+        ConfigError: If it is not a folder, or lies below something that is not one.
     """
     nearest = next(place for place in (out.absolute(), *out.absolute().parents) if place.exists())
     if not nearest.is_dir():
-        raise ConfigError(out, f"{nearest} is no folder", "name a folder, or a new one")
+        raise ConfigError(out, f"{nearest} is not a folder", "name a folder, or a new one")
     return out
 
 
@@ -92,7 +92,7 @@ def write_figures(folders: Sequence[Path], out: Path, *, force: bool = False) ->
     contents |= {out / f"{name}.png": figure.png for name, figure in figures.items() if figure.png}
     present = sorted(file for file in contents if file.exists())
     if present and not force:
-        raise ConfigError(present[0], "is there already", "pass --force, or name another folder")
+        raise ConfigError(present[0], "exists already", "pass --force, or name another folder")
     for file, content in sorted(contents.items()):
         write_atomically(file, content)
     return sorted(contents)
@@ -268,4 +268,4 @@ def _pixels(file: Path) -> np.ndarray | None:
         with Image.open(io.BytesIO(content)) as picture:
             return np.asarray(picture.convert("RGB"))
     except (OSError, ValueError, Image.DecompressionBombError):
-        raise DataError(file, "is no picture", "remove it, and draw it again") from None
+        raise DataError(file, "is not a picture", "remove it, and draw it again") from None

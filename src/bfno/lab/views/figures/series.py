@@ -52,9 +52,9 @@ def check_new(out: Path, kinds: Sequence[str], *, force: bool = False) -> Path:
         raise ConfigError(out, "is a folder", f"name a file, such as {out / f'series.{kinds[0]}'}")
     if out.suffix.lower().lstrip(".") not in kinds:
         listed = " or ".join(f".{kind}" for kind in kinds)
-        raise ConfigError(out, "has an ending that says no known kind", f"end it in {listed}")
+        raise ConfigError(out, "has an unknown ending", f"end it in {listed}")
     if out.exists() and not force:
-        raise ConfigError(out, "is there already", "pass --force, or name another file")
+        raise ConfigError(out, "exists already", "pass --force, or name another file")
     return out
 
 

@@ -118,7 +118,7 @@ _ABLATION = re.compile(r"bfno-node-(branches|small).*|a?fno-node.*")
 
 @dataclass(frozen=True)
 class Look:
-    """How a method is drawn, so that it is told from others also without colours.
+    """How a method is drawn, so that it can be told from others without colours too.
 
     Attributes:
         colour: Its colour.
@@ -141,8 +141,8 @@ class Drawn:
 
     Attributes:
         alt: What it shows, for those who cannot see it.
-        svg: It as SVG.
-        png: It as PNG; none of a picture that its run keeps as SVG alone.
+        svg: The figure as SVG.
+        png: The figure as PNG; none if its run keeps the picture as SVG only.
     """
 
     alt: str
@@ -230,7 +230,7 @@ class Methods:
 
 
 def drawn(alt: str, paint: Callable[[Figure], None]) -> Drawn:
-    """A figure in both kinds.
+    """A figure as SVG and as PNG.
 
     Args:
         alt: What it shows, for those who cannot see it; figures of other runs say something else.
@@ -247,7 +247,7 @@ def drawn(alt: str, paint: Callable[[Figure], None]) -> Drawn:
 
 @contextmanager
 def drawing(salt: str, kind: str = "svg") -> Iterator[tuple[Figure, io.BytesIO]]:
-    """An empty figure, and what holds its bytes afterwards, the same whenever it is drawn.
+    """An empty figure, and the buffer that gets its bytes, which are the same every time.
 
     Args:
         salt: Makes the names inside a figure its own, since many share one page.

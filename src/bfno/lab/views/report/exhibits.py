@@ -1,4 +1,4 @@
-"""What a page shows of a classifier's exhibit, measured out for the template and the script."""
+"""What a page shows of a classifier's exhibit, as data for the template and the script."""
 
 from __future__ import annotations
 
@@ -140,7 +140,7 @@ def _spectrum_view(spectrum: Spectrum) -> dict[str, Any] | None:
 
 
 def _watched(shown: Sequence[ShownFlow]) -> list[ShownFlow]:
-    # A time that is no number has no place on a slider.
+    # A time that is not a number has no place on a slider.
     return [
         one
         for one in shown

@@ -58,13 +58,13 @@ def write_report(folders: Sequence[Path], out: Path, force: bool = False) -> Pat
     Args:
         folders: The runs, in any order.
         out: The file to write.
-        force: Whether to overwrite a file that is there.
+        force: Whether to overwrite an existing file.
 
     Returns:
         The file.
 
     Raises:
-        ConfigError: A run is not finished, the file is there already, or a package is missing.
+        ConfigError: A run is not finished, the file exists already, or a package is missing.
         DataError: A run cannot be read, or the file cannot be written.
     """
     check_page(out, force)
@@ -81,16 +81,16 @@ def check_page(out: Path, force: bool = False) -> None:
 
     Args:
         out: The file to write.
-        force: Whether to overwrite a file that is there.
+        force: Whether to overwrite an existing file.
 
     Raises:
-        ConfigError: The file is a folder, or there already.
+        ConfigError: The file is a folder, or exists already.
     """
     out = Path(out)
     if out.is_dir():
         raise ConfigError(out, "is a folder", f"name a file, such as {out / 'report.html'}")
     if out.exists() and not force:
-        raise ConfigError(out, "is there already", "pass --force, or name another file")
+        raise ConfigError(out, "exists already", "pass --force, or name another file")
 
 
 def render_report(
@@ -128,7 +128,7 @@ def _source(name: str) -> str:
 
 
 def _digest(script: str) -> str:
-    """What the page's policy knows its one script by."""
+    """The hash by which the page's security policy allows its one script."""
     return base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
 
 

@@ -1,4 +1,4 @@
-"""What a page tells of one run: how to train it again, what it measured, what it shows."""
+"""What a page says about one run: how to train it again, what it measured, what it shows."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ __all__ = ["EXAMINED", "Pictures", "portable", "read_pictures", "run_view", "set
 
 _WORDS = {"gpus": "GPUs"}
 EXAMINED = 1000
-"""Most test images that a classifier is asked about for its exhibit."""
+"""Most test images that an exhibit looks at."""
 
 
 @dataclass(frozen=True)
@@ -147,7 +147,7 @@ def setting_text(value: Any) -> str:
 
 
 def portable(text: str) -> str:
-    """The text, of a path on this machine its last part: the rest is nobody else's business."""
+    """The text; of an absolute path only the last part, because the rest is private."""
     for kind in (PurePosixPath, PureWindowsPath):
         path = kind(text)
         if path.is_absolute() or text.startswith("~/"):
