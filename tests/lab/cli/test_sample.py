@@ -190,7 +190,7 @@ def test_compare_keeps_densities_and_classifiers_apart(runs, capsys):
 @pytest.mark.parametrize(
     ("words", "code", "message"),
     [
-        (["classifier"], 2, "no density"),
+        (["classifier"], 2, "not a density"),
         (["nowhere"], 2, "nowhere"),
         (["unfinished"], 2, "bfno resume"),
         (["glow", "-n", "0"], 2, "-n"),
@@ -201,7 +201,7 @@ def test_compare_keeps_densities_and_classifiers_apart(runs, capsys):
         (["glow", "-o", "x.svg"], 2, ".png"),
         (["glow", "-o", "x.jpg"], 2, ".png"),
         (["glow", "-o", "."], 2, "folder"),
-        (["glow", "-o", "record.json/x.png"], 2, "no folder"),
+        (["glow", "-o", "record.json/x.png"], 2, "not a folder"),
         (["glow", "--interpolate", "one.png"], 2, "pairs"),
         (["glow", "--interpolate", "--real"], 2, "--real"),
         (["glow", "--interpolate", "nowhere.png", "nowhere.png"], 3, "nowhere.png"),
@@ -210,7 +210,7 @@ def test_compare_keeps_densities_and_classifiers_apart(runs, capsys):
         (["moons", "--real"], 2, "points"),
         (["moons", "--interpolate"], 2, "points"),
         (["glow", "moons"], 2, "points"),
-        (["glow", "classifier"], 2, "no density"),
+        (["glow", "classifier"], 2, "not a density"),
     ],
 )
 def test_wrong_words_are_one_line_and_write_nothing(

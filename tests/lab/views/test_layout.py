@@ -215,3 +215,16 @@ def test_an_unknown_format_is_refused(tmp_path):
     with pytest.raises(ConfigError, match="write text, markdown, csv, latex"):
         find_format("html", None)
     assert find_format(None, None) == "text"
+
+
+def test_a_long_name_of_a_group_is_broken_where_it_would_widen_its_column():
+    name = "a name of more words than a narrow column holds"
+    columns = (Column("a", "first", group=name), Column("b", "b", group="B"))
+    assert as_text(Table(columns, ((1, 2),))).splitlines() == [
+        "a name of more words",
+        "than a narrow column",
+        "holds                 B",
+        "               first  b",
+        "--------------------- -",
+        "                   1  2",
+    ]

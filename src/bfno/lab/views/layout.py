@@ -43,6 +43,7 @@ __all__ = [
 
 TEXT_WIDTH = 100
 """Letters of a line in files; wider tables are cut into several."""
+_NAME_WIDTH = 20  # letters of a group's name that stay in one line, however narrow its column
 _NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?|[+-](inf|nan)")
 
 
@@ -128,7 +129,6 @@ def as_rich(table: Table, rule: str = "-") -> RichTable:
     from rich.text import Text
 
     table = for_people(table)
-    names = {first: name for name, first, _ in _spans(table.columns) if name}
     blank = "    \n"
     found = RichTable(
         box=Box(2 * blank + f" {rule}  \n" + 5 * blank),
@@ -138,12 +138,13 @@ def as_rich(table: Table, rule: str = "-") -> RichTable:
         header_style="bold",
         border_style="dim",
     )
-    for place, (column, heads) in enumerate(zip(table.columns, _headings(table), strict=True)):
+    heads = zip(table.columns, _group_lines(table), _headings(table), strict=True)
+    for column, group, titles in heads:
         justify = "right" if column.numeric else "left"
         # The name of a group begins where its first column does.
-        group = [Text(printable(names.get(place, "")), justify="left")] if names else []
-        titles = [Text(printable(head), justify=justify) for head in heads]
-        found.add_column(Group(*group, *titles), justify=justify, no_wrap=True)
+        lines = [Text(printable(line), justify="left") for line in group]
+        lines += [Text(printable(line), justify=justify) for line in titles]
+        found.add_column(Group(*lines), justify=justify, no_wrap=True)
     for number, row in enumerate(table.rows):
         cells = (
             Text(printable(cell_text(cell)), "bold" if (number, place) in table.best else "")
@@ -346,6 +347,22 @@ def _headings(table: Table) -> list[list[str]]:
     titles = [column.title.split("\n") for column in table.columns]
     height = max(map(len, titles))
     return [[""] * (height - len(title)) + title for title in titles]
+
+
+def _group_lines(table: Table) -> list[list[str]]:
+    """What stands above the title of each column: the name of a group above its first column.
+
+    A long name that would make that column wider is broken into lines.
+    """
+    names = {first: name for name, first, _ in _spans(table.columns) if name}
+    lines = []
+    for place, title in enumerate(_headings(table)):
+        cells = [*title, *(cell_text(row[place]) for row in table.rows)]
+        width = max(_NAME_WIDTH, *map(len, cells))
+        name = names.get(place, "")
+        lines.append(textwrap.wrap(name, width, break_long_words=False))
+    height = max(map(len, lines))
+    return [[""] * (height - len(line)) + line for line in lines]
 
 
 def _one_line(column: Column) -> str:
