@@ -14,11 +14,14 @@ import torch
 from PIL import Image
 
 import bfno
-from bfno.lab.cli import main
-from bfno.lab.data import SERIES_SETS
-from bfno.lab.experiments.density.experiment import DENSITY_METHODS
-from bfno.lab.experiments.images.presets import IMAGE_DATA, IMAGE_PRESETS
-from bfno.lab.experiments.series.experiment import SERIES_METHODS
+from bfno.lab.cli import commands, main
+from bfno.lab.experiments.presets import (
+    DENSITY_METHODS,
+    IMAGE_DATA,
+    IMAGE_PRESETS,
+    SERIES_DATA,
+    SERIES_METHODS,
+)
 from tests.lab.cli.output import error_line
 
 TINY = [
@@ -103,7 +106,7 @@ def test_models_prints_every_preset_with_the_paper_beside_it(capsys):
     found = {(row["data"], row["method"]): (row["parameters"], row["paper"]) for row in rows}
     images = {name: (p.parameters, p.published) for name, p in IMAGE_PRESETS.items()}
     assert {name: sizes for name, sizes in found.items() if name in images} == images
-    series = {(data, method) for data in SERIES_SETS for method in SERIES_METHODS}
+    series = {(data, method) for data in SERIES_DATA for method in SERIES_METHODS}
     densities = {(f"{data}-density", method) for data in IMAGE_DATA for method in DENSITY_METHODS}
     assert set(found) == {*images, *series, *densities}
     assert found["mnist-density", "ffjord-rnode"] == (800636, None)
@@ -112,7 +115,7 @@ def test_models_prints_every_preset_with_the_paper_beside_it(capsys):
 
 def test_a_run_has_its_files(digits_run):
     names = {path.name for path in digits_run.iterdir() if not path.name.startswith(".")}
-    assert names == {"config.yaml", "metrics.jsonl", "record.json", "run.json", "checkpoints"}
+    assert names == {"config.yaml", "metrics.jsonl", "record.json", "checkpoints"}
     record = json.loads((digits_run / "record.json").read_text())
     assert record["experiment"] == "digits/bfno-node" and record["status"] == "finished"
     assert {"config", "versions", "commit", "threads", "seed", "seconds"} <= set(record)
@@ -279,7 +282,7 @@ def test_a_checkpoint_of_another_model_is_refused(digits_run, tmp_path, capsys):
     (run / "config.yaml").write_text(config)
     capsys.readouterr()
     assert main(["eval", str(run)]) == 2
-    assert "experiment: is 'digits/bfno-node', but 'digits/node' in its" in error_line(capsys)
+    assert "another model" in error_line(capsys)
 
 
 def test_an_internal_error_shows_its_traceback_only_when_asked(monkeypatch, capsys):
@@ -299,3 +302,17 @@ def test_the_demo_compares_two_models_and_writes_a_report(tmp_path, capsys):
     assert "bfno-node" in printed and str(tmp_path / "demo" / "report.html") in printed
     assert (tmp_path / "demo" / "report.html").stat().st_size > 10_000
     assert main(["demo", "--out", str(tmp_path / "demo"), "--scale", "smoke"]) == 2
+
+
+def test_bench_names_the_benchmarks_of_the_checkout():
+    from benchmarks.__main__ import GROUPS
+
+    assert set(commands.BENCHMARKS) == set(GROUPS)
+
+
+def test_bench_of_an_installation_says_in_one_line_that_it_needs_the_repository(
+    tmp_path, monkeypatch, capsys
+):
+    monkeypatch.setattr(commands, "__file__", str(tmp_path / "a/b/c/d/commands.py"))
+    assert main(["bench", "layer"]) == 2
+    assert "needs a checkout of the repository" in error_line(capsys)

@@ -16,7 +16,7 @@ from bfno.lab.paper.numbers import paper_table
 from bfno.lab.runs.campaign import running as campaign_running
 from bfno.lab.runs.campaign.plan import Job
 from bfno.lab.runs.campaign.running import Standing
-from bfno.lab.runs.metrics import HEADLINES
+from bfno.lab.views.metrics import HEADLINES
 from tests.lab.cli.output import error_line
 from tests.lab.runs import campaigns, launch
 from tests.lab.runs.campaigns import calls, settings, write_plan, write_run
@@ -55,7 +55,7 @@ def test_a_table_trains_what_is_missing_and_prints_it(tmp_path, capsys):
     told = [line.partition(" ") for line in printed.err.splitlines()]
     assert all(re.fullmatch(r"\d\d:\d\d:\d\d", clock) for clock, _, _ in told)
     lines = [text for _, _, text in told]
-    assert "digits/anode seed 8: finished, test accuracy 20.0 %" in lines
+    assert "digits/anode seed 8: finished, test accuracy 20.00%" in lines
 
     assert _table(tmp_path, *ONLY, "--seeds", "2") == 0
     again = capsys.readouterr()
@@ -276,7 +276,7 @@ def test_a_board_of_forty_runs_fits_a_screen_with_the_running_ones_first():
     summary, rows = " ".join(lines[:2]), lines[3:]
     assert ["running" in line for line in rows] == [True] * 8 + [False] * 4
     assert "40 runs: 8 were there, 8 finished, 8 running, 8 failed, 8 waiting" in summary
-    assert "best on digits so far: method-39 39.0 %" in summary and "left" in summary
+    assert "best on digits so far: method-39 39.00%" in summary and "left" in summary
 
 
 def test_help_has_an_example(capsys):

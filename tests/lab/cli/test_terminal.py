@@ -3,7 +3,11 @@
 import pytest
 
 from bfno.lab.cli.terminal import show_table
+from tests import architecture
+from tests.conftest import REPOSITORY
 from tests.lab.views.test_layout import TABLE
+
+PACKAGE = REPOSITORY / "src" / "bfno"
 
 BOLD = "\x1b[1m"
 
@@ -38,3 +42,7 @@ def test_names_that_look_like_markup_stay_text(monkeypatch, capsys):
     show_table(replace(TABLE, rows=rows))
     printed = capsys.readouterr().out
     assert "[red]one[/red]" in printed and "[bold" in printed
+
+
+def test_everything_is_printed_through_one_door():
+    assert architecture.calls(PACKAGE, {"print"}, of={""}) == {"bfno.lab.cli.terminal"}

@@ -14,12 +14,13 @@ from tests.lab.views.runs import epoch_lines, record, result, write_files
 CLAIM = Claim("AFNO wins", "ablation-operator", "mnist", "afno-node")
 
 
-def _runs(root, scores, **changes):
-    """Runs of the operators on MNIST with given accuracies, one a seed."""
+def _runs(root, scores, key="test_accuracy", **changes):
+    """Runs of the operators on MNIST with given scores, one per seed."""
     folders = []
-    for method, accuracies in scores.items():
-        for seed, accuracy in enumerate(accuracies):
-            content = {**record("mnist", method, seed), "result": result(accuracy), **changes}
+    for method, values in scores.items():
+        for seed, value in enumerate(values):
+            found = {**result(), key: value}
+            content = {**record("mnist", method, seed), "result": found, **changes}
             lines = epoch_lines(content["result"])
             folders.append(write_files(root / f"{method}-{seed}", content, lines))
     return read_runs(folders)
@@ -51,20 +52,20 @@ def test_a_verdict_weighs_the_lead_against_the_spread(tmp_path, ours, best, expe
 
 
 def test_where_less_is_better_the_lowest_leads(tmp_path):
-    claim = Claim("", "ablation-operator", "mnist", "afno-node", higher_is_better=False)
+    claim = Claim("", "ablation-operator", "mnist", "afno-node", key="train_loss")
     scores = {"afno-node": [0.1, 0.1], "fno-node": [0.2, 0.2], "bfno-node": [0.9, 0.9]}
-    assert _verdict(_runs(tmp_path, scores), claim)[2] == "borne out (p < 0.001)"
+    assert _verdict(_runs(tmp_path, scores, "train_loss"), claim)[2] == "borne out (p < 0.001)"
 
 
 @pytest.mark.parametrize("less_is_better", [True, False])
 @pytest.mark.parametrize("lost", ["fno-node", "bfno-node"])
 def test_a_rival_that_diverged_is_behind(tmp_path, less_is_better, lost):
-    higher = not less_is_better
-    claim = Claim("", "ablation-operator", "mnist", "afno-node", higher_is_better=higher)
+    key = "train_loss" if less_is_better else "test_accuracy"
+    claim = Claim("", "ablation-operator", "mnist", "afno-node", key=key)
     scores = {"afno-node": [0.5, 0.5], "fno-node": [0.6, 0.6], "bfno-node": [0.6, 0.6]}
-    if higher:
+    if not less_is_better:
         scores = {method: [1 - value for value in values] for method, values in scores.items()}
-    found, verdict = _verdict(_runs(tmp_path, {**scores, lost: [math.nan, 0.5]}), claim)[1:]
+    found, verdict = _verdict(_runs(tmp_path, {**scores, lost: [math.nan, 0.5]}, key), claim)[1:]
     assert "nan" not in found and verdict == "borne out (p < 0.001)"
 
 

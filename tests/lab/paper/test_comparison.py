@@ -5,8 +5,9 @@ import pytest
 
 from bfno.lab.errors import ConfigError
 from bfno.lab.paper.comparison import paper_comparison
-from bfno.lab.runs.record import Record as RunResult
-from bfno.lab.views.layout import FORMATS, Estimate, Table, as_csv, as_text
+from bfno.lab.views.layout import FORMATS, Table, as_csv, as_text
+from bfno.lab.views.metrics import Estimate
+from bfno.lab.views.record import RunResult
 
 NAMES = ("1", "2", "3", "4", "ablation-operator", "ablation-branches")
 

@@ -81,17 +81,6 @@ def test_a_run_without_the_optional_keys_is_read(tmp_path):
     assert run.confusion == []
 
 
-def test_a_run_is_judged_by_the_metric_of_its_task(tmp_path):
-    series = read_run(write_run(tmp_path, "physionet", result={"test_loss": 0.3, "test_auroc": 1}))
-    density = read_run(write_run(tmp_path, "density", result={"test_bits_per_dim": 0.9}))
-    other = read_run(write_run(tmp_path, "other", result={"speed": 1.0}))
-    assert series.headline is not None
-    assert density.headline is not None
-    assert (series.headline.key, density.headline.key) == ("test_auroc", "test_bits_per_dim")
-    assert (series.headline.higher_is_better, density.headline.higher_is_better) == (True, False)
-    assert other.headline is None
-
-
 def test_control_characters_do_not_reach_the_terminal(tmp_path):
     run = read_run(write_run(tmp_path, method="x", chosen_by="\x1b[2J\u202e\ud800ok"))
     assert run.chosen_by == "\ufffd[2J\ufffd\ufffdok"

@@ -1,48 +1,39 @@
-"""Drives Debian's chromium, headless, over a pipe: the DevTools protocol with no package at all."""
+"""Drives the system's chromium, headless, with playwright; it downloads no browser of its own."""
 
-import fcntl
+import importlib.util
 import json
-import os
-import select
 import shutil
-import subprocess
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
-_FLAGS = ["--headless", "--no-sandbox", "--disable-gpu", "--no-first-run", "--hide-scrollbars"]
-_FLAGS += ["--disable-background-networking", "--remote-debugging-pipe"]
-_PATIENCE = 60.0  # seconds; a machine may be busy with other things
-_FIRST_FREE = 10  # the browser wants 3 and 4 for itself
-_KEYS = {"ArrowLeft": 37, "ArrowUp": 38, "ArrowRight": 39, "ArrowDown": 40, "Tab": 9, " ": 32}
+_CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
+MISSING = _CHROMIUM is None or importlib.util.find_spec("playwright") is None
+"""Whether chromium or playwright is not installed."""
+_PATIENCE = 60_000  # milliseconds; a machine may be busy with other things
 
 
 class Page:
     """One page of a browser, and all that went wrong on it."""
 
-    def __init__(self, to_browser: int, from_browser: int) -> None:
-        self._to, self._from = to_browser, from_browser
-        self._rest, self._number, self._session = b"", 0, None
-        self._loaded = False
+    def __init__(self, page: Any) -> None:
+        self._page, self._protocol = page, page.context.new_cdp_session(page)
         self.problems: list[str] = []
         self.requests: list[str] = []
-        target = self.send("Target.createTarget", url="about:blank")["targetId"]
-        attached = self.send("Target.attachToTarget", targetId=target, flatten=True)
-        self._session = attached["sessionId"]
-        for domain in ("Page", "Runtime", "Log", "Network"):
-            self.send(f"{domain}.enable")
+        page.set_default_timeout(_PATIENCE)
+        page.on("request", lambda request: self.requests.append(request.url.partition(",")[0]))
+        page.on("console", lambda message: self.problems.append(f"console: {message.text}"))
+        page.on("pageerror", lambda error: self.problems.append(f"exception: {error}"))
+        page.on("dialog", self._dismiss)
 
     def open(self, file: Path, scripts: bool = True) -> None:
         """Load a file, with its scripts or without, forgetting what went wrong before."""
         self.send("Emulation.setScriptExecutionDisabled", value=not scripts)
-        self._loaded = False
-        self.problems, self.requests = [], []
-        self.send("Page.navigate", url=file.as_uri())
-        while not self._loaded:
-            self._receive()
+        self.problems.clear()
+        self.requests.clear()
+        self._page.goto(file.as_uri())
         if scripts:
             self.settle()
 
@@ -51,37 +42,24 @@ class Page:
         self.find("new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)))")
 
     def send(self, method: str, **params: Any) -> dict[str, Any]:
-        """Ask the browser for something, and wait for the answer."""
-        self._number += 1
-        message: dict[str, Any] = {"id": self._number, "method": method, "params": params}
-        if self._session is not None:
-            message["sessionId"] = self._session
-        os.write(self._to, json.dumps(message).encode() + b"\0")
-        while True:
-            answer = self._receive()
-            if answer.get("id") == self._number:
-                assert "error" not in answer, f"{method}: {answer['error']}"
-                return answer["result"]
+        """Ask the browser for something that playwright has no words for."""
+        return self._protocol.send(method, params)
 
     def find(self, expression: str) -> Any:
         """The value of an expression on the page."""
-        words = {"returnByValue": True, "awaitPromise": True}
-        found = self.send("Runtime.evaluate", expression=expression, **words)
-        assert "exceptionDetails" not in found, found.get("exceptionDetails")
-        return found["result"].get("value")
+        return self._page.evaluate(expression)
 
     def wait_for(self, expression: str) -> None:
         """Wait until an expression is true on the page."""
-        end = time.monotonic() + _PATIENCE
+        # Not wait_for_function, which evaluates text on the page: its security policy forbids that.
+        end = time.monotonic() + _PATIENCE / 1000
         while not self.find(expression):
             assert time.monotonic() < end, f"never true: {expression}"
-            time.sleep(0.05)
+            self._page.wait_for_timeout(50)
 
     def click(self, selector: str) -> None:
         """Press the middle of an element with the mouse."""
-        x, y = self.middle(selector)
-        for kind in ("mouseMoved", "mousePressed", "mouseReleased"):
-            self.mouse(kind, x, y)
+        self._page.mouse.click(*self.middle(selector))
 
     def middle(self, selector: str) -> tuple[float, float]:
         """Where an element is, once it is scrolled into view."""
@@ -92,104 +70,41 @@ class Page:
         )
         return x, y
 
-    def mouse(self, kind: str, x: float, y: float) -> None:
-        """Move or press the mouse at a place of the window."""
-        button = "none" if kind == "mouseMoved" else "left"
-        self.send("Input.dispatchMouseEvent", type=kind, x=x, y=y, button=button, clickCount=1)
+    def move_mouse(self, x: float, y: float) -> None:
+        """Move the mouse to a place of the window."""
+        self._page.mouse.move(x, y)
 
     def touch(self, x: float, y: float) -> None:
         """Put a finger on a place of the window and lift it again."""
-        self.send("Input.dispatchTouchEvent", type="touchStart", touchPoints=[{"x": x, "y": y}])
-        self.send("Input.dispatchTouchEvent", type="touchEnd", touchPoints=[])
+        self._page.touchscreen.tap(x, y)
         self.settle()
 
     def press(self, key: str) -> None:
         """Press and release a key."""
-        code = {"key": key, "windowsVirtualKeyCode": _KEYS[key]}
-        text = {"text": " "} if key == " " else {}
-        self.send("Input.dispatchKeyEvent", type="keyDown", **code, **text)
-        self.send("Input.dispatchKeyEvent", type="keyUp", **code)
+        self._page.keyboard.press(key)
 
     def resize(self, width: int, height: int = 900) -> None:
         """Show the page on a screen of this size."""
         size = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": width < 600}
         self.send("Emulation.setDeviceMetricsOverride", **size)
 
-    def prefer(self, scheme: str = "light", motion: str = "no-preference", media: str = "") -> None:
+    def prefer(self, scheme: Any = "light", motion: Any = "no-preference", media: Any = "") -> None:
         """Be a reader who prefers this colour scheme and motion, on a screen or on paper."""
-        features = {"prefers-color-scheme": scheme, "prefers-reduced-motion": motion}
-        listed = [{"name": name, "value": value} for name, value in features.items()]
-        self.send("Emulation.setEmulatedMedia", media=media, features=listed)
+        self._page.emulate_media(color_scheme=scheme, reduced_motion=motion, media=media or "null")
 
-    def _receive(self) -> dict[str, Any]:
-        while b"\0" not in self._rest:
-            ready, _, _ = select.select([self._from], [], [], _PATIENCE)
-            assert ready, "the browser does not answer"
-            received = os.read(self._from, 1 << 16)
-            assert received, "the browser has gone"
-            self._rest += received
-        text, _, self._rest = self._rest.partition(b"\0")
-        message = json.loads(text)
-        self._note(message.get("method", ""), message.get("params", {}))
-        return message
-
-    def _note(self, event: str, told: dict[str, Any]) -> None:
-        if event == "Page.loadEventFired":
-            self._loaded = True
-        elif event == "Network.requestWillBeSent":
-            self.requests.append(told["request"]["url"].partition(",")[0])
-        elif event == "Log.entryAdded" and told["entry"]["level"] in ("warning", "error"):
-            self.problems.append(told["entry"]["text"])
-        elif event == "Runtime.consoleAPICalled":
-            self.problems.append(f"console: {told['args']}")
-        elif event == "Runtime.exceptionThrown":
-            self.problems.append(f"exception: {told['exceptionDetails']}")
-        elif event == "Page.javascriptDialogOpening":
-            self.problems.append(f"dialogue: {told['message']}")
+    def _dismiss(self, dialog: Any) -> None:
+        self.problems.append(f"dialogue: {dialog.message}")
+        dialog.dismiss()
 
 
 @contextmanager
-def browser(profile: Path) -> Iterator[Page]:
-    """A browser with an empty page, closed afterwards.
+def browser() -> Iterator[Page]:
+    """A browser with an empty page, closed afterwards."""
+    from playwright.sync_api import sync_playwright  # pyright: ignore[reportMissingImports]
 
-    Args:
-        profile: An empty folder for what the browser remembers.
-    """
-    assert CHROMIUM is not None
-    theirs_in, ours_out = _pipe()
-    ours_in, theirs_out = _pipe()
-
-    def place_pipes() -> None:
-        os.dup2(theirs_in, 3)
-        os.dup2(theirs_out, 4)
-
-    words = [CHROMIUM, *_FLAGS, f"--user-data-dir={profile}"]
-    process = subprocess.Popen(
-        words,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-        preexec_fn=place_pipes,
-        pass_fds=(3, 4),
-    )
-    os.close(theirs_in)
-    os.close(theirs_out)
-    try:
-        yield Page(ours_out, ours_in)
-    finally:
-        os.close(ours_out)  # a browser whose pipe ends goes away
+    with sync_playwright() as play:
+        running = play.chromium.launch(executable_path=_CHROMIUM, args=["--no-sandbox"])
         try:
-            process.wait(timeout=10)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
-        os.close(ours_in)
-
-
-def _pipe() -> tuple[int, int]:
-    """A pipe whose ends are out of the way of the numbers that the browser wants."""
-    ends = os.pipe()
-    moved = [fcntl.fcntl(end, fcntl.F_DUPFD_CLOEXEC, _FIRST_FREE) for end in ends]
-    for end in ends:
-        os.close(end)
-    return moved[0], moved[1]
+            yield Page(running.new_context(has_touch=True).new_page())
+        finally:
+            running.close()

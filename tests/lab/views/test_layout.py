@@ -1,4 +1,5 @@
 import csv
+import io
 import re
 
 import pytest
@@ -7,16 +8,17 @@ from bfno.lab.errors import ConfigError
 from bfno.lab.views.layout import (
     FORMATS,
     Column,
-    Estimate,
     Table,
     as_csv,
     as_latex,
     as_markdown,
     as_text,
+    csv_text,
     find_format,
     stacked,
     write_table,
 )
+from bfno.lab.views.metrics import Estimate
 
 TABLE = Table(
     (
@@ -38,7 +40,7 @@ TEXT = """\
         A                           B
          size
 method   here                score  score
-------  -----  -------------------  -----
+------- ------ -------------------- -----
 one     1,234          0.50 ± 0.25      –
 two         –  0.33 (1 of 2 seeds)  2.0 *
 
@@ -161,10 +163,41 @@ def test_a_wide_table_without_groups_is_cut_between_columns_and_repeats_its_word
     assert stacked(table, 100) == [table]
 
 
-def test_the_best_cells_of_a_text_can_stand_out_without_moving_the_others():
-    plain, marked = as_text(TABLE), as_text(TABLE, best="<{}>")
-    assert re.findall("< *([^>]*)>", marked) == ["0.50 ± 0.25", "2.0 *"]
-    assert marked.replace("<", "").replace(">", "") == plain
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("=1+1", "'=1+1"),
+        ("+cmd|' /C calc'!A0", "'+cmd|' /C calc'!A0"),
+        ("-x", "'-x"),
+        ("@SUM(A1)", "'@SUM(A1)"),
+        ("\tcmd", r"'\tcmd"),
+        ("\rcmd", r"'\rcmd"),
+        ("a\x1b[31m", r"a\x1b[31m"),
+        ("-0.5", "-0.5"),
+        ("+1e-9", "+1e-9"),
+        ("-inf", "-inf"),
+        ("-1-1", "'-1-1"),
+        ("plain - text", "plain - text"),
+    ],
+)
+def test_a_cell_of_a_csv_is_never_a_formula(text, shown):
+    (row,) = csv.reader(io.StringIO(csv_text([[text, -0.5]]), newline=""))
+    assert row == [shown, "-0.5"]
+    table = Table((Column("k", "k", numeric=False),), ((text,),))
+    assert list(csv.reader(io.StringIO(as_csv(table), newline="")))[1] == [shown]
+
+
+def test_text_that_could_steer_a_terminal_is_escaped_in_a_text_table():
+    name = "a\x1b[31mb\nc\u202ed\u2028e\udc9bf\x9bg"
+    text = as_text(Table((Column("k", "k", numeric=False),), ((name,),), notes=(name,)))
+    assert text.count(r"a\x1b[31mb\nc\u202ed\u2028e\udc9bf\x9bg") == 2
+    assert text.replace("\n", "").isprintable()
+
+
+def test_letters_of_double_width_are_aligned():
+    columns = (Column("k", "k", numeric=False), Column("n", "n"))
+    lines = as_text(Table(columns, (("猫", 1), ("ab", 2)))).splitlines()
+    assert [line.index(digit) for line, digit in zip(lines[2:], "12", strict=True)] == [3, 4]
 
 
 @pytest.mark.parametrize(
@@ -177,8 +210,21 @@ def test_a_file_is_written_in_the_format_of_its_suffix(tmp_path, suffix, layout)
 
 
 def test_an_unknown_format_is_refused(tmp_path):
-    with pytest.raises(ConfigError, match="tells no format"):
+    with pytest.raises(ConfigError, match="does not name a format"):
         find_format(None, tmp_path / "table.doc")
     with pytest.raises(ConfigError, match="write text, markdown, csv, latex"):
         find_format("html", None)
     assert find_format(None, None) == "text"
+
+
+def test_a_long_name_of_a_group_is_broken_where_it_would_widen_its_column():
+    name = "a name of more words than a narrow column holds"
+    columns = (Column("a", "first", group=name), Column("b", "b", group="B"))
+    assert as_text(Table(columns, ((1, 2),))).splitlines() == [
+        "a name of more words",
+        "than a narrow column",
+        "holds                 B",
+        "               first  b",
+        "--------------------- -",
+        "                   1  2",
+    ]

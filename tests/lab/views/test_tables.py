@@ -7,20 +7,22 @@ import sys
 
 import pytest
 
-from bfno.lab.runs.record import Record as RunResult
-from bfno.lab.views.layout import Estimate, as_csv, as_markdown, as_text
-from bfno.lab.views.tables import comparison, comparisons, per_class, replicates
-from tests.lab.views.runs import result
+from bfno.lab.views.layout import as_csv, as_markdown, as_text, cell_text
+from bfno.lab.views.methods import replicates
+from bfno.lab.views.metrics import Estimate
+from bfno.lab.views.record import RunResult, read_runs
+from bfno.lab.views.tables import comparison, comparisons, method_table, per_class
+from tests.lab.views.runs import result, write_run
 
 GOLDEN = """\
-method     data    parameters    test accuracy       train loss  NFE forward  NFE backward    NFE test     seconds  peak MiB     seed
----------  ------  ----------  ---------------  ---------------  -----------  ------------  ----------  ----------  --------  -------
+method     data    parameters    test accuracy    training loss  NFE forward  NFE backward    NFE test     seconds  peak MiB     seed
+---------- ------- ----------- ---------------- ---------------- ------------ ------------- ----------- ----------- --------- -------
 bfno-node  digits      20,123  0.9600 ± 0.0200  0.0500 ± 0.0000   22.0 ± 2.0    18.0 ± 0.0  20.0 ± 0.0  62.0 ± 2.0   100 ± 0  3 seeds
 node       digits           –           0.9300           0.0500         20.5          18.0        20.0           –         –        0
 
-method  data       parameters  test AUROC  train loss  NFE forward  NFE backward  NFE test  seconds  peak MiB  seed
-------  ---------  ----------  ----------  ----------  -----------  ------------  --------  -------  --------  ----
-gru-d   physionet       5,000      0.7500      0.4000            –             –         –  1,234.5       512     1
+method  data       parameters  test AUROC  training loss  NFE forward  NFE backward  NFE test  seconds  peak MiB  seed
+------- ---------- ----------- ----------- -------------- ------------ ------------- --------- -------- --------- ----
+gru-d   physionet       5,000      0.7500         0.4000            –             –         –  1,234.5       512     1
 """  # noqa: E501
 
 
@@ -216,8 +218,59 @@ def test_precision_and_recall_are_shares_of_columns_and_rows():
     )
     assert as_text(per_class(run)) == (
         "class  precision  recall  test samples\n"
-        "-----  ---------  ------  ------------\n"
+        "------ ---------- ------- ------------\n"
         "cat        0.889   0.800            10\n"
         "dog        0.818   0.900            10\n"
         "eel            –       –             0\n"
     )
+
+
+def _table(tmp_path, **costs: dict[str, float]):
+    runs = [
+        write_run(tmp_path, method=method, result=result(0.9 + place / 100, **cost))
+        for place, (method, cost) in enumerate(costs.items())
+    ]
+    return method_table(replicates(read_runs(runs)))
+
+
+def test_the_result_comes_right_after_the_method_and_parameters_after_the_loss(tmp_path):
+    table = _table(tmp_path, node={}, anode={})
+    assert [column.key for column in table.columns][:5] == [
+        *("method", "test_accuracy", "train_loss", "parameters"),
+        "forward_nfe",
+    ]
+    assert [cell_text(cell) for cell in table.rows[0]][:4] == [
+        "anode",
+        "0.9100",
+        "0.0500",
+        "20,123",
+    ]
+    assert table.best == {(0, 1)}
+
+
+def test_what_the_heading_says_is_no_column(tmp_path):
+    config = {"data": {"protocol": "sound"}}
+    folder = write_run(tmp_path, "physionet", result={"test_auroc": 0.8}, config=config)
+    table = method_table(replicates(read_runs([folder])))
+    keys = {column.key for column in table.columns}
+    assert not keys & {"data", "scale", "protocol"} and "test_auroc" in keys
+
+
+def test_evaluations_that_nobody_makes_are_left_out_and_explained(tmp_path):
+    table = _table(tmp_path, node={"backward_nfe": 0.0}, anode={"backward_nfe": 0.0})
+    keys = [column.key for column in table.columns]
+    assert "backward_nfe" not in keys and "forward_nfe" in keys
+    steps = "the gradient goes through the solver's own steps."
+    assert table.notes == (f"NFE backward is 0 and left out: {steps}",)
+
+
+def test_evaluations_that_some_make_are_shown_and_explained(tmp_path):
+    table = _table(tmp_path, node={"backward_nfe": 0.0}, anode={})
+    assert "backward_nfe" in [column.key for column in table.columns]
+    steps = "the gradient goes through the solver's own steps."
+    assert table.notes == (f"Where only NFE backward is 0, {steps}",)
+
+
+def test_a_model_without_a_solver_has_no_gradient_through_one(tmp_path):
+    nothing = {"forward_nfe": 0.0, "backward_nfe": 0.0, "test_nfe": 0.0}
+    assert _table(tmp_path, rnn=nothing, node={}).notes == ()

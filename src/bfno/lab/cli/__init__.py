@@ -13,7 +13,7 @@ def main(arguments: list[str] | None = None) -> int:
     """Run the command line and return its exit code.
 
     Args:
-        arguments: The words behind the program's name; None takes those of this process.
+        arguments: The words after the program's name; None takes those of this process.
     """
     if sys.platform == "win32":  # runs are locked and synced as only Unix can
         print("error: Windows: is not supported. Fix: use Linux, macOS or WSL", file=sys.stderr)
@@ -24,13 +24,17 @@ def main(arguments: list[str] | None = None) -> int:
             stream.reconfigure(errors="backslashreplace")
     words = list(sys.argv[1:] if arguments is None else arguments)
     debug = "--debug" in words  # an option of every command, wherever it stands
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")  # for letters that its encoding lacks
     try:
         return _run([word for word in words if word != "--debug"])
     except Exception as error:
         if debug:
             import traceback
 
-            traceback.print_exc()
+            from bfno.lab.cli.terminal import say_text
+
+            say_text(traceback.format_exc(), error=True)
         return _explain(error)
     except KeyboardInterrupt:
         return 130
@@ -41,8 +45,11 @@ def _run(words: list[str]) -> int:
     import logging
 
     from bfno.lab.cli.commands import app
+    from bfno.lab.cli.terminal import PrintableFormatter
 
-    logging.basicConfig(format="note: %(message)s", level=logging.WARNING, stream=sys.stderr)
+    notes = logging.StreamHandler(sys.stderr)
+    notes.setFormatter(PrintableFormatter("note: %(message)s"))
+    logging.basicConfig(level=logging.WARNING, handlers=[notes])
     result = app(args=words, prog_name="bfno", standalone_mode=False)
     return result if isinstance(result, int) else 0
 
@@ -52,6 +59,8 @@ def _explain(error: Exception) -> int:
     if isinstance(error, BrokenPipeError):  # the reader of our output, `head` say, has enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
+    from bfno.lab.cli.terminal import say
+
     what = str(error)
     if hasattr(error, "fix"):
         code = int(getattr(error, "exit_code", 1))
@@ -62,15 +71,15 @@ def _explain(error: Exception) -> int:
         what, code = f"command line: {usage}. Fix: see `{command} --help`", 2
     elif hasattr(error, "exit_code"):  # Stopped by a signal, and all processes together
         if os.environ.get("RANK", "0") == "0":
-            print(f"{what}; `bfno resume` goes on from here", file=sys.stderr)
+            say(f"{what}; `bfno resume` goes on from here", error=True)
         return int(error.exit_code)  # pyright: ignore[reportAttributeAccessIssue]
     elif isinstance(error, ModuleNotFoundError) and error.name not in (None, "bfno"):
         what, code = f"{error.name}: is not installed. Fix: pip install 'bfno[train,report]'", 2
     elif isinstance(error, MemoryError) or "can't allocate memory" in what:
-        what, code = "memory: there is not enough. Fix: --set train.batch to a smaller number", 4
+        what, code = "memory: there is not enough. Fix: lower train.batch with --set", 4
     else:
         kind = type(error).__name__
         first = what.splitlines()[0] if what else kind
         what, code = f"internal: {kind}: {first}. Fix: run again with --debug and report it", 1
-    print("error: " + " ".join(what.split()), file=sys.stderr)
+    say("error: " + " ".join(what.split()), error=True)
     return code

@@ -6,10 +6,14 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from bfno.lab.runs.campaign.running import Standing, remaining_seconds
-from bfno.lab.runs.metrics import Metric
+from bfno.lab.cli.terminal import say
+from bfno.lab.views.layout import printable
+from bfno.lab.views.metrics import Metric, mean
+
+if TYPE_CHECKING:
+    from bfno.lab.runs.campaign.running import Standing
 
 __all__ = ["duration", "follow"]
 
@@ -18,7 +22,7 @@ _MOST_ROWS = 12
 _WORDS = {
     "there": "was there",
     "elsewhere": "in use elsewhere, waiting for it",
-    "stopped": "stopping, saves its state",
+    "stopped": "stopping, saving its state",
 }
 _STYLES = {"running": "bold", "finished": "green", "failed": "red"}
 _RANK = {"running": 0, "stopped": 1, "elsewhere": 2, "failed": 3, "waiting": 4}
@@ -29,7 +33,7 @@ def follow(rounds: Iterable[list[Standing]], metric: Metric, slots: int) -> None
     """Show the standings of a campaign until it is over.
 
     Args:
-        rounds: The standings, told again and again.
+        rounds: The standings, as they change.
         metric: What runs are judged by.
         slots: How many run at a time.
     """
@@ -54,7 +58,7 @@ def _print_lines(rounds: Iterable[list[Standing]], metric: Metric) -> None:
             if now != before:
                 told[one.job.name] = now
                 clock = time.strftime("%H:%M:%S")
-                print(f"{clock} {one.job.name}: {_line(one, metric)}", file=sys.stderr, flush=True)
+                say(f"{clock} {one.job.name}: {_line(one, metric)}", error=True)
 
 
 def _line(one: Standing, metric: Metric) -> str:
@@ -80,13 +84,7 @@ def _value(one: Standing, metric: Metric) -> float | None:
 
 def _score(one: Standing, metric: Metric) -> str:
     value = _value(one, metric)
-    return "" if value is None else f"{metric.title} {_shown(value, metric)}"
-
-
-def _shown(value: float, metric: Metric) -> str:
-    if metric.key == "test_accuracy":
-        return f"{100 * value:.1f} %"
-    return f"{value:.{metric.digits}f}"
+    return "" if value is None else f"{metric.title} {metric.text(value)}"
 
 
 def _board(standings: Sequence[Standing], metric: Metric, slots: int) -> Any:
@@ -94,16 +92,18 @@ def _board(standings: Sequence[Standing], metric: Metric, slots: int) -> Any:
     from rich.table import Table
     from rich.text import Text
 
+    from bfno.lab.runs.campaign.running import remaining_seconds
+
     table = Table(box=None, pad_edge=False)
     for title in ("run", "state", "epoch", metric.title, "left"):
         table.add_column(title, justify="left" if title in ("run", "state") else "right")
     for one in _rows(standings):
         value, left = _value(one, metric), one.remaining()
         table.add_row(
-            Text(one.job.name),
+            Text(printable(one.job.name)),
             _state(one),
             f"{len(one.epochs)} of {one.job.epochs}",
-            "" if value is None else _shown(value, metric),
+            "" if value is None else metric.text(value),
             "" if left is None or one.state not in _OPEN else duration(left),
         )
     summary = [_counts(standings), *_best(standings, metric)]
@@ -118,11 +118,13 @@ def _state(one: Standing) -> Any:
     from rich.text import Text
 
     words = f"failed: {one.error}" if one.error else _WORDS.get(one.state, one.state)
-    return Text(words, style=_STYLES.get(one.state, ""), overflow="ellipsis", no_wrap=True)
+    return Text(
+        printable(words), style=_STYLES.get(one.state, ""), overflow="ellipsis", no_wrap=True
+    )
 
 
 def _rows(standings: Sequence[Standing]) -> list[Standing]:
-    """Those to show: what happens now first, then what fits."""
+    """The runs to show: running ones first, then as many others as fit."""
     active = sorted((one for one in standings if not one.is_done), key=lambda one: _RANK[one.state])
     done = [one for one in standings if one.is_done]
     busy = [one for one in active if one.state not in ("failed", "waiting")]
@@ -146,13 +148,13 @@ def _best(standings: Sequence[Standing], metric: Metric) -> Iterator[str]:
             data, _, method = one.job.experiment.partition("/")
             values.setdefault(data, {}).setdefault(method, []).append(value)
     for data, methods in values.items():
-        means = {name: sum(found) / len(found) for name, found in methods.items()}
+        means = {name: mean(found) for name, found in methods.items()}
         best = min(means, key=lambda name: metric.rank(means[name]))
-        yield f"best on {data} so far: {best} {_shown(means[best], metric)}"
+        yield f"best on {data} so far: {best} {metric.text(means[best])}"
 
 
 def duration(seconds: float) -> str:
-    """A time as people say it.
+    """A duration in words.
 
     Example:
         >>> duration(0.2), duration(42), duration(600), duration(9000)

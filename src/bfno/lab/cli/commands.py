@@ -1,21 +1,23 @@
-"""Every command: its words, what it calls, what it prints."""
+"""The program: train, resume, eval, predict and smaller commands; the others join here."""
 
 from __future__ import annotations
 
 import importlib.metadata
 import json
+import os
+import subprocess
 import sys
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from bfno.lab.cli import data, density, display, figures, results, series, table
-from bfno.lab.cli.comparison import compare_runs
-from bfno.lab.cli.data import DataDir
-from bfno.lab.cli.groups import Group
+from bfno.lab.cli import data, display, reconstruct, sample, show, table
+from bfno.lab.cli.options import DataDir, Debug, Group, Json, Log, Run, Scale, Seed, Sets
+from bfno.lab.cli.terminal import bar, say, say_text
+from bfno.lab.errors import ConfigError
 
-__all__ = ["app"]
+__all__ = ["BENCHMARKS", "app"]
 
 # The first letter keeps the lines as they are.
 _BEGIN = """\b
@@ -24,6 +26,9 @@ Your images:  bfno train folder/bfno-node --folder photos
 The paper:    bfno table 1 --data mnist
 Every option: bfno train --help
 """
+
+BENCHMARKS = ("layer", "step", "solver", "growth", "series", "flow")
+"""What `bfno bench` can measure."""
 
 app = typer.Typer(
     name="bfno",
@@ -35,26 +40,13 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 app.add_typer(data.app, name="data")
-app.add_typer(series.app)
-app.add_typer(density.app)
-app.add_typer(table.app)
-app.add_typer(figures.app)
-app.add_typer(results.app)
-
-Run = Annotated[Path, typer.Argument(help="Folder of a run.")]
-Sets = Annotated[
-    list[str] | None, typer.Option("--set", "-s", help="A setting, section.key=value; repeatable.")
-]
-Json = Annotated[bool, typer.Option("--json", help="Print JSON, one object a line.")]
-Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")]
-Seed = Annotated[int | None, typer.Option(help="Decides everything random; else 7, or the file's.")]
-Scale = Annotated[str | None, typer.Option(help="smoke, cpu (default) or paper.")]
-Log = Annotated[str | None, typer.Option(help="tensorboard: write event files too.")]
+for commands in (reconstruct, sample, table, show):
+    app.add_typer(commands.app)
 
 
 def _version(wanted: bool) -> None:
     if wanted:
-        print(importlib.metadata.version("bfno"))
+        say(importlib.metadata.version("bfno"))
         raise typer.Exit
 
 
@@ -70,17 +62,19 @@ def _options(
 
 @app.command()
 def train(
-    experiment: Annotated[str, typer.Argument(help="data/method, mnist/bfno-node say, or a YAML.")],
+    experiment: Annotated[
+        str, typer.Argument(help="data/method, such as mnist/bfno-node, or a YAML file.")
+    ],
     settings: Sets = None,
     scale: Scale = None,
     seed: Seed = None,
     out: Annotated[
-        Path | None, typer.Option(help="Folder of the run; else runs/DATA-METHOD-sSEED.")
+        Path | None, typer.Option(help="Folder of the run; default runs/DATA-METHOD-sSEED.")
     ] = None,
     data_dir: DataDir = None,
     folder: Annotated[
         Path | None,
-        typer.Option(help="Your images, where data is folder or folder-density."),
+        typer.Option(help="Your images, for the data folder or folder-density."),
     ] = None,
     log: Log = None,
 ) -> None:
@@ -105,16 +99,16 @@ def config(
 ) -> None:
     """Print every setting of an experiment as YAML.
 
-    The file may be edited and trained: bfno train mine.yaml
+    Save it, edit it and train it: bfno train mine.yaml
 
     Example: bfno config mnist/bfno-node --scale paper
     """
-    print(_resolved(experiment, settings, scale, seed).as_yaml(), end="")
+    say_text(_resolved(experiment, settings, scale, seed).as_yaml())
 
 
 @app.command()
 def resume(run: Run, settings: Sets = None, data_dir: DataDir = None, log: Log = None) -> None:
-    """Go on with a stopped or killed run, bit for bit.
+    """Continue a stopped or killed run, bit for bit.
 
     Example: bfno resume runs/digits-bfno-node-s7
     """
@@ -137,23 +131,24 @@ def evaluate(
     ] = None,
     data_dir: DataDir = None,
     limit: Annotated[int | None, typer.Option(min=1, help="Only the first N test samples.")] = None,
-    batch: Annotated[int | None, typer.Option(min=1, help="Samples at a time.")] = None,
+    batch: Annotated[int | None, typer.Option(min=1, help="Samples per batch.")] = None,
     as_json: Json = False,
 ) -> None:
     """Test a run: metrics and function evaluations.
 
-    Of a classifier also the scores of each class and what it confuses.
+    For a classifier also the scores of each class and the confusion matrix.
 
     Example: bfno eval runs/digits-bfno-node-s7 --json
     """
-    from bfno.lab.experiments.experiment import TestRequest
+    from bfno.lab.experiments.families import family_of
+    from bfno.lab.experiments.family import TestRequest
     from bfno.lab.runs.load import open_run
 
     opened = open_run(run)
-    with display.bar("samples") as progress:
+    with bar("samples") as progress:
         request = TestRequest(data, data_dir, limit, batch, progress)
-        found = opened.config.evaluate(opened, request)
-    print(json.dumps(found) if as_json else display.evaluation(found))
+        found = family_of(opened.config.experiment).evaluate(opened, request)
+    say(*([json.dumps(found)] if as_json else display.evaluation(found)))
 
 
 @app.command()
@@ -162,22 +157,23 @@ def predict(
     files: Annotated[list[Path], typer.Argument(help="Images, or tables of series.")],
     layout: Annotated[str, typer.Option("--format", help="table, csv or json.")] = "table",
 ) -> int:
-    """Classify files, or tell how likely a density finds them.
+    """Classify files, or say how likely they are under a density.
 
-    Class and probabilities of images, of series, or of their rows; of densities bits/dim.
+    Prints the class and its probabilities of images, series or rows; for densities bits/dim.
 
     Example: bfno predict runs/folder-bfno-node-s7 new/*.jpg --format csv
     """
     printer = display.prediction_printer(layout)
+    from bfno.lab.experiments.families import family_of
     from bfno.lab.runs.load import open_run
 
     code, opened = 0, open_run(run)
-    for prediction in opened.config.predict(opened, files):
+    for prediction in family_of(opened.config.experiment).predict(opened, files):
         if prediction.error is None:
             printer(prediction)
         else:
             code = prediction.error.exit_code
-            print(f"error: {prediction.error}", file=sys.stderr)
+            say(f"error: {prediction.error}", error=True)
     return code
 
 
@@ -185,14 +181,14 @@ def predict(
 def models(as_json: Json = False) -> None:
     """List the methods for every data set with their sizes.
 
-    A size is the number of parameters here, then that in the paper where it gives one.
+    A size is the number of parameters here, then the number in the paper if it gives one.
 
     Example: bfno models --json
     """
     from bfno.lab.experiments.sizes import model_sizes
 
     for row in model_sizes():
-        print(json.dumps(row) if as_json else display.size_row(row), flush=True)
+        say(json.dumps(row) if as_json else display.size_row(row))
 
 
 @app.command(name="import-released")
@@ -210,13 +206,13 @@ def import_released(
     from bfno.lab.runs import released
 
     released.import_released(file, out)
-    print(f"{out}: ready; try `bfno eval {out} --limit 1000`")
+    say(f"{out}: ready; try `bfno eval {out} --limit 1000`")
 
 
 @app.command()
 def demo(
     out: Annotated[
-        Path | None, typer.Option("--out", "-o", help="Folder of the demo; else a new one.")
+        Path | None, typer.Option("--out", "-o", help="Folder of the demo; default a new one.")
     ] = None,
     scale: Annotated[str, typer.Option(help="smoke or cpu.")] = "cpu",
 ) -> None:
@@ -226,61 +222,44 @@ def demo(
 
     Example: bfno demo --scale smoke
     """
-    from bfno.lab.cli.demonstration import free_folder, run_demo
+    from bfno.lab.cli.demo import free_folder, run_demo
 
     run_demo(out or free_folder("demo"), scale)
 
 
 @app.command()
-def compare(
-    runs: Annotated[list[Path], typer.Argument(help="Folders of runs.")], as_json: Json = False
-) -> None:
-    """Show results of runs side by side.
-
-    In words, as a table, and with curves of how they got there. Runs of `bfno table` are in
-    runs/SCALE, the others in runs.
-
-    Example: bfno compare runs/cpu/mnist-*
-    """
-    compare_runs(runs, as_json)
-
-
-@app.command()
-def report(
-    runs: Annotated[list[Path], typer.Argument(help="Folders of runs.")],
-    out: Annotated[Path, typer.Option("--out", "-o", help="The page.")] = Path("report.html"),
-    force: Annotated[bool, typer.Option("--force", help="Replace an existing page.")] = False,
-) -> None:
-    """Write one page about runs, to read and send on.
-
-    It has curves, what the models confuse, and a slider through time.
-
-    Example: bfno report runs/digits-bfno-node-s7 runs/digits-node-s7 -o report.html
-    """
-    from bfno.lab.cli.exhibits import prepare
-    from bfno.lab.views.report.page import check_page, write_report
-
-    check_page(out, force)
-    prepare(runs)
-    print(f"The report is {write_report(runs, out, force=force)}")
-
-
-@app.command()
 def bench(
     groups: Annotated[
-        list[str] | None, typer.Argument(help="layer, step, solver, growth, series, flow.")
+        list[str] | None, typer.Argument(help=f"Any of {', '.join(BENCHMARKS)}; default all.")
     ] = None,
     as_json: Json = False,
     repeats: Annotated[int | None, typer.Option(min=1, help="Measurements of each pair.")] = None,
 ) -> None:
-    """Measure against peers, side by side in one run.
+    """Measure against other libraries, side by side in one run.
+
+    The benchmarks are in the repository, not in the installed package.
 
     Example: bfno bench layer --repeats 5
     """
-    from bfno.lab.cli.benchmarks import run_benchmarks
-
+    for group in groups or ():
+        if group not in BENCHMARKS:
+            raise ConfigError(group, "is not a benchmark", f"write any of {', '.join(BENCHMARKS)}")
     words = [*(groups or []), *(["--json"] if as_json else [])]
-    run_benchmarks(words + (["--repeats", str(repeats)] if repeats else []))
+    _run_benchmarks(words + (["--repeats", str(repeats)] if repeats else []))
+
+
+def _run_benchmarks(words: list[str]) -> None:
+    """Run the benchmarks of a checkout, which are not part of the installed package."""
+    root = Path(__file__).resolve().parents[4]
+    if not (root / "benchmarks" / "__main__.py").is_file():
+        why = "needs a checkout of the repository, and this is an installation"
+        raise ConfigError("bench", why, "clone the repository and run `make bench` there")
+    paths = [str(root), os.environ.get("PYTHONPATH", "")]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths))}
+    command = [sys.executable, "-m", "benchmarks", *words]
+    done = subprocess.run(command, env=environment, check=False)
+    if done.returncode:
+        raise ConfigError("bench", f"ended with exit code {done.returncode}", "see above")
 
 
 def _resolved(

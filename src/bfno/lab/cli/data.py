@@ -1,14 +1,13 @@
-"""The commands about data sets."""
+"""The commands `bfno data list`, `get` and `check`."""
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from bfno.lab.cli import display
-from bfno.lab.cli.groups import Group
+from bfno.lab.cli.options import DataDir, Group
+from bfno.lab.cli.terminal import download_progress, say
 
 __all__ = ["app"]
 
@@ -17,9 +16,6 @@ app = typer.Typer(
 )
 
 Name = Annotated[str, typer.Argument(help="A name that `bfno data list` prints.")]
-DataDir = Annotated[
-    Path | None, typer.Option(help="Where data sets are; else BFNO_DATA, else the user's cache.")
-]
 
 
 @app.command(name="list")
@@ -35,34 +31,34 @@ def list_sets() -> None:
         shape = f"{height}×{width}×{channels}"
         counts = f"{data.train_count:,} + {data.test_count:,}"
         classes = f"{len(data.class_names)} classes"
-        print(f"{data.name:14} {shape:9} {classes:11} {counts:15} {data.homepage}")
+        say(f"{data.name:14} {shape:9} {classes:11} {counts:15} {data.homepage}")
     for series in SERIES_SETS.values():
         shape, classes = f"{series.features} values", f"{series.classes} classes"
-        print(f"{series.name:14} {shape:9} {classes:11} {series.amount:15} {series.homepage}")
-    print(f"{'folder':14} your own images: folder/train/<class>/*.png, or folder/<class>/*.png")
-    print(f"{'series':14} your own series: a table id,time,...,label, or a folder of tables")
+        say(f"{series.name:14} {shape:9} {classes:11} {series.amount:15} {series.homepage}")
+    say(f"{'folder':14} your own images: folder/train/<class>/*.png, or folder/<class>/*.png")
+    say(f"{'series':14} your own series: a table id,time,...,label, or a folder of tables")
 
 
 @app.command()
 def get(name: Name, data_dir: DataDir = None) -> None:
     """Download a data set from its official source.
 
-    A download that broke off goes on where it stopped.
+    A download that was interrupted continues where it stopped.
 
     Example: bfno data get mnist
     """
     from bfno.lab.data import store
 
-    with display.download_progress() as progress:
+    with download_progress() as progress:
         folder = store.get(name, data_dir, progress=progress)
-    print(f"{name}: complete in {folder}")
+    say(f"{name}: complete in {folder}")
 
 
 @app.command()
 def check(name: Name, data_dir: DataDir = None) -> int:
-    """Compare the files of a data set with what they should be.
+    """Check the files of a data set.
 
-    That is their official checksums, or where there are none their known contents.
+    It compares official checksums, or the known contents where there are none.
 
     Example: bfno data check mnist
     """
@@ -70,7 +66,7 @@ def check(name: Name, data_dir: DataDir = None) -> int:
 
     checks = store.check(name, data_dir)
     for file in checks:
-        print(f"{file.state:16} {file.path}" + (f"  ({file.detail})" if file.detail else ""))
+        say(f"{file.state:16} {file.path}" + (f"  ({file.detail})" if file.detail else ""))
     if not checks:
-        print(f"{name}: comes with a library, nothing to check")
+        say(f"{name}: comes with a library, nothing to check")
     return 0 if all(file.state == "ok" for file in checks) else 3

@@ -6,30 +6,33 @@ import os
 import sys
 from typing import Any
 
-from bfno.lab.experiments.experiment import Experiment
+from bfno.lab.cli.terminal import say
+from bfno.lab.experiments.settings import Config
 from bfno.lab.runs.loop import Progress, Watcher
+from bfno.lab.views.metrics import MEBIBYTE, find_metric
 
 __all__ = ["TrainingDisplay"]
 
-_COLUMNS = (
-    ("epoch", "epoch", "d"),
-    ("loss", "train_loss", ".4f"),
-    ("train", "train_accuracy", ".2%"),
-    ("valid.", "validation_accuracy", ".2%"),
-    ("test", "test_accuracy", ".2%"),
-    ("valid.", "validation_auroc", ".4f"),
-    ("AUROC", "test_auroc", ".4f"),
-    ("valid. bits/dim", "validation_bits_per_dim", ".4f"),
-    ("test uniform", "test_bits_per_dim", ".4f"),
-    ("test center", "test_bits_per_dim_center", ".4f"),
-    ("valid. NLL", "validation_nll", ".4f"),
-    ("test NLL", "test_nll", ".4f"),
-    ("NFE fwd", "forward_nfe", ".1f"),
-    ("bwd", "backward_nfe", ".1f"),
-    ("test", "test_nfe", ".1f"),
-    ("seconds", "seconds", ".1f"),
-    ("MiB", "peak_memory", ".0f"),
-)
+# Short headings of the metrics of an epoch: a terminal has little room.
+_COLUMNS = {
+    "epoch": "epoch",
+    "train_loss": "loss",
+    "train_accuracy": "train",
+    "validation_accuracy": "valid.",
+    "test_accuracy": "test",
+    "validation_auroc": "valid.",
+    "test_auroc": "AUROC",
+    "validation_bits_per_dim": "valid. bits/dim",
+    "test_bits_per_dim": "test uniform",
+    "test_bits_per_dim_center": "test center",
+    "validation_nll": "valid. NLL",
+    "test_nll": "test NLL",
+    "forward_nfe": "NFE fwd",
+    "backward_nfe": "bwd",
+    "test_nfe": "test",
+    "seconds": "seconds",
+    "peak_memory": "MiB",
+}
 
 
 class TrainingDisplay(Watcher):
@@ -39,10 +42,10 @@ class TrainingDisplay(Watcher):
         config: The settings of the run.
     """
 
-    def __init__(self, config: Experiment) -> None:
+    def __init__(self, config: Config[Any, Any]) -> None:
         self._config = config
         self._is_first = os.environ.get("RANK", "0") == "0"
-        self._columns: list[tuple[str, str, str]] = []
+        self._columns: dict[str, str] = {}
         self._bar: Any = None
 
     def on_step(self, progress: Progress, steps: int) -> None:
@@ -74,11 +77,15 @@ class TrainingDisplay(Watcher):
         if not self._is_first:
             return
         if not self._columns:
-            self._columns = [column for column in _COLUMNS if column[1] in metrics]
-            print("  ".join(f"{title:>7}" for title, _, _ in self._columns))
-        shown = {**metrics, "peak_memory": metrics["peak_memory"] / 2**20}
+            self._columns = {key: head for key, head in _COLUMNS.items() if key in metrics}
+            say("  ".join(f"{head:>7}" for head in self._columns.values()))
+        shown = {**metrics, "peak_memory": metrics["peak_memory"] / MEBIBYTE}
         cells = (
-            f"{format(shown[name], form) if name in shown else '-':>{max(7, len(title))}}"
-            for title, name, form in self._columns
+            f"{_text(key, shown) if key in shown else '-':>{max(7, len(head))}}"
+            for key, head in self._columns.items()
         )
-        print("  ".join(cells), flush=True)
+        say("  ".join(cells))
+
+
+def _text(key: str, metrics: dict[str, Any]) -> str:
+    return str(metrics[key]) if key == "epoch" else find_metric(key).text(metrics[key])

@@ -1,4 +1,4 @@
-"""The command that makes the paper's tables."""
+"""The command `bfno table`: a table of the paper, from runs."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from bfno.lab.cli.data import DataDir
-from bfno.lab.cli.terminal import show_table
-from bfno.lab.cli.words import takes
+from bfno.lab.cli.board import duration, follow
+from bfno.lab.cli.options import DataDir, takes
+from bfno.lab.cli.terminal import say, say_text, show_table
 from bfno.lab.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -34,26 +34,26 @@ class _Words:
     name: Annotated[str, typer.Argument(help="1, 2, 3, 4, ablation-branches or ablation-operator.")]
     data: Annotated[
         list[str] | None,
-        typer.Option(help="A data set of the table; repeatable. Else all whose files are there."),
+        typer.Option(help="A data set of the table; repeatable. Default all whose files exist."),
     ] = None
     scale: Annotated[str, typer.Option(help="smoke, cpu or paper.")] = "cpu"
     seeds: Annotated[int, typer.Option(help="Runs of each method: seeds 7, 8, ...")] = 1
     only: Annotated[
-        list[str] | None, typer.Option(help="A method of the table; repeatable. Else all.")
+        list[str] | None, typer.Option(help="A method of the table; repeatable. Default all.")
     ] = None
     jobs: Annotated[
-        int | None, typer.Option(help="Runs at a time; else one for each GPU or core.")
+        int | None, typer.Option(help="Runs at a time; default one per GPU or core.")
     ] = None
-    runs: Annotated[Path, typer.Option(help="Where runs are, and new ones go.")] = Path("runs")
+    runs: Annotated[Path, typer.Option(help="Folder of the runs, old and new.")] = Path("runs")
     data_dir: DataDir = None
     layout: Annotated[
         str | None, typer.Option("--format", help="text, markdown, csv or latex.")
     ] = None
     out: Annotated[
-        Path | None, typer.Option("--out", "-o", help="A .txt, .md, .csv or .tex to write.")
+        Path | None, typer.Option("--out", "-o", help="File to write: .txt, .md, .csv or .tex.")
     ] = None
     only_plan: Annotated[
-        bool, typer.Option("--plan", help="Say what would be trained, and train nothing.")
+        bool, typer.Option("--plan", help="Print what would be trained, without training.")
     ] = False
 
 
@@ -62,8 +62,8 @@ class _Words:
 def table(words: _Words) -> int:
     """Make a table of the paper beside its numbers.
 
-    It trains what is missing. Stopped or killed and started again, it does only what is missing
-    then.
+    It trains the runs that are missing. If it was stopped or killed, start it again: it continues
+    with what is still missing.
 
     Example: bfno table 1 --data mnist --seeds 3 --jobs 2 -o table1.md
     """
@@ -80,10 +80,10 @@ def table(words: _Words) -> int:
     wanted = plan(experiments, words.scale, first_seeds(words.seeds), words.runs)
     jobs, left_out = _possible(wanted, words)
     if words.only_plan:
-        print("\n".join([*_plan_lines(jobs, words.jobs), *left_out]))
+        say(*_plan_lines(jobs, words.jobs), *left_out)
         return 0
     for line in left_out:
-        print(f"note: {line}", file=sys.stderr)
+        say(f"note: {line}", error=True)
     return _train_and_print(words, paper, jobs, left_out)
 
 
@@ -101,7 +101,7 @@ def _check(words: _Words, paper: PaperTable) -> None:
 def _possible(jobs: list[Job], words: _Words) -> tuple[list[Job], list[str]]:
     """The jobs that can be done, and a line for each data set whose files are missing.
 
-    Runs that are there need no files.
+    Runs that exist need no files.
 
     Raises:
         DataError: If the user named the data set, or nothing can be done.
@@ -128,7 +128,6 @@ def _possible(jobs: list[Job], words: _Words) -> tuple[list[Job], list[str]]:
 
 
 def _plan_lines(jobs: Sequence[Job], slots: int | None) -> Iterator[str]:
-    from bfno.lab.cli.board import duration
     from bfno.lab.runs.campaign.running import Campaign, remaining_seconds
 
     words = {"there": "is there", "in use": "in use", "begun": "to resume", "missing": "to train"}
@@ -140,7 +139,7 @@ def _plan_lines(jobs: Sequence[Job], slots: int | None) -> Iterator[str]:
         yield f"{job.name:{width}}  {words[job.state]:9}  {job.folder}{time}"
     done = sum(one.is_done for one in standings)
     seconds = remaining_seconds(standings, campaign.slots)
-    about = ", no record tells how long" if seconds is None else ""
+    about = ", duration unknown" if seconds is None else ""
     if seconds:
         about = f", about {duration(seconds)} with {campaign.slots} at a time"
     yield f"{len(jobs)} runs: {done} there, {len(jobs) - done} to do{about}"
@@ -149,17 +148,16 @@ def _plan_lines(jobs: Sequence[Job], slots: int | None) -> Iterator[str]:
 def _train_and_print(
     words: _Words, paper: PaperTable, jobs: Sequence[Job], left_out: Sequence[str]
 ) -> int:
-    from bfno.lab.cli.board import follow
     from bfno.lab.runs.campaign.running import Campaign, failure_code
     from bfno.lab.runs.signals import Stopped
-    from bfno.lab.views.record import find_metric
+    from bfno.lab.views.metrics import find_metric
 
     campaign = Campaign(jobs, words.jobs, words.data_dir)
     try:
         with contextlib.closing(campaign.run()) as rounds:  # which stops them, whatever happens
             follow(rounds, find_metric(paper.metrics[0]), campaign.slots)
     except Stopped as stop:
-        print(f"{stop}; the same command goes on from here", file=sys.stderr)
+        say(f"{stop}; the same command goes on from here", error=True)
         return stop.exit_code
     _print_table(_table(words, paper, campaign.standings, left_out), words)
     return failure_code(campaign.standings)
@@ -196,10 +194,10 @@ def _print_table(table: Table, words: _Words) -> None:
     from bfno.lab.views.layout import FORMATS, find_format, write_table
 
     if words.out is not None:
-        print(f"written to {write_table(table, words.out, words.layout)}")
+        say(f"written to {write_table(table, words.out, words.layout)}")
         return
     layout = find_format(words.layout, None)
     if layout == "text" and sys.stdout.isatty():
         show_table(table)
     else:
-        print(FORMATS[layout](table), end="")
+        say_text(FORMATS[layout](table))

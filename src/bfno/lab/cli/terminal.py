@@ -1,35 +1,59 @@
-"""Tables and sentences on a terminal."""
+"""All that reaches the terminal: lines, tables and bars.
+
+Names of classes, files and runs come from outside. Whatever is printed goes through `say` or
+through a table, which escape what could steer a terminal.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import functools
+import logging
+import sys
+from collections.abc import Callable, Iterator
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+from bfno.lab.views.layout import as_rich, printable, stacked
 
 if TYPE_CHECKING:
     from bfno.lab.views.layout import Table
 
-__all__ = ["show_table", "show_text"]
+__all__ = ["PrintableFormatter", "bar", "download_progress", "say", "say_text", "show_table"]
+__all__ += ["show_text"]
 
-_BOLD = "\x1b[1m{}\x1b[0m"
+
+def say(*lines: str, error: bool = False, end: str = "\n") -> None:
+    """Print lines, in each of which everything is escaped that could steer a terminal.
+
+    Args:
+        lines: The lines; a newline inside one is escaped too.
+        error: Whether they go to where errors go.
+        end: What ends each line.
+    """
+    for line in lines:
+        print(printable(line), file=sys.stderr if error else sys.stdout, end=end, flush=True)
+
+
+def say_text(text: str, error: bool = False) -> None:
+    """Print a text of several lines in the same way."""
+    say(*text.removesuffix("\n").split("\n"), error=error)
+
+
+class PrintableFormatter(logging.Formatter):
+    """Formats notes so that nothing in them steers a terminal."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        return "\n".join(map(printable, super().format(record).split("\n")))
 
 
 def show_table(table: Table) -> None:
     """Print a table no wider than the terminal, its headings and best cells in bold."""
     from rich.console import Console
-    from rich.text import Text
-
-    from bfno.lab.views.layout import as_text, stacked
 
     console = Console(highlight=False)
     for part in stacked(replace(table, notes=()), console.width):
-        heading = True
-        for line in as_text(part, best=_BOLD).splitlines():
-            if heading and not line.strip("- "):
-                heading = False
-                console.print(Text(line.replace("-", "─"), style="dim"), soft_wrap=True)
-            else:
-                text = Text.from_ansi(line, style="bold" if heading else "")
-                console.print(text, soft_wrap=True)
+        console.print(as_rich(part, rule="─"), crop=False)
         console.print()
     for note in table.notes:
         show_text(note)
@@ -40,4 +64,51 @@ def show_text(text: str) -> None:
     from rich.console import Console
     from rich.text import Text
 
-    Console(highlight=False).print(Text(text), end="\n\n")
+    Console(highlight=False).print(Text(printable(text)), end="\n\n")
+
+
+@contextlib.contextmanager
+def bar(label: str) -> Iterator[Callable[[int, int], None] | None]:
+    """A bar on the terminal that is told how many are done and of how many; else nothing."""
+    with _bars() as update:
+        yield update and functools.partial(update, label)
+
+
+@contextlib.contextmanager
+def download_progress() -> Iterator[Callable[[str, int, int | None], None] | None]:
+    """A bar for each file of a download; nothing where there is no terminal."""
+    with _bars(in_bytes=True) as update:
+        yield update
+
+
+@contextlib.contextmanager
+def _bars(in_bytes: bool = False) -> Iterator[Callable[[str, int, int | None], None] | None]:
+    if not sys.stderr.isatty():
+        yield None
+        return
+    from rich.console import Console
+    from rich.progress import (
+        BarColumn,
+        DownloadColumn,
+        MofNCompleteColumn,
+        Progress,
+        TextColumn,
+        TimeRemainingColumn,
+    )
+
+    counter = DownloadColumn() if in_bytes else MofNCompleteColumn()
+    columns = (
+        TextColumn("{task.description}", markup=False),
+        BarColumn(),
+        counter,
+        TimeRemainingColumn(),
+    )
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bars:
+        tasks: dict[str, Any] = {}
+
+        def update(name: str, done: int, total: int | None) -> None:
+            if name not in tasks:
+                tasks[name] = bars.add_task(printable(name), total=total)
+            bars.update(tasks[name], completed=done, total=total)
+
+        yield update

@@ -8,11 +8,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from bfno.lab.paper.numbers import paper_table
-from bfno.lab.paper.selection import select_runs
-from bfno.lab.runs.record import Record as RunResult
-from bfno.lab.views.chance import LIMIT, chance_of_lead
-from bfno.lab.views.layout import Column, Estimate, Table
-from bfno.lab.views.tables import flat_config
+from bfno.lab.paper.sections import select_runs
+from bfno.lab.views.curves import epoch_values
+from bfno.lab.views.layout import Column, Table
+from bfno.lab.views.methods import flat_config
+from bfno.lab.views.metrics import LIMIT, Estimate, Metric, chance_of_lead, find_metric, mean
+from bfno.lab.views.record import RunResult
 
 __all__ = ["PAPER_CLAIMS", "Claim", "judge_claims"]
 
@@ -36,8 +37,6 @@ class Claim:
         method: The method that it praises.
         among: The methods that it is compared with; empty for all of the table.
         key: The metric, as in a record.
-        digits: Decimals that are worth printing.
-        higher_is_better: Which way is up.
         every_epoch: Whether it is said of every epoch and not of the end alone.
         gradient: How the runs must have computed their gradients to be comparable; empty for any.
     """
@@ -48,16 +47,17 @@ class Claim:
     method: str
     among: tuple[str, ...] = ()
     key: str = "test_accuracy"
-    digits: int = 4
-    higher_is_better: bool = True
     every_epoch: bool = False
     gradient: str = ""
 
+    @property
+    def metric(self) -> Metric:
+        """What it is about."""
+        return find_metric(self.key)
+
     def rank(self, score: Estimate) -> float:
-        """A number to sort by: the best score has the smallest, what is no number the largest."""
-        if not math.isfinite(score.mean):
-            return math.inf
-        return -score.mean if self.higher_is_better else score.mean
+        """A number to sort by: the best score has the smallest; what diverged has the largest."""
+        return self.metric.rank(score.mean) if math.isfinite(score.mean) else math.inf
 
 
 def _claims() -> Iterator[Claim]:
@@ -71,10 +71,9 @@ def _claims() -> Iterator[Claim]:
     yield Claim(text, "2", "activity", "latent-bfno-node")
     text = "ACE-Latent-ODE has the highest AUROC on PhysioNet (Latent-BFNO-NODE: 0.001 less)"
     yield Claim(text, "3", "physionet", "ace-latent-ode", key="test_auroc")
-    bits = {"key": "test_bits_per_dim", "digits": 3, "higher_is_better": False}
     for data, name in (("mnist-density", "MNIST"), ("cifar10-density", "CIFAR-10")):
         text = f"FFJORD-BFNO-RNODE has the fewest bits/dim on {name}"
-        yield Claim(text, "4", data, "ffjord-bfno-rnode", **bits)
+        yield Claim(text, "4", data, "ffjord-bfno-rnode", key="test_bits_per_dim")
 
 
 def _image_claims() -> Iterator[Claim]:
@@ -87,12 +86,10 @@ def _image_claims() -> Iterator[Claim]:
     for data, name in (("mnist", "MNIST"), ("cifar10", "CIFAR-10"), ("cifar100", "CIFAR-100")):
         for key, words in passes.items():
             text = f"BFNO-NODE takes the fewest {words} evaluations on {name}"
-            least = {"key": key, "digits": 1, "higher_is_better": False}
             gradient = "adjoint" if words == "backward" else ""
-            yield Claim(text, "1", data, "bfno-node", **least, gradient=gradient)
+            yield Claim(text, "1", data, "bfno-node", key=key, gradient=gradient)
     text = "BFNO-NODE has the lowest training loss on STL-10"
-    lowest = {"key": "train_loss", "higher_is_better": False}
-    yield Claim(text, "1", "stl10", "bfno-node", **lowest)
+    yield Claim(text, "1", "stl10", "bfno-node", key="train_loss")
 
 
 PAPER_CLAIMS = tuple(_claims())
@@ -168,7 +165,7 @@ def _labels(claim: Claim) -> dict[str, str]:
 
 
 def _estimate(claim: Claim, runs: Sequence[RunResult]) -> Estimate | None:
-    return Estimate.of((run.result.get(claim.key) for run in runs), claim.digits)
+    return Estimate.of((run.result.get(claim.key) for run in runs), claim.metric.digits)
 
 
 def _verdict(lead: float, chance: float | None) -> str:
@@ -191,23 +188,16 @@ def _gradient(run: RunResult) -> object:
 
 def _epochs_led(claim: Claim, runs: Mapping[str, Sequence[RunResult]]) -> tuple[int, int]:
     """Number of epochs that all have, and of those in which the claim's method leads."""
-    curves = {method: _curve(claim.key, members) for method, members in runs.items()}
+    curves = {
+        method: {epoch: mean(values) for epoch, values in epoch_values(members, claim.key).items()}
+        for method, members in runs.items()
+    }
     ours = curves.pop(claim.method)
     epochs = set(ours).intersection(*curves.values())
-    sign = 1 if claim.higher_is_better else -1
+    sign = 1 if claim.metric.higher_is_better else -1
     led = [
         epoch
         for epoch in epochs
         if all(sign * (ours[epoch] - curve[epoch]) > 0 for curve in curves.values())
     ]
     return len(epochs), len(led)
-
-
-def _curve(key: str, runs: Sequence[RunResult]) -> dict[int, float]:
-    """The mean of a metric over the seeds, by epoch."""
-    values: dict[int, list[float]] = defaultdict(list)
-    for run in runs:
-        for epoch in run.epochs:
-            if key in epoch:
-                values[epoch["epoch"]].append(epoch[key])
-    return {epoch: sum(found) / len(found) for epoch, found in values.items()}

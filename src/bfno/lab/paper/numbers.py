@@ -97,7 +97,7 @@ class PaperTable:
         Raises:
             ConfigError: If it lacks one; the message names the nearest.
         """
-        _check(names, tuple(self.titles), f"is no data set of table {self.name}")
+        _check(names, tuple(self.titles), f"is not a data set of table {self.name}")
 
     def selected(self, methods: Sequence[str]) -> tuple[PaperRow, ...]:
         """The rows of these methods; all if none is named.
@@ -108,7 +108,7 @@ class PaperTable:
         names = dict.fromkeys(
             name for row in self.rows for name in (row.method, *row.instead.values())
         )
-        _check(methods, tuple(names), f"is no method of table {self.name}")
+        _check(methods, tuple(names), f"is not a method of table {self.name}")
         return tuple(row for row in self.rows if not methods or any(map(row.has_name, methods)))
 
 
@@ -136,7 +136,7 @@ def paper_table(name: str) -> PaperTable:
         PaperCell(mean=0.6289, std=0.0054, parameters=171333)
     """
     tables = _content()["tables"]
-    _check([name], tuple(tables), "is no table of the paper")
+    _check([name], tuple(tables), "is not a table of the paper")
     tree = tables[name]
     sizes = paper_table(tree["sizes_of"]).rows if "sizes_of" in tree else ()
     return PaperTable(

@@ -83,7 +83,9 @@ def _check_own(out: Path) -> None:
     if out.is_dir():
         raise ConfigError(out, "is a folder", f"name a file, such as {out / 'RESULTS.md'}")
     if out.exists() and not out.read_bytes().startswith(_MARK.encode()):
-        raise ConfigError(out, "is there, and not from this command", "name another file with -o")
+        raise ConfigError(
+            out, "exists and was not written by this command", "name another file with -o"
+        )
 
 
 def introduction(folder: Path, out: Path, runs: Sequence[tuple[Path, RunResult]]) -> str:

@@ -1,18 +1,20 @@
-"""Which tables of the paper runs exist for."""
+"""Which runs count for the paper's tables, and which tables they make."""
 
 from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from bfno.lab.paper.numbers import paper_table, table_names
-from bfno.lab.paper.selection import select_runs
-from bfno.lab.runs.record import Record as RunResult
+from bfno.lab.views.methods import replicates
+from bfno.lab.views.record import RunResult
 
-__all__ = ["Section", "sections_of"]
+__all__ = ["Section", "Selection", "sections_of", "select_runs"]
 
 
 @dataclass(frozen=True)
@@ -65,6 +67,31 @@ def sections_of(runs: Sequence[tuple[Path, RunResult]]) -> Iterator[Section]:
                     for place, run in runs
                     if run.experiment in wanted and run.scale == scale and id(run) in counted
                 )
-                # One method alone, which another table shares, is no comparison.
+                # One method alone, which another table shares, is not a comparison.
                 if len({run.method for _, run in found}) > 1:
                     yield Section(table, data, scale, found)
+
+
+class Selection(NamedTuple):
+    """The runs that count, and those that do not because most of their experiment differ."""
+
+    counted: list[RunResult]
+    outliers: list[RunResult]
+
+
+def select_runs(runs: Iterable[RunResult]) -> Selection:
+    """One run for each experiment, scale and seed, all of an experiment with the same settings.
+
+    Runs with changed settings do not count. Of two with the same seed the one does whose name comes
+    first; of runs with different settings, those do that more seeds share.
+    """
+    known: dict[tuple[str, str], dict[int, RunResult]] = defaultdict(dict)
+    for run in sorted(runs, key=lambda run: run.name):
+        if not run.changes:
+            known[run.experiment, run.scale].setdefault(run.seed, run)
+    found = Selection([], [])
+    for members in known.values():
+        most, *others = sorted(replicates(members.values()), key=lambda group: -len(group.runs))
+        found.counted.extend(most.runs)
+        found.outliers.extend(run for group in others for run in group.runs)
+    return found

@@ -1,4 +1,4 @@
-"""Reads what a trained classifier was asked to show: features, errors, its state over time.
+"""What a trained classifier was asked to show: features, errors, its state over time.
 
 A run's folder holds it as `exhibit.json` once a report or a figure has asked for it. All pictures
 are PNG files in base64.
@@ -7,21 +7,57 @@ are PNG files in base64.
 from __future__ import annotations
 
 import base64
-import binascii
 import json
-from dataclasses import dataclass
+import math
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Annotated, NamedTuple
+
+from pydantic import AfterValidator, TypeAdapter, model_validator
+from pydantic.dataclasses import dataclass
 
 from bfno.lab.errors import DataError
+from bfno.lab.views.record import RunResult
 
-__all__ = ["EXHIBIT", "Exhibit", "Mistake", "MovingImage", "Scatter", "Spectrum", "StateMotion"]
-__all__ += ["read_exhibit"]
+__all__ = ["EXHIBIT", "Exhibit", "Flow", "FlowImage", "Mistake", "Placed", "Scatter", "Spectrum"]
+__all__ += ["class_name", "read_exhibit"]
 
 EXHIBIT = "exhibit.json"
 FORMAT = 1
 _PNG = b"\x89PNG\r\n\x1a\n"
 _MOST_BYTES = 16 * 2**20
+
+
+def _png(text: str) -> str:
+    """The text itself, once it is sure to hold a PNG and nothing that could leave an attribute."""
+    if not base64.b64decode(text, validate=True).startswith(_PNG):
+        raise ValueError("not a PNG")
+    return text
+
+
+Png = Annotated[str, AfterValidator(_png)]
+"""A picture as text."""
+
+
+class Placed(NamedTuple):
+    """A test image in the plane.
+
+    Attributes:
+        x: Its place from left to right.
+        y: Its place from below to above.
+        label: Its class.
+        predicted: What the model takes it for.
+    """
+
+    x: float
+    y: float
+    label: int
+    predicted: int
+
+    @property
+    def is_wrong(self) -> bool:
+        """Whether the model takes it for something else."""
+        return self.label != self.predicted
 
 
 @dataclass(frozen=True)
@@ -38,6 +74,17 @@ class Scatter:
     labels: list[int]
     predicted: list[int]
 
+    @model_validator(mode="after")
+    def _check_lengths(self) -> Scatter:
+        if not len(self.points) == len(self.labels) == len(self.predicted):
+            raise ValueError("points without labels")
+        return self
+
+    def placed(self) -> list[Placed]:
+        """The images that have a place."""
+        images = zip(self.points, self.labels, self.predicted, strict=True)
+        return [Placed(x, y, *classes) for (x, y), *classes in images if math.isfinite(x + y)]
+
 
 @dataclass(frozen=True)
 class Mistake:
@@ -50,14 +97,14 @@ class Mistake:
         probability: How sure the model is.
     """
 
-    image: str
+    image: Png
     label: int
     predicted: int
     probability: float
 
 
 @dataclass(frozen=True)
-class MovingImage:
+class FlowImage:
     """One image on its way through the ODE.
 
     Attributes:
@@ -67,13 +114,13 @@ class MovingImage:
         probabilities: What the head says of the state at each time, for each class.
     """
 
-    frames: str
+    frames: Png
     label: int
     probabilities: list[list[float]]
 
 
 @dataclass(frozen=True)
-class StateMotion:
+class Flow:
     """How the hidden state moves from h(0) to h(1).
 
     Attributes:
@@ -88,7 +135,13 @@ class StateMotion:
     steps: list[float]
     height: int
     width: int
-    images: list[MovingImage]
+    images: list[FlowImage]
+
+    @model_validator(mode="after")
+    def _check_lengths(self) -> Flow:
+        if any(len(image.probabilities) != len(self.times) for image in self.images):
+            raise ValueError("not one row of probabilities per time")
+        return self
 
 
 @dataclass(frozen=True)
@@ -97,7 +150,7 @@ class Spectrum:
 
     Attributes:
         layer: Which layer, from 1.
-        frequencies: Cycles an image, rising.
+        frequencies: Cycles per image, rising.
         before: Mean energy of the layer's input.
         after: Mean energy of its output.
     """
@@ -106,6 +159,16 @@ class Spectrum:
     frequencies: list[float]
     before: list[float]
     after: list[float]
+
+    @model_validator(mode="after")
+    def _check_lengths(self) -> Spectrum:
+        if not len(self.frequencies) == len(self.before) == len(self.after):
+            raise ValueError("curves of several lengths")
+        return self
+
+    def energies(self) -> tuple[list[float], list[float]]:
+        """Energy before and after, with NaN where a logarithmic axis has no place for it."""
+        return _logarithmic(self.before), _logarithmic(self.after)
 
 
 @dataclass(frozen=True)
@@ -123,7 +186,7 @@ class Exhibit:
     step: int
     scatter: Scatter
     mistakes: list[Mistake]
-    flow: StateMotion
+    flow: Flow
     spectra: list[Spectrum]
 
 
@@ -145,67 +208,16 @@ def read_exhibit(folder: Path) -> Exhibit | None:
         found = json.loads(file.read_text(encoding="utf-8"))
         if found["format"] != FORMAT:
             raise ValueError
-        return _exhibit(found)
-    except (OSError, ValueError, KeyError, TypeError, OverflowError, RecursionError):
+        return TypeAdapter(Exhibit).validate_python(found)
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
         why, fix = "cannot be understood", "remove it; the next report makes it again"
         raise DataError(file, why, fix) from None
 
 
-def _exhibit(found: dict[str, Any]) -> Exhibit:
-    scatter, flow = found["scatter"], found["flow"]
-    points = [(float(x), float(y)) for x, y in scatter["points"]]
-    times = [float(time) for time in flow["times"]]
-    exhibit = Exhibit(
-        int(found["step"]),
-        Scatter(points, _integers(scatter["labels"]), _integers(scatter["predicted"])),
-        [_mistake(one) for one in found["mistakes"]],
-        StateMotion(
-            times,
-            _numbers(flow["steps"]),
-            int(flow["height"]),
-            int(flow["width"]),
-            [_flow_image(one, len(times)) for one in flow["images"]],
-        ),
-        [_spectrum(one) for one in found["spectra"]],
-    )
-    if not len(points) == len(exhibit.scatter.labels) == len(exhibit.scatter.predicted):
-        raise ValueError("points without labels")
-    return exhibit
+def class_name(run: RunResult, label: int) -> str:
+    """The name of a class, or its number where the run names none."""
+    return run.classes[label] if 0 <= label < len(run.classes) else str(label)
 
 
-def _mistake(one: dict[str, Any]) -> Mistake:
-    label, predicted = _integers([one["label"], one["predicted"]])
-    return Mistake(_png(one["image"]), label, predicted, float(one["probability"]))
-
-
-def _flow_image(one: dict[str, Any], times: int) -> MovingImage:
-    rows = [_numbers(row) for row in one["probabilities"]]
-    if len(rows) != times:
-        raise ValueError("not one row a time")
-    return MovingImage(_png(one["frames"]), int(one["label"]), rows)
-
-
-def _spectrum(one: dict[str, Any]) -> Spectrum:
-    curves = [_numbers(one[key]) for key in ("frequencies", "before", "after")]
-    if len({len(curve) for curve in curves}) > 1:
-        raise ValueError("curves of several lengths")
-    return Spectrum(int(one["layer"]), *curves)
-
-
-def _numbers(values: Any) -> list[float]:
-    return [float(value) for value in values]
-
-
-def _integers(values: Any) -> list[int]:
-    return [int(value) for value in values]
-
-
-def _png(text: Any) -> str:
-    """The text itself, once it is sure to hold a PNG and nothing that could leave an attribute."""
-    try:
-        content = base64.b64decode(text, validate=True)
-    except binascii.Error as error:
-        raise ValueError(str(error)) from None
-    if not content.startswith(_PNG):
-        raise ValueError("no PNG")
-    return str(text)
+def _logarithmic(values: Sequence[float]) -> list[float]:
+    return [value if 0 < value < math.inf else math.nan for value in values]

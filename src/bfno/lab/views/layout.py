@@ -6,74 +6,45 @@ import csv
 import html
 import io
 import itertools
-import math
+import re
 import textwrap
+import unicodedata
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from bfno.lab.errors import ConfigError
 from bfno.lab.files import write_atomically
+from bfno.lab.views.metrics import Estimate
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.table import Table as RichTable
 
 __all__ = [
     "FORMATS",
     "Cell",
     "Column",
-    "Estimate",
     "Table",
     "as_csv",
     "as_latex",
     "as_markdown",
+    "as_rich",
     "as_text",
     "cell_text",
+    "csv_text",
     "find_format",
     "for_people",
+    "printable",
     "stacked",
     "write_table",
 ]
 
 TEXT_WIDTH = 100
 """Letters of a line in files; wider tables are cut into several."""
-
-
-@dataclass(frozen=True)
-class Estimate:
-    """A number measured once or several times.
-
-    Attributes:
-        mean: Mean of the measurements.
-        std: Their standard deviation, dividing by one less than their number; none for a single.
-        digits: Decimals that are worth printing.
-        remark: What has to stand beside it.
-
-    Example:
-        >>> str(Estimate.of([0.96, 0.98], digits=2))
-        '0.97 ± 0.01'
-    """
-
-    mean: float
-    std: float | None
-    digits: int
-    remark: str = ""
-
-    @classmethod
-    def of(cls, values: Iterable[float | None], digits: int) -> Estimate | None:
-        """The estimate from measurements, some of which may be missing; none without any."""
-        known = [value for value in values if value is not None]
-        if not known:
-            return None
-        # Not the statistics module: it raises on infinities, which a diverged run may hold.
-        mean = sum(known) / len(known)
-        if len(known) == 1:
-            return cls(mean, None, digits)
-        squares = sum((value - mean) * (value - mean) for value in known)
-        return cls(mean, math.sqrt(squares / (len(known) - 1)), digits)
-
-    def __str__(self) -> str:
-        text = _number(self.mean, self.digits)
-        if self.std is not None:
-            text += f" ± {_number(self.std, self.digits)}"
-        return f"{text} {self.remark}".rstrip()
+_NAME_WIDTH = 20  # letters of a group's name that stay in one line, however narrow its column
+_NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?|[+-](inf|nan)")
 
 
 # A tuple holds seeds.
@@ -86,7 +57,7 @@ class Column:
 
     Attributes:
         key: Its name for programs: the key of the record where there is one.
-        title: Its name for people; lines of it may stand below each other.
+        title: Its name for people; it may have several lines.
         numeric: Whether it holds numbers.
         measured: Whether these may have a standard deviation.
         group: Heading that it shares with its neighbours.
@@ -120,30 +91,68 @@ def cell_text(cell: Cell) -> str:
     return f"{cell:,}" if isinstance(cell, int) else str(cell)
 
 
-def as_text(table: Table, best: str = "{}") -> str:
-    """The table as aligned plain text for a terminal.
+def printable(text: str) -> str:
+    r"""The text in one line, with everything escaped that could steer a terminal.
+
+    Names of classes, files and runs come from outside: they may hold anything.
+
+    Example:
+        >>> print(printable("red \x1b[31m, two\nlines, 猫"))
+        red \x1b[31m, two\nlines, 猫
+    """
+    return "".join(
+        one
+        if one.isprintable() or unicodedata.category(one) == "Zs"
+        else one.encode("unicode_escape").decode()
+        for one in text
+    )
+
+
+def as_text(table: Table) -> str:
+    """The table as aligned plain text, its notes below."""
+    lines = _plain_lines(as_rich(table))
+    for note in table.notes:
+        lines += ["", *textwrap.wrap(printable(note), TEXT_WIDTH)]
+    return "".join(f"{line}\n" for line in lines)
+
+
+def as_rich(table: Table, rule: str = "-") -> RichTable:
+    """The table for rich, as wide as it has to be: headings and the best cells in bold.
 
     Args:
-        table: The table.
-        best: How the best cells are written, for terminals that can make them stand out.
+        table: The table; its notes are left out.
+        rule: What the line below the headings is made of.
     """
+    from rich.box import Box
+    from rich.console import Group
+    from rich.table import Table as RichTable
+    from rich.text import Text
+
     table = for_people(table)
-    heads = _headings(table.columns)
-    body = [[cell_text(cell) for cell in row] for row in table.rows]
-    widths = [max(map(len, column)) for column in zip(*heads, *body, strict=True)]
-    groups = _spans(table.columns)
-    for name, first, last in groups:
-        widths[last] += max(0, len(name) - _span_width(widths[first : last + 1]))
-    lines = [_group_line(groups, widths)] if any(name for name, *_ in groups) else []
-    lines += ["  ".join(_aligned(line, widths, table.columns)).rstrip() for line in heads]
-    lines.append("  ".join("-" * width for width in widths))
-    for number, line in enumerate(body):
-        cells = enumerate(_aligned(line, widths, table.columns))
-        texts = ((best if (number, at) in table.best else "{}").format(text) for at, text in cells)
-        lines.append("  ".join(texts).rstrip())
-    for note in table.notes:
-        lines += ["", *textwrap.wrap(note, TEXT_WIDTH)]
-    return "".join(f"{line}\n" for line in lines)
+    blank = "    \n"
+    found = RichTable(
+        box=Box(2 * blank + f" {rule}  \n" + 5 * blank),
+        padding=(0, 1, 0, 0),
+        pad_edge=False,
+        show_edge=False,
+        header_style="bold",
+        border_style="dim",
+    )
+    heads = zip(table.columns, _group_lines(table), _headings(table), strict=True)
+    for column, group, titles in heads:
+        justify = "right" if column.numeric else "left"
+        # The name of a group begins where its first column does.
+        lines = [Text(printable(line), justify="left") for line in group]
+        lines += [Text(printable(line), justify=justify) for line in titles]
+        found.add_column(Group(*lines), justify=justify, no_wrap=True)
+    for number, row in enumerate(table.rows):
+        cells = (
+            Text(printable(cell_text(cell)), "bold" if (number, place) in table.best else "")
+            for place, cell in enumerate(row)
+        )
+        found.add_row(*cells)
+    found.width = _console().measure(found).maximum
+    return found
 
 
 def as_markdown(table: Table) -> str:
@@ -170,7 +179,7 @@ def as_latex(table: Table) -> str:
         ]
         lines.append(" & ".join(heads) + " \\\\")
         lines.append("".join(f"\\cmidrule(lr){{{a + 1}-{b + 1}}}" for _, a, b in groups))
-    rows = [[_latex(text) for text in line] for line in _headings(table.columns)]
+    rows = [[_latex(text) for text in line] for line in zip(*_headings(table), strict=True)]
     lines += [" & ".join(row) + " \\\\" for row in rows] + ["\\midrule"]
     lines += [" & ".join(row) + " \\\\" for row in _marked(table, _latex, "\\textbf{{{}}}")]
     lines += ["\\bottomrule", "\\end{tabular}"]
@@ -181,19 +190,37 @@ def as_latex(table: Table) -> str:
 
 def as_csv(table: Table) -> str:
     """The table for programs: full precision, each standard deviation in its own column."""
-    written = io.StringIO()
-    writer = csv.writer(written, lineterminator="\n")
     header = []
     for column in table.columns:
         header += [column.key, f"{column.key}_std"] if column.measured else [column.key]
-    writer.writerow(header)
+    lines: list[list[object]] = [[*header]]
     for row in table.rows:
         line: list[object] = []
         for column, cell in zip(table.columns, row, strict=True):
             value, deviation = _plain(cell)
             line += [value, deviation] if column.measured else [value]
-        writer.writerow(line)
+        lines.append(line)
+    return csv_text(lines)
+
+
+def csv_text(rows: Iterable[Iterable[object]]) -> str:
+    """Rows as CSV, in which no text is a formula: a leading apostrophe makes it text.
+
+    Example:
+        >>> print(csv_text([["=cmd()", "-0.5", "-x"]]), end="")
+        '=cmd(),-0.5,'-x
+    """
+    written = io.StringIO()
+    csv.writer(written, lineterminator="\n").writerows(map(_harmless, row) for row in rows)
     return written.getvalue()
+
+
+def _harmless(cell: object) -> object:
+    """The cell as text that a program for tables does not compute, nor a terminal obey."""
+    if not isinstance(cell, str):
+        return cell
+    computed = cell.startswith(("=", "+", "-", "@", "\t", "\r")) and not _NUMBER.fullmatch(cell)
+    return "'" * computed + printable(cell)
 
 
 def for_people(table: Table) -> Table:
@@ -203,7 +230,7 @@ def for_people(table: Table) -> Table:
 
 
 def stacked(table: Table, width: int) -> list[Table]:
-    """Cut a table between groups of columns so that as plain text it is no wider than that.
+    """Cut a table between groups of columns so that each part fits a width as plain text.
 
     Columns before the first group are repeated; a group that is too wide by itself stays whole.
     A table without groups is cut between any two columns, and repeats the first that hold words.
@@ -246,11 +273,11 @@ def find_format(layout: str | None, file: Path | None) -> str:
     """
     if layout is None and file is not None:
         if file.suffix not in _SUFFIXES:
-            why = f"{file.suffix or 'no suffix'!r} tells no format"
+            why = f"{file.suffix or 'no suffix'!r} does not name a format"
             raise ConfigError(file, why, f"end it in {', '.join(_SUFFIXES)}, or give --format")
         return _SUFFIXES[file.suffix]
     if layout is not None and layout not in FORMATS:
-        raise ConfigError(f"--format {layout}", "is no format", f"write {', '.join(FORMATS)}")
+        raise ConfigError(f"--format {layout}", "is not a format", f"write {', '.join(FORMATS)}")
     return layout or "text"
 
 
@@ -279,7 +306,7 @@ def _part(table: Table, columns: list[int]) -> Table:
 
 
 def _cuts(columns: tuple[Column, ...]) -> tuple[list[int], list[list[int]]]:
-    """Columns that every part of a table repeats, and the others as they stay together."""
+    """Columns that every part of a table repeats, and the units that the others form."""
     spans = [(name, list(range(first, last + 1))) for name, first, last in _spans(columns)]
     if any(name for name, _ in spans):
         lead = [index for name, places in spans if not name for index in places]
@@ -289,7 +316,21 @@ def _cuts(columns: tuple[Column, ...]) -> tuple[list[int], list[list[int]]]:
 
 
 def _width(table: Table) -> int:
-    return max(map(len, as_text(table).splitlines()))
+    return as_rich(table).width or 0
+
+
+def _plain_lines(table: RichTable) -> list[str]:
+    console = _console()
+    with console.capture() as captured:
+        console.print(table)
+    return [line.rstrip() for line in captured.get().splitlines()]
+
+
+def _console() -> Console:
+    """A console without colours that is wide enough for any table."""
+    from rich.console import Console
+
+    return Console(width=100_000, color_system=None, force_terminal=False, legacy_windows=False)
 
 
 def _spans(columns: tuple[Column, ...]) -> list[tuple[str, int, int]]:
@@ -301,13 +342,27 @@ def _spans(columns: tuple[Column, ...]) -> list[tuple[str, int, int]]:
     return found
 
 
-def _headings(columns: tuple[Column, ...]) -> list[list[str]]:
-    """Lines of titles, which all end in the same one."""
-    titles = [column.title.split("\n") for column in columns]
+def _headings(table: Table) -> list[list[str]]:
+    """The lines of each column's title, as many for all, the last of them side by side."""
+    titles = [column.title.split("\n") for column in table.columns]
     height = max(map(len, titles))
-    return [
-        list(line) for line in zip(*([""] * (height - len(t)) + t for t in titles), strict=True)
-    ]
+    return [[""] * (height - len(title)) + title for title in titles]
+
+
+def _group_lines(table: Table) -> list[list[str]]:
+    """What stands above the title of each column: the name of a group above its first column.
+
+    A long name that would make that column wider is broken into lines.
+    """
+    names = {first: name for name, first, _ in _spans(table.columns) if name}
+    lines = []
+    for place, title in enumerate(_headings(table)):
+        cells = [*title, *(cell_text(row[place]) for row in table.rows)]
+        width = max(_NAME_WIDTH, *map(len, cells))
+        name = names.get(place, "")
+        lines.append(textwrap.wrap(name, width, break_long_words=False))
+    height = max(map(len, lines))
+    return [[""] * (height - len(line)) + line for line in lines]
 
 
 def _one_line(column: Column) -> str:
@@ -326,31 +381,11 @@ def _marked(table: Table, escape: Callable[[str], str], mark: str) -> list[list[
     ]
 
 
-def _group_line(groups: list[tuple[str, int, int]], widths: list[int]) -> str:
-    texts = [name.ljust(_span_width(widths[first : last + 1])) for name, first, last in groups]
-    return "  ".join(texts).rstrip()
-
-
-def _span_width(widths: list[int]) -> int:
-    return sum(widths) + 2 * (len(widths) - 1)
-
-
 def _plain(cell: Cell) -> tuple[object, float | None]:
     """A cell's value for programs, and its standard deviation."""
     if isinstance(cell, Estimate):
         return cell.mean, cell.std
     return " ".join(map(str, cell)) if isinstance(cell, tuple) else cell, None
-
-
-def _number(value: float, digits: int) -> str:
-    return f"{value:.3g}" if abs(value) >= 1e9 else f"{value:,.{digits}f}"
-
-
-def _aligned(line: list[str], widths: list[int], columns: tuple[Column, ...]) -> list[str]:
-    return [
-        text.rjust(width) if column.numeric else text.ljust(width)
-        for text, width, column in zip(line, widths, columns, strict=True)
-    ]
 
 
 def _markdown(text: str) -> str:

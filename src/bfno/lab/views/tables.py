@@ -2,83 +2,42 @@
 
 from __future__ import annotations
 
-import math
 from collections import defaultdict
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Callable, Iterable, Sequence
 
-from bfno.lab.runs.metrics import COMPANIONS, HEADLINES
-from bfno.lab.runs.record import Record as RunResult
-from bfno.lab.runs.record import comparable_settings, flat_config, shared_settings, task_of
-from bfno.lab.views.layout import Cell, Column, Estimate, Table
-from bfno.lab.views.tasks import is_transductive, kind_of, sample_name
+from bfno.lab.views.layout import Cell, Column, Table
+from bfno.lab.views.methods import (
+    TRANSDUCTIVE,
+    Replicates,
+    is_transductive,
+    kind_of,
+    replicates,
+    sample_name,
+)
+from bfno.lab.views.metrics import (
+    COMPANIONS,
+    COSTS,
+    HEADLINES,
+    MEBIBYTE,
+    Estimate,
+    Metric,
+    find_metric,
+    headline_of,
+)
+from bfno.lab.views.record import RunResult
 
-__all__ = [
-    "Replicates",
-    "comparison",
-    "comparisons",
-    "flat_config",
-    "per_class",
-    "replicates",
-]
+__all__ = ["comparison", "comparisons", "method_table", "per_class"]
 
-MEBIBYTE = 2**20
-# More settings than this say less about a variant than the name of its run.
-_MOST_SETTINGS_IN_A_NAME = 3
 _TRANSDUCTIVE = (
-    "† transductive: a prediction depends on the other series of its batch; that of a label for a "
+    f"† transductive: {TRANSDUCTIVE}; that of a label for a "
     "whole series only where the encoder turns round the batch."
 )
 _OTHER_PROTOCOL = "Protocols divide and judge the data in their own ways: compare within one only."
-
-
-@dataclass(frozen=True)
-class Replicates:
-    """Runs that differ in nothing but their seed.
-
-    Attributes:
-        label: The method, and in brackets what tells it from others of the same name; with a
-            dagger if its predictions depend on each other.
-        runs: The runs, by seed.
-    """
-
-    label: str
-    runs: tuple[RunResult, ...]
-
-    @property
-    def task(self) -> tuple[str, str, str]:
-        """Data, scale and protocol: what two methods must share to be compared."""
-        return task_of(self.runs[0])
-
-    def result(self, key: str, digits: int) -> Estimate | None:
-        """A metric of the result over the seeds."""
-        return Estimate.of((run.result.get(key) for run in self.runs), digits)
-
-    def score(self) -> Estimate | None:
-        """The headline metric over the seeds."""
-        metric = self.runs[0].headline
-        return None if metric is None else self.result(metric.key, metric.digits)
-
-
-def replicates(runs: Iterable[RunResult]) -> list[Replicates]:
-    """Gather the runs that differ in their seed alone, by task and then best first.
-
-    The order does not depend on that of the runs. Runs with one seed but twice are no replicates
-    of each other, and stay apart.
-    """
-    methods: dict[tuple[str, ...], list[list[RunResult]]] = defaultdict(list)
-    for (method, _), same in sorted(_by_settings(runs).items()):
-        same = sorted(same, key=lambda run: (run.seed, run.name))
-        distinct = len({run.seed for run in same}) == len(same)
-        methods[method] += [same] if distinct else [[run] for run in same]
-    found = []
-    for (*_, method), groups in methods.items():
-        labels = _labels(method, groups)
-        found += [
-            Replicates(label, tuple(group)) for label, group in zip(labels, groups, strict=True)
-        ]
-    return sorted(found, key=_order)
+# Of the columns of a page about one task.
+_IN_THE_HEADING = {"data", "scale", "protocol"}
+_SCORES = {metric.key for metric in (*HEADLINES, *COMPANIONS)}
+_EVALUATIONS = {metric.key for metric in COSTS}
+_THROUGH_THE_SOLVER = "the gradient goes through the solver's own steps"
 
 
 def comparisons(runs: Iterable[RunResult]) -> list[Table]:
@@ -89,7 +48,7 @@ def comparisons(runs: Iterable[RunResult]) -> list[Table]:
     """
     alike: dict[tuple[str, int], list[RunResult]] = defaultdict(list)
     for run in runs:
-        metric = run.headline
+        metric = headline_of(run)
         place = len(HEADLINES) if metric is None else HEADLINES.index(metric)
         alike[kind_of(run), place].append(run)
     return [comparison(members) for _, members in sorted(alike.items())]
@@ -107,6 +66,25 @@ def comparison(runs: Iterable[RunResult]) -> Table:
     keys = [column.key for column, _ in columns]
     heads, best = tuple(column for column, _ in columns), frozenset(_best(groups, keys))
     return Table(heads, rows, best, tuple(_notes(groups)))
+
+
+def method_table(groups: Sequence[Replicates]) -> Table:
+    """Compare the methods of one task.
+
+    Args:
+        groups: The methods, as from `replicates`.
+    """
+    table = comparison(run for group in groups for run in group.runs)
+    keys = [column.key for column in table.columns]
+    cells = zip(*table.rows, strict=True)
+    shown = [place for place, column in enumerate(cells) if _is_shown(keys[place], column)]
+    shown.sort(key=lambda place: _rank(keys[place]))
+    return Table(
+        tuple(table.columns[place] for place in shown),
+        tuple(tuple(row[place] for place in shown) for row in table.rows),
+        frozenset((row, shown.index(column)) for row, column in table.best if column in shown),
+        (*table.notes, *_solver_notes(groups, [keys[place] for place in shown])),
+    )
 
 
 def per_class(run: RunResult) -> Table:
@@ -132,49 +110,6 @@ def _notes(groups: list[Replicates]) -> Iterable[str]:
         yield _OTHER_PROTOCOL
 
 
-def _by_settings(
-    runs: Iterable[RunResult],
-) -> dict[tuple[tuple[str, ...], str], list[RunResult]]:
-    methods: dict[tuple[str, ...], list[RunResult]] = defaultdict(list)
-    for run in runs:
-        methods[(*task_of(run), run.method)].append(run)
-    found: dict[tuple[tuple[str, ...], str], list[RunResult]] = defaultdict(list)
-    for method, members in methods.items():
-        for run, settings in zip(members, comparable_settings(members), strict=True):
-            found[method, settings].append(run)
-    return found
-
-
-def _labels(method: str, groups: list[list[RunResult]]) -> list[str]:
-    """The method's name for each of its groups, with the settings in which they differ."""
-    marks = [" †" if is_transductive(group[0]) else "" for group in groups]
-    names = _distinct(method, groups)
-    return [f"{name}{mark}" for name, mark in zip(names, marks, strict=True)]
-
-
-def _distinct(method: str, groups: list[list[RunResult]]) -> list[str]:
-    if len(groups) == 1:
-        return [method]
-    flats = shared_settings([group[0] for group in groups])
-    keys = list(dict.fromkeys(key for flat in flats for key in flat))
-    keys = [key for key in keys if len({repr(flat.get(key)) for flat in flats}) > 1]
-    if not 0 < len(keys) <= _MOST_SETTINGS_IN_A_NAME:
-        return [f"{method} ({group[0].name})" for group in groups]
-    labels = [", ".join(f"{key}={flat.get(key)}" for key in keys) for flat in flats]
-    # The same settings with the same seed twice: only the runs' names tell them apart.
-    twice = len(set(labels)) < len(labels)
-    ends = [f"; {group[0].name}" if twice else "" for group in groups]
-    return [f"{method} ({label}{end})" for label, end in zip(labels, ends, strict=True)]
-
-
-def _order(group: Replicates) -> tuple[Any, ...]:
-    metric, score = group.runs[0].headline, group.score()
-    rank = (len(HEADLINES), math.inf)
-    if metric is not None:
-        rank = (HEADLINES.index(metric), metric.rank(score and score.mean))
-    return (*group.task, *rank, group.label, group.runs[0].seed)
-
-
 def _columns(groups: list[Replicates]) -> list[tuple[Column, Callable[[Replicates], Cell]]]:
     """Each column with the function that reads its cell."""
     columns: list[tuple[Column, Callable[[Replicates], Cell]]] = [
@@ -187,46 +122,38 @@ def _columns(groups: list[Replicates]) -> list[tuple[Column, Callable[[Replicate
         protocol = Column("protocol", "protocol", numeric=False)
         columns.append((protocol, lambda group: group.task[2] or None))
     columns.append((Column("parameters", "parameters"), lambda group: group.runs[0].parameters))
-    used = {group.runs[0].headline for group in groups}
+    used = {group.headline for group in groups}
     known = {key for group in groups for run in group.runs for key in run.result}
     shown = [metric for metric in HEADLINES if metric in used]
     shown += [metric for metric in COMPANIONS if metric.key in known]
-    columns += [_measured(metric.key, metric.title, metric.digits) for metric in shown]
+    columns += [_measured(metric) for metric in (*shown, find_metric("train_loss"), *COSTS)]
+    peak = find_metric("peak_memory").words
     columns += [
-        _measured("train_loss", "train loss", 4),
-        _measured("forward_nfe", "NFE forward", 1),
-        _measured("backward_nfe", "NFE backward", 1),
-        _measured("test_nfe", "NFE test", 1),
-        (Column("seconds", "seconds", measured=True), _seconds),
-        (Column("peak_memory_mib", "peak MiB", measured=True), _mebibytes),
+        (Column("seconds", "seconds", measured=True), Replicates.seconds),
+        (Column("peak_memory_mib", peak, measured=True), _mebibytes),
         (Column("seed", "seed"), lambda group: tuple(run.seed for run in group.runs)),
     ]
     return columns
 
 
-def _measured(
-    key: str, title: str, digits: int
-) -> tuple[Column, Callable[[Replicates], Estimate | None]]:
-    return Column(key, title, measured=True), lambda group: group.result(key, digits)
-
-
-def _seconds(group: Replicates) -> Estimate | None:
-    return Estimate.of((run.seconds for run in group.runs), digits=1)
+def _measured(metric: Metric) -> tuple[Column, Callable[[Replicates], Estimate | None]]:
+    return Column(metric.key, metric.title, measured=True), lambda group: group.result(metric.key)
 
 
 def _mebibytes(group: Replicates) -> Estimate | None:
     peaks = (run.peak_memory for run in group.runs)
-    return Estimate.of((peak and peak / MEBIBYTE for peak in peaks), digits=0)
+    digits = find_metric("peak_memory").digits
+    return Estimate.of((peak and peak / MEBIBYTE for peak in peaks), digits)
 
 
 def _best(groups: list[Replicates], keys: list[str]) -> Iterable[tuple[int, int]]:
     """The cells of the headline metric that no other method of the same task beats."""
     for number, group in enumerate(groups):
-        metric, score = group.runs[0].headline, group.score()
+        metric, score = group.headline, group.score()
         rivals = [
             other.score()
             for other in groups
-            if other.task == group.task and other.runs[0].headline == metric
+            if other.task == group.task and other.headline == metric
         ]
         if metric is None or score is None or len(rivals) < 2:
             continue
@@ -237,3 +164,34 @@ def _best(groups: list[Replicates], keys: list[str]) -> Iterable[tuple[int, int]
 
 def _share(part: int, whole: int) -> Estimate | None:
     return Estimate(part / whole, None, 3) if whole else None
+
+
+def _is_shown(key: str, cells: Sequence[Cell]) -> bool:
+    if key in _IN_THE_HEADING:
+        return False
+    nothing = [cell is None or (isinstance(cell, Estimate) and cell.mean == 0) for cell in cells]
+    return key not in _EVALUATIONS or not all(nothing)
+
+
+def _rank(key: str) -> int:
+    """Columns of a lower rank come first: a phone shows two or three."""
+    if key == "method":
+        return 0
+    if key in _SCORES:
+        return 1
+    return 2 if key.endswith("loss") else 3
+
+
+def _solver_notes(groups: Sequence[Replicates], keys: list[str]) -> Iterable[str]:
+    if any(_goes_through_the_solver(group) for group in groups):
+        if "backward_nfe" in keys:
+            yield f"Where only NFE backward is 0, {_THROUGH_THE_SOLVER}."
+        else:
+            yield f"NFE backward is 0 and left out: {_THROUGH_THE_SOLVER}."
+
+
+def _goes_through_the_solver(group: Replicates) -> bool:
+    forward, backward = group.result("forward_nfe"), group.result("backward_nfe")
+    if forward is None or backward is None:
+        return False
+    return forward.mean > backward.mean == 0

@@ -153,8 +153,8 @@ def test_folders_on_the_way_are_made(tmp_path):
     [
         ("out.jpg", "end it in .png or .svg"),
         ("", "is a folder"),
-        ("file/out.png", "is no folder"),
-        ("file/deeper/out.png", "is no folder"),
+        ("file/out.png", "is not a folder"),
+        ("file/deeper/out.png", "is not a folder"),
     ],
 )
 def test_what_cannot_be_written_is_refused_before_the_work(tmp_path, name, message):

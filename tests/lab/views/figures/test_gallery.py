@@ -75,7 +75,7 @@ def test_figures_that_are_there_are_kept_unless_forced(tmp_path):
 @pytest.mark.parametrize("name", ["file", "file/deeper"])
 def test_a_file_is_no_folder_for_figures(tmp_path, name):
     (tmp_path / "file").write_text("no folder")
-    with pytest.raises(ConfigError, match="is no folder"):
+    with pytest.raises(ConfigError, match="is not a folder"):
         check_gallery(tmp_path / name)
 
 
@@ -174,7 +174,7 @@ def test_samples_of_densities_stand_side_by_side(tmp_path):
 def test_a_damaged_picture_is_named(tmp_path, content):
     folder = _density(tmp_path)
     (folder / "figures" / "samples.png").write_bytes(content)
-    with pytest.raises(DataError, match=r"samples\.png: is no picture"):
+    with pytest.raises(DataError, match=r"samples\.png: is not a picture"):
         draw_figures(read_runs([folder]), [folder])
 
 

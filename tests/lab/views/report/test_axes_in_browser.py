@@ -1,19 +1,19 @@
-"""Axes of the report's charts in a real browser; skipped without chromium."""
+"""Axes of the report's charts in a real browser; skipped without chromium and playwright."""
 
 import pytest
 
 from bfno.lab.views.report.page import write_report
-from tests.lab.views.browser import CHROMIUM, browser
+from tests.lab.views.browser import MISSING, browser
 from tests.lab.views.runs import epoch_lines, record, write_files
 
-pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="chromium is not installed")
+pytestmark = pytest.mark.skipif(MISSING, reason="chromium or playwright is not installed")
 
 LEVELS = "[...document.querySelectorAll('.level')].map(node => node.textContent)"
 
 
 @pytest.fixture(scope="module")
-def opened(tmp_path_factory):
-    with browser(tmp_path_factory.mktemp("profile") / "new") as page:
+def opened():
+    with browser() as page:
         yield page
 
 

@@ -6,11 +6,10 @@ import re
 import pytest
 
 from bfno.lab.errors import DataError
-from bfno.lab.runs.folder import read_run
-from bfno.lab.runs.record import Record as RunResult
-from bfno.lab.views.report.drawings import metric_curves
+from bfno.lab.views.methods import kind_of
+from bfno.lab.views.record import RunResult, read_run
+from bfno.lab.views.report.drawings import curve_drawings
 from bfno.lab.views.report.page import write_report
-from bfno.lab.views.tasks import kind_of
 from tests.lab.views.runs import record, write_files
 
 IMAGES = {
@@ -57,7 +56,7 @@ def test_points_are_judged_by_their_likelihood(tmp_path):
 
 
 def test_curves_of_a_density_are_named_by_its_figure(tmp_path):
-    svg = metric_curves([read_run(_write(tmp_path))])
+    svg = curve_drawings([read_run(_write(tmp_path))])[1]
     assert svg is not None and {"training", "test", "Bits/dim (uniform)"} <= set(
         re.findall(r">([^<]+)</text>", svg)
     )

@@ -8,19 +8,14 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from bfno.lab.runs.folder import read_run
 from bfno.lab.views.figures.style import DARK_PALETTE, PALETTE, Look
 from bfno.lab.views.figures.style import MARKERS as FIGURE_MARKERS
-from bfno.lab.views.report.drawings import (
-    confusion_matrix,
-    loss_curves,
-    metric_curves,
-    nfe_curves,
-)
-from bfno.lab.views.report.marks import MARKERS, mark
+from bfno.lab.views.record import read_run
+from bfno.lab.views.report.drawings import confusion_matrix, curve_drawings
+from bfno.lab.views.report.page import _MARKERS, _mark
 from tests.lab.views.runs import record, result, write_files, write_run
 
-CURVES = [loss_curves, metric_curves, nfe_curves]
+LOSS, METRIC, EVALUATIONS = range(3)
 
 
 @pytest.fixture
@@ -38,20 +33,19 @@ def _texts(svg: str | None) -> list[str]:
     return [element.text or "" for element in root.iter() if element.tag.endswith("}text")]
 
 
-@pytest.mark.parametrize("draw", CURVES)
-def test_the_same_runs_give_the_same_bytes_in_any_order(runs, draw):
-    assert draw(runs) == draw(runs[::-1])
+def test_the_same_runs_give_the_same_bytes_in_any_order(runs):
+    assert curve_drawings(runs) == curve_drawings(runs[::-1])
 
 
-@pytest.mark.parametrize("draw", CURVES)
-def test_curves_name_their_axes_and_methods(runs, draw):
-    assert {"epoch", "bfno-node", "anode"} <= set(_texts(draw(runs)))
+@pytest.mark.parametrize("which", [LOSS, METRIC, EVALUATIONS])
+def test_curves_name_their_axes_and_methods(runs, which):
+    assert {"epoch", "bfno-node", "anode"} <= set(_texts(curve_drawings(runs)[which]))
 
 
 def test_a_curve_goes_through_the_values_of_the_epochs(tmp_path):
     lines = [f'{{"epoch": {epoch}, "forward_nfe": {20 + 10 * epoch}}}' for epoch in (1, 2, 3)]
     content = {**record(), "result": result()}
-    svg = nfe_curves([read_run(write_files(tmp_path / "run", content, lines))])
+    svg = curve_drawings([read_run(write_files(tmp_path / "run", content, lines))])[-1]
     assert svg is not None
     path = re.search(r'd="([^"]*)" clip-path[^>]*stroke: var\(--method-0', svg)
     assert path is not None
@@ -64,33 +58,33 @@ def test_a_curve_goes_through_the_values_of_the_epochs(tmp_path):
 
 
 def test_every_marker_of_the_figures_has_its_outline_on_a_page():
-    assert set(MARKERS) == set(FIGURE_MARKERS)
+    assert set(_MARKERS) == set(FIGURE_MARKERS)
 
 
 def test_a_page_dashes_a_line_as_figures_do():
     plain, dashed = Look(PALETTE[0], "o", "-"), Look(PALETTE[1], "s", (0, (5, 1.6)))
-    assert [mark(look, "a")["dashes"] for look in (plain, dashed)] == ["none", "10 3.2"]
+    assert [_mark(look, "a")["dashes"] for look in (plain, dashed)] == ["none", "10 3.2"]
 
 
 def test_seeds_of_a_method_share_one_line_and_one_name(runs):
-    assert _texts(loss_curves(runs)).count("bfno-node") == 1
+    assert _texts(curve_drawings(runs)[LOSS]).count("bfno-node") == 1
 
 
 def test_without_epochs_there_is_nothing_to_draw(runs, tmp_path):
     folder = write_run(tmp_path, method="new")
     (folder / "metrics.jsonl").write_text("")
-    assert [draw([read_run(folder)]) for draw in CURVES] == [None, None, None]
+    assert curve_drawings([read_run(folder)]) == []
 
 
 def test_values_that_are_not_finite_are_left_out(tmp_path):
     lines = ['{"epoch": 1, "train_loss": 2.0}', '{"epoch": 2, "train_loss": Infinity}']
-    svg = loss_curves([read_run(write_files(tmp_path / "run", record(), lines))])
+    svg = curve_drawings([read_run(write_files(tmp_path / "run", record(), lines))])[LOSS]
     assert "training" in _texts(svg)
 
 
 def test_losses_of_many_magnitudes_have_readable_ticks(tmp_path):
     lines = [f'{{"epoch": {epoch}, "train_loss": {10.0**-epoch}}}' for epoch in range(5)]
-    texts = _texts(loss_curves([read_run(write_files(tmp_path / "run", record(), lines))]))
+    texts = _texts(curve_drawings([read_run(write_files(tmp_path / "run", record(), lines))])[LOSS])
     assert "0.001" in texts
     assert not any("$" in text for text in texts)
 
@@ -171,13 +165,13 @@ def test_any_name_of_a_class_or_method_is_drawn(tmp_path, name):
     run = read_run(folder)
     shown = name if len(name) <= 24 else name[:23] + "…"
     assert shown in _texts(confusion_matrix(run))
-    assert shown in _texts(loss_curves([run]))
+    assert shown in _texts(curve_drawings([run])[LOSS])
 
 
 def test_a_style_of_the_user_changes_nothing(runs):
     import matplotlib
 
-    plain = loss_curves(runs)
+    plain = curve_drawings(runs)
     with matplotlib.rc_context({"axes.grid": False, "font.size": 30, "figure.dpi": 30}):
-        assert loss_curves(runs) == plain
+        assert curve_drawings(runs) == plain
         assert matplotlib.rcParams["font.size"] == 30

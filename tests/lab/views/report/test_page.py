@@ -275,13 +275,13 @@ def test_runs_of_different_tasks_share_a_page(tmp_path):
     assert "On physionet (scale cpu), gru-d reaches a test AUROC of 0.7500." in text
     bits = "ffjord reaches a test bits/dim (uniform) of 0.930."
     assert f"On mnist-density (scale cpu), {bits}" in text
-    assert "On other (scale cpu), no run recorded a metric that we know." in text
+    assert "On other (scale cpu), no run recorded a known metric." in text
 
 
 def test_a_page_that_is_there_is_kept_unless_forced(tmp_path):
     folder, out = write_run(tmp_path), tmp_path / "report.html"
     out.write_text("mine")
-    with pytest.raises(ConfigError, match=r"is there already\. Fix: pass --force"):
+    with pytest.raises(ConfigError, match=r"exists already\. Fix: pass --force"):
         write_report([folder], out)
     assert out.read_text() == "mine"
     assert write_report([folder], out, force=True) == out

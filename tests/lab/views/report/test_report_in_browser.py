@@ -1,15 +1,18 @@
-"""The report in a real browser: what a reader sees, presses and moves; skipped without chromium."""
+"""The report in a real browser: what a reader sees, presses and moves.
+
+Skipped without chromium and playwright.
+"""
 
 import json
 
 import pytest
 
 from bfno.lab.views.report.page import write_report
-from tests.lab.views.browser import CHROMIUM, browser
+from tests.lab.views.browser import MISSING, browser
 from tests.lab.views.exhibits import exhibit, write_exhibit
 from tests.lab.views.runs import record, result, write_files, write_run
 
-pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="chromium is not installed")
+pytestmark = pytest.mark.skipif(MISSING, reason="chromium or playwright is not installed")
 
 CURVES = "document.querySelectorAll('.chart:first-child .curve[data-method=\"{}\"]').length"
 LEVELS = "[...document.querySelectorAll('.chart:first-child .level')].map(node => node.textContent)"
@@ -39,8 +42,8 @@ def report(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def opened(tmp_path_factory):
-    with browser(tmp_path_factory.mktemp("profile") / "new") as page:
+def opened():
+    with browser() as page:
         yield page
 
 
@@ -149,10 +152,10 @@ def test_the_pointer_reads_the_nearest_point(page):
         "const box = marks[marks.length - 1].getBoundingClientRect();"
         "return [box.x + box.width / 2, box.y + box.height / 2]; })()"
     )
-    page.mouse("mouseMoved", place[0] + 3, place[1] + 3)
+    page.move_mouse(place[0] + 3, place[1] + 3)
     assert page.find(f"{TIP}.textContent") == "node, seed 7, epoch 3: 0.9000"
     assert page.find(f"{TIP}.hidden") is False
-    page.mouse("mouseMoved", 2, 2)
+    page.move_mouse(2, 2)
     assert page.find(f"{TIP}.hidden") is True
 
 
@@ -168,7 +171,7 @@ def test_what_a_finger_reads_stays_when_it_is_lifted(page):
 
 def test_curves_that_lie_on_each_other_are_all_read(page):
     place = page.middle(".chart:nth-child(2) .marker")
-    page.mouse("mouseMoved", *place)
+    page.move_mouse(*place)
     assert page.find("document.querySelectorAll('.plot output')[1].textContent").split("\n") == [
         "bfno-node, mean of 2 seeds, epoch 1: 6.833",
         "node, seed 7, epoch 1: 6.833",
@@ -359,4 +362,4 @@ def test_hostile_names_run_nothing(opened, tmp_path):
     opened.click(".play")
     assert opened.find("typeof window.owned") == "undefined"
     assert opened.problems == []
-    assert {url[:5] for url in opened.requests} == {"file:", "data:"}
+    assert {url[:5] for url in opened.requests} == {"file:"}

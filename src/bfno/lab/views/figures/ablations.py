@@ -6,21 +6,19 @@ import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from bfno.lab.runs.metrics import Metric
-from bfno.lab.runs.record import Record as RunResult
+from bfno.lab.views.curves import epoch_points
 from bfno.lab.views.figures.curves import (
     LONE_HEIGHT,
     LONE_WIDTH,
     draw_series,
-    epoch_points,
     method_panels,
     scale_epochs,
     task_title,
 )
-from bfno.lab.views.figures.methods import Methods
-from bfno.lab.views.figures.style import OURS, PALETTE, Drawn, Look, drawn
-from bfno.lab.views.layout import Estimate
-from bfno.lab.views.tables import Replicates
+from bfno.lab.views.figures.style import OURS, PALETTE, Drawn, Look, Methods, drawn
+from bfno.lab.views.methods import Replicates
+from bfno.lab.views.metrics import Estimate, Metric, headline_of
+from bfno.lab.views.record import RunResult
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -69,13 +67,15 @@ def operators_figure(methods: Methods) -> Drawn | None:
     Args:
         methods: Methods of one task; nothing is drawn unless they have two operators.
     """
-    shown = methods.part(lambda run: run.headline is not None and _operator(run) is not None)
+    shown = methods.part(lambda run: headline_of(run) is not None and _operator(run) is not None)
     groups = [group for group in shown.groups if group.score()]
     if len({_operator(group.runs[0]) for group in groups}) < 2:
         return None
     styles = methods.looks_of(groups)
     metric, task = _metric(groups[0]), task_title(groups[0].task)
-    lines = [(group, points) for group in groups if (points := epoch_points(group, metric.key))]
+    lines = [
+        (group, points) for group in groups if (points := epoch_points(group.runs, metric.key))
+    ]
 
     def paint(figure: Figure) -> None:
         left, right = method_panels(figure, 2, styles)
@@ -117,7 +117,7 @@ def _branches(run: RunResult) -> int | None:
 
 
 def _metric(group: Replicates) -> Metric:
-    metric = group.runs[0].headline
+    metric = group.headline
     if metric is None:
         raise ValueError("runs without a metric are not drawn")
     return metric

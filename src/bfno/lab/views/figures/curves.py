@@ -1,4 +1,7 @@
-"""Curves over the epochs: a line for each method, a band over its seeds, a panel for each task."""
+"""Figures that compare methods: over the epochs, and against what they cost.
+
+Over the epochs there is a line for each method, a band over its seeds, a panel for each task.
+"""
 
 from __future__ import annotations
 
@@ -8,27 +11,23 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from bfno.lab.runs.record import Record as RunResult
-from bfno.lab.views.figures.methods import Methods
-from bfno.lab.views.figures.style import MARKERS, Drawn, Look, drawn, short_name
-from bfno.lab.views.tables import Replicates
+from bfno.lab.views.curves import EpochPoint, epoch_points, epoch_ticks, known_keys
+from bfno.lab.views.figures.style import MARKERS, Drawn, Look, Methods, drawn, short_name
+from bfno.lab.views.methods import Replicates
+from bfno.lab.views.metrics import COSTS, Estimate, Metric, find_metric
+from bfno.lab.views.record import RunResult
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-__all__ = [
-    "EpochPoint",
-    "curves_figure",
-    "draw_series",
-    "epoch_points",
-    "logarithmic",
-    "method_panels",
-    "panel_grid",
-    "scale_epochs",
-    "task_title",
-]
+__all__ = ["EPOCH_FIGURES", "cost_figure", "curves_figure", "draw_series", "epoch_figure"]
+__all__ += ["headline_figure", "logarithmic", "method_panels", "panel_grid", "scale_epochs"]
+__all__ += ["task_title"]
 
+EPOCH_FIGURES = {"train-loss": find_metric("train_loss")}
+EPOCH_FIGURES |= {f"nfe-{metric.split}": metric for metric in COSTS}
+"""Figures over the epochs besides that of the metric that runs are judged by."""
 PANEL_WIDTH, PANEL_HEIGHT = 4.0, 2.9  # inches
 LONE_WIDTH, LONE_HEIGHT = 6.0, 3.8  # of a panel that is alone
 _WIDEST = 9.0  # inches of all panels side by side: more would make letters small on a page
@@ -38,42 +37,6 @@ _LEGEND_ROW, _LEGEND_LINE, _LEGEND_EDGE, _LETTERS_AN_INCH = 0.2, 0.8, 0.2, 12.5
 _WIDE_RANGE = 50.0
 _MOST_MARKERS = 8
 _ALIKE = 0.01  # of an axis: lines nearer than that are one to the eye
-
-
-@dataclass(frozen=True)
-class EpochPoint:
-    """What the seeds of a method have measured in an epoch.
-
-    Attributes:
-        epoch: The epoch, from 1.
-        low: The least value.
-        high: The greatest.
-        mean: The mean.
-    """
-
-    epoch: int
-    low: float
-    high: float
-    mean: float
-
-
-def epoch_points(group: Replicates, key: str) -> list[EpochPoint]:
-    """A metric over the epochs; values that are not finite are left out.
-
-    Args:
-        group: Runs that differ in their seed alone.
-        key: The metric's key in their metrics.
-    """
-    values: dict[int, list[float]] = {}
-    for run in group.runs:
-        for epoch in run.epochs:
-            value = epoch.get(key)
-            if value is not None and math.isfinite(value):
-                values.setdefault(epoch["epoch"], []).append(value)
-    return [
-        EpochPoint(epoch, min(found), max(found), sum(found) / len(found))
-        for epoch, found in sorted(values.items())
-    ]
 
 
 def draw_series(axes: Axes, points: Sequence[EpochPoint], look: Look) -> None:
@@ -93,23 +56,11 @@ def draw_series(axes: Axes, points: Sequence[EpochPoint], look: Look) -> None:
 def scale_epochs(axes: Axes, points: Sequence[EpochPoint]) -> None:
     """Whole epochs from the first on; a logarithmic axis where values span magnitudes."""
     first, last = min(point.epoch for point in points), max(point.epoch for point in points)
-    spacing = _tick_spacing(last - first)
-    round_epochs = range(spacing, last + 1, spacing)
-    axes.set_xticks(sorted({first, *(epoch for epoch in round_epochs if epoch > first)}))
+    axes.set_xticks(epoch_ticks(first, last))
     axes.margins(x=0.03)
     low, high = min(point.mean for point in points), max(point.mean for point in points)
     if low > 0 and high > _WIDE_RANGE * low:
         logarithmic(axes, (1.0, 2.0, 5.0))
-
-
-def _tick_spacing(span: int) -> int:
-    """A round number of epochs between ticks, so that there are at most eight."""
-    power = 1
-    while True:
-        for factor in (1, 2, 5):
-            if span <= 8 * factor * power:
-                return factor * power
-        power *= 10
 
 
 def logarithmic(axes: Axes, between: tuple[float, ...] = (1.0,)) -> None:
@@ -131,7 +82,6 @@ def curves_figure(
     methods: Methods,
     title: str,
     key_of: Callable[[RunResult], str | None],
-    unit_of: Callable[[str], str],
 ) -> Drawn | None:
     """A metric against the epochs, a panel for each task; none if no run has measured it.
 
@@ -139,7 +89,6 @@ def curves_figure(
         methods: Methods of one kind of task.
         title: What is drawn.
         key_of: Key of the metric for a run.
-        unit_of: What to write at the axis for a key.
     """
     panels = list(_panels(methods, key_of))
     if not panels:
@@ -151,7 +100,7 @@ def curves_figure(
         for axes, panel in zip(method_panels(figure, len(panels), styles), panels, strict=True):
             panel.draw(axes, styles)
             axes.set_title(task_title(panel.task))
-            axes.set(xlabel="epoch", ylabel=unit_of(panel.key))
+            axes.set(xlabel="epoch", ylabel=find_metric(panel.key).axis)
 
     return drawn(alt, paint)
 
@@ -195,7 +144,7 @@ def _panels(methods: Methods, key_of: Callable[[RunResult], str | None]) -> Iter
         key = next((key for group in groups if (key := key_of(group.runs[0]))), None)
         if key is None:
             continue
-        series = [(group, epoch_points(group, key)) for group in groups]
+        series = [(group, epoch_points(group.runs, key)) for group in groups]
         shown = [(group, points) for group, points in series if any(one.high for one in points)]
         if shown:
             yield _Panel(task, key, shown)
@@ -262,3 +211,89 @@ def _handle(look: Look, lines: bool) -> Any:
 
     line = {"color": look.colour, "linestyle": look.dashes if lines else "none", "linewidth": 1.6}
     return Line2D([], [], marker=look.marker, markersize=5.5, markeredgewidth=0, **line)
+
+
+def headline_figure(methods: Methods, metric: Metric) -> Drawn | None:
+    """The metric that runs are judged by against the epochs; none if they did not measure it.
+
+    Args:
+        methods: Methods that are judged by it.
+        metric: The metric.
+    """
+
+    def held_out(run: RunResult) -> str | None:
+        known = known_keys([run])
+        keys = (metric.key, metric.on("validation").key)
+        return next((key for key in keys if key in known), None)
+
+    return curves_figure(methods, metric.caption, held_out)
+
+
+def epoch_figure(methods: Methods, name: str) -> Drawn | None:
+    """One of `EPOCH_FIGURES`; none if no run has measured it.
+
+    Args:
+        methods: Methods of one kind of task.
+        name: Which.
+    """
+    metric = EPOCH_FIGURES[name]
+    return curves_figure(methods, metric.caption, lambda _: metric.key)
+
+
+def cost_figure(methods: Methods) -> Drawn | None:
+    """The metric that runs are judged by, against the time and the evaluations of a training step.
+
+    Args:
+        methods: Methods of one kind of task; none is drawn of a task with fewer than two methods.
+    """
+    tasks = [(task, groups) for task, groups in methods.tasks() if len(groups) > 1]
+    panels = [
+        (task, groups, name, cost)
+        for task, groups in tasks
+        for name, cost in _COSTS.items()
+        if groups[0].score() and any(cost(run) for group in groups for run in group.runs)
+    ]
+    if not panels:
+        return None
+    styles = methods.looks_of(group for _, groups in tasks for group in groups)
+    alt = f"Result against cost on {', '.join(task_title(task) for task, _ in tasks)}"
+
+    def paint(figure: Figure) -> None:
+        places = method_panels(figure, len(panels), styles, lines=False)
+        for axes, (task, groups, name, cost) in zip(places, panels, strict=True):
+            for group in groups:
+                _draw_cost(axes, group, cost, styles[group.label])
+            metric = groups[0].headline
+            axes.set_title(task_title(task))
+            axes.set(xlabel=name, ylabel=metric and metric.title)
+
+    return drawn(alt, paint)
+
+
+def _step_seconds(run: RunResult) -> float | None:
+    return run.seconds / run.steps if run.seconds and run.steps else None
+
+
+def _step_nfe(run: RunResult) -> float | None:
+    passes = (run.result.get("forward_nfe"), run.result.get("backward_nfe"))
+    return sum(filter(None, passes)) or None
+
+
+_COSTS = {"seconds a training step": _step_seconds, "NFE a training step": _step_nfe}
+
+
+def _draw_cost(
+    axes: Axes, group: Replicates, cost: Callable[[RunResult], float | None], look: Look
+) -> None:
+    """A dot at the means, with bars of a standard deviation over the seeds."""
+    across, up = Estimate.of((cost(run) for run in group.runs), 0), group.score()
+    if across is None or up is None or not math.isfinite(up.mean):
+        return
+    mark: dict[str, Any] = {"marker": look.marker, "markersize": 7, "markeredgewidth": 0}
+    axes.errorbar(
+        *(across.mean, up.mean, up.std or None, across.std or None),
+        **mark,
+        color=look.colour,
+        ecolor=(look.colour, 0.45),
+        elinewidth=1.1,
+    )

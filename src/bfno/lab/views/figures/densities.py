@@ -75,12 +75,12 @@ def check_picture(out: Path, kinds: tuple[str, ...] = KINDS, *, force: bool = Fa
 
     Raises:
         ConfigError: If it is a folder, is there already, has another ending, or lies below
-            something that is no folder.
+            something that is not a folder.
     """
     check_new(out, kinds, force=force)
     nearest = next(folder for folder in out.absolute().parents if folder.exists())
     if not nearest.is_dir():
-        raise ConfigError(out, f"{nearest} is no folder", "name a file in a folder")
+        raise ConfigError(out, f"{nearest} is not a folder", "name a file in a folder")
     return out
 
 

@@ -1,23 +1,43 @@
-"""Figures of what classifiers show: features in the plane, and spectra of layers."""
+"""Figures of what classifiers show: features in the plane, spectra of layers, states over time."""
 
 from __future__ import annotations
 
+import base64
+import io
 import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from bfno.lab.runs.record import Record as RunResult
-from bfno.lab.views.exhibit import Exhibit, Scatter, Spectrum
+import numpy as np
+
+from bfno.lab.errors import DataError
+from bfno.lab.views.exhibit import (
+    EXHIBIT,
+    Exhibit,
+    Flow,
+    FlowImage,
+    Placed,
+    Spectrum,
+    class_name,
+)
 from bfno.lab.views.figures.curves import PANEL_HEIGHT, logarithmic, panel_grid, task_title
-from bfno.lab.views.figures.style import INK, PALETTE, Drawn, drawn, short_name
-from bfno.lab.views.tables import replicates
-from bfno.lab.views.tasks import task_of
+from bfno.lab.views.figures.style import (
+    CLASS_COLOURS,
+    FAINT,
+    INK,
+    PALETTE,
+    Drawn,
+    drawn,
+    short_name,
+)
+from bfno.lab.views.methods import replicates, task_of
+from bfno.lab.views.record import RunResult
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-__all__ = ["Shown", "class_name", "spectra_figure", "tsne_figure"]
+__all__ = ["Shown", "flow_figure", "spectra_figure", "tsne_figure"]
 
 Shown = Sequence[tuple[RunResult, Exhibit]]
 """Runs of one task, each with what it shows."""
@@ -26,18 +46,15 @@ _SIDE, _LONE_SIDE = 2.6, 4.0  # inches of a panel, and of one that is alone
 # With more classes than this, names would cover the points.
 _MOST_NAMED_CLASSES = 20
 _LONGEST_CLASS = 12
-# Ten classes tell apart; none is a cross, which marks an error.
-_CLASS_COLOURS = (*PALETTE, "#000000")
+# None is a cross, which marks an error.
 _CLASS_MARKERS = ("o", "s", "^", "D", "v", "P", "p", "<", ">", "h")
 _LEGEND = 0.3  # inches below the panels
 _NEAR = 0.07  # of a panel's side: names nearer to each other would overlap
 _BEFORE, _AFTER = PALETTE[1], PALETTE[0]
-
-
-def class_name(run: RunResult, label: int) -> str:
-    """The name of a class, or its number where the run names none."""
-    name = run.classes[label] if 0 <= label < len(run.classes) else str(label)
-    return name if len(name) <= _LONGEST_CLASS else name[: _LONGEST_CLASS - 1] + "…"
+_FRAMES = 6
+# Inches of the states: a frame's side, the space between frames, under one, left of all, and of the
+# time axis.
+_FRAME, _GAP, _UNDER, _LEFT, _AXIS, _EDGE = 1.05, 0.12, 0.3, 0.95, 0.95, 0.12
 
 
 def tsne_figure(shown: Shown) -> Drawn | None:
@@ -46,7 +63,8 @@ def tsne_figure(shown: Shown) -> Drawn | None:
     Args:
         shown: Runs of one task, with what they show.
     """
-    panels = [(run, exhibit.scatter) for run, exhibit in shown if exhibit.scatter.points]
+    scatters = [(run, exhibit.scatter.placed()) for run, exhibit in shown]
+    panels = [(run, placed) for run, placed in scatters if placed]
     if not panels:
         return None
     names = _titles([run for run, _ in panels])
@@ -55,8 +73,8 @@ def tsne_figure(shown: Shown) -> Drawn | None:
 
     def paint(figure: Figure) -> None:
         places = panel_grid(figure, len(panels), (side, side + 0.25), (0, _LEGEND))
-        for axes, (run, scatter), name in zip(places, panels, names, strict=True):
-            _draw_scatter(axes, run, scatter)
+        for axes, (run, placed), name in zip(places, panels, names, strict=True):
+            _draw_scatter(axes, run, placed)
             axes.set_title(name)
         _add_mark_legend(figure, legend)
 
@@ -95,8 +113,58 @@ def spectra_figure(shown: Shown) -> Drawn | None:
     return drawn(f"{alt} on {_task(rows[0][0])}", paint)
 
 
+def flow_figure(run: RunResult, exhibit: Exhibit) -> Drawn | None:
+    """States of a few images from the first time to the last; none if the run shows no image.
+
+    Below each stands how sure the head would be of the true class; above is the time, with the
+    solver's steps.
+
+    Args:
+        run: A classifier.
+        exhibit: What it shows.
+
+    Raises:
+        DataError: If the pictures do not hold the frames.
+    """
+    flow = exhibit.flow
+    if not flow.images or not flow.times:
+        return None
+    chosen = _chosen(len(flow.times))
+    strips = [_frames(image, flow) for image in flow.images]
+    wide = _LEFT + len(chosen) * (_FRAME + _GAP)
+    high = _AXIS + len(strips) * (_FRAME + _UNDER) + _EDGE
+
+    def paint(figure: Figure) -> None:
+        # Placed by hand: a frame stands under its time.
+        figure.set_layout_engine("none")
+        figure.set_size_inches(wide, high)
+        for row, (image, frames) in enumerate(zip(flow.images, strips, strict=True)):
+            bottom = high - _AXIS - (row + 1) * (_FRAME + _UNDER) + _UNDER
+            for column, index in enumerate(chosen):
+                left = _LEFT + column * (_FRAME + _GAP)
+                place = (left / wide, bottom / high, _FRAME / wide, _FRAME / high)
+                _draw_frame(figure.add_axes(place), frames[index], image, index)
+            middle = (bottom + _FRAME / 2) / high
+            name = _short_class(run, image.label)
+            figure.text((_LEFT - 0.12) / wide, middle, name, ha="right", va="center")
+        centres = (_LEFT + _FRAME / 2, (len(chosen) - 1) * (_FRAME + _GAP))
+        place = (centres[0] / wide, (high - 0.7) / high, centres[1] / wide, 0.12 / high)
+        _draw_times(figure.add_axes(place), flow, chosen)
+        title = f"{short_name(run.method)} on {task_title(task_of(run))}"
+        figure.text(_EDGE / wide, 1 - 0.24 / high, title, fontweight="bold", fontsize=11)
+        figure.text((_LEFT - 0.12) / wide, place[1], "time t", ha="right", va="center")
+        _add_flow_legend(figure)
+
+    return drawn(f"Hidden states over time of {run.method} on {task_title(task_of(run))}", paint)
+
+
 def _task(run: RunResult) -> str:
     return task_title(task_of(run))
+
+
+def _short_class(run: RunResult, label: int) -> str:
+    name = class_name(run, label)
+    return name if len(name) <= _LONGEST_CLASS else name[: _LONGEST_CLASS - 1] + "…"
 
 
 def _titles(runs: Sequence[RunResult]) -> list[str]:
@@ -105,19 +173,18 @@ def _titles(runs: Sequence[RunResult]) -> list[str]:
     return [short_name(labels[id(run)]) for run in runs]
 
 
-def _draw_scatter(axes: Axes, run: RunResult, scatter: Scatter) -> None:
+def _draw_scatter(axes: Axes, run: RunResult, placed: Sequence[Placed]) -> None:
     """A dot for each image, in the colour and shape of its class; errors are crossed out."""
     places: dict[int, list[tuple[float, float]]] = {}
-    for point, label in zip(scatter.points, scatter.labels, strict=True):
-        places.setdefault(label, []).append(point)
+    for image in placed:
+        places.setdefault(image.label, []).append((image.x, image.y))
     for label, points in sorted(places.items()):
         # As pixels also in an SVG: thousands of dots make a large file that draws slowly.
         dots: dict[str, Any] = {"s": 9, "linewidths": 0, "alpha": 0.75, "rasterized": True}
-        colour = _CLASS_COLOURS[label % len(_CLASS_COLOURS)]
+        colour = CLASS_COLOURS[label % len(CLASS_COLOURS)]
         marker = _CLASS_MARKERS[label % len(_CLASS_MARKERS)]
         axes.scatter(*zip(*points, strict=True), color=colour, marker=marker, **dots)
-    triples = zip(scatter.points, scatter.labels, scatter.predicted, strict=True)
-    wrong = [point for point, label, predicted in triples if label != predicted]
+    wrong = [(image.x, image.y) for image in placed if image.is_wrong]
     if wrong:
         cross: dict[str, Any] = {"s": 16, "linewidths": 0.9, "rasterized": True}
         axes.scatter(*zip(*wrong, strict=True), color=INK, marker="x", **cross)
@@ -137,7 +204,7 @@ def _name_classes(
     for label, (x, y) in centres.items():
         letters: dict[str, Any] = {"ha": "center", "va": "center", "fontsize": 9}
         ground = {"boxstyle": "round,pad=0.1", "facecolor": "white", "alpha": 0.7, "linewidth": 0}
-        axes.text(x, y, class_name(run, label), fontweight="bold", bbox=ground, **letters)
+        axes.text(x, y, _short_class(run, label), fontweight="bold", bbox=ground, **letters)
 
 
 def _centre(points: Sequence[tuple[float, float]]) -> list[float]:
@@ -174,7 +241,7 @@ def _draw_spectrum(axes: Axes, spectrum: Spectrum) -> None:
     from matplotlib.ticker import MaxNLocator
 
     lines = {"linewidth": 1.6, "markersize": 4, "markeredgewidth": 0}
-    before, after = (_positive(values) for values in (spectrum.before, spectrum.after))
+    before, after = spectrum.energies()
     axes.plot(spectrum.frequencies, before, color=_BEFORE, marker="s", linestyle="--", **lines)
     axes.plot(spectrum.frequencies, after, color=_AFTER, marker="o", **lines)
     if any(math.isfinite(value) for value in before + after):
@@ -182,6 +249,59 @@ def _draw_spectrum(axes: Axes, spectrum: Spectrum) -> None:
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
 
 
-def _positive(values: Sequence[float]) -> list[float]:
-    """The values, gaps where a logarithm has none."""
-    return [value if value > 0 else math.nan for value in values]
+def _chosen(times: int) -> list[int]:
+    """Which of so many times to show: the first, the last, and some between."""
+    return sorted({round(place) for place in np.linspace(0, times - 1, min(_FRAMES, times))})
+
+
+def _frames(image: FlowImage, flow: Flow) -> list[np.ndarray]:
+    """The frames of a strip."""
+    from PIL import Image
+
+    try:
+        with Image.open(io.BytesIO(base64.b64decode(image.frames))) as strip:
+            if strip.size != (flow.width * len(flow.times), flow.height):
+                raise ValueError("other frames than it says")
+            pixels = np.asarray(strip.convert("RGB"))
+    except (OSError, ValueError):
+        why, fix = "its frames cannot be read", "remove it; the next report makes it again"
+        raise DataError(EXHIBIT, why, fix) from None
+    return np.split(pixels, len(flow.times), axis=1)
+
+
+def _draw_frame(axes: Axes, frame: np.ndarray, image: FlowImage, index: int) -> None:
+    """A frame, and below it how sure the head would be of the true class, as a bar too."""
+    from matplotlib.patches import Rectangle
+
+    axes.imshow(frame, interpolation="nearest")
+    axes.set(xticks=[], yticks=[])
+    axes.grid(visible=False)
+    axes.spines[:].set_visible(True)
+    sure = image.probabilities[index][image.label]
+    bar: dict[str, Any] = {"transform": axes.transAxes, "clip_on": False, "linewidth": 0}
+    axes.add_patch(Rectangle((0, -0.1), 1, 0.06, facecolor=FAINT, **bar))
+    axes.add_patch(Rectangle((0, -0.1), sure, 0.06, facecolor=PALETTE[0], **bar))
+    text = {"ha": "right", "va": "top", "fontsize": 7.5, "transform": axes.transAxes}
+    axes.text(1, -0.11, f"{sure:.0%}", **text)
+
+
+def _draw_times(axes: Axes, flow: Flow, chosen: list[int]) -> None:
+    """The time from left to right: a tick for each step of the solver, a number for each frame."""
+    times = [flow.times[index] for index in chosen]
+    axes.set(xlim=(times[0], times[-1]), ylim=(0, 1), yticks=[])
+    axes.vlines(flow.steps, 0.1, 0.9, color=PALETTE[1], linewidth=1.6, clip_on=False)
+    axes.axhline(0.5, color=INK, linewidth=0.9)
+    axes.set_xticks(times, [f"{time:.2g}" for time in times])
+    axes.grid(visible=False)
+    axes.spines[:].set_visible(False)
+    axes.tick_params(length=0, pad=1)
+
+
+def _add_flow_legend(figure: Figure) -> None:
+    from matplotlib.lines import Line2D
+
+    step = Line2D([], [], color=PALETTE[1], marker="|", markeredgewidth=1.6, linestyle="none")
+    sure = Line2D([], [], color=PALETTE[0], linewidth=4)
+    names = ["step of the solver", "probability of the true class"]
+    corner: dict[str, Any] = {"loc": "upper right", "borderaxespad": 0.3, "handlelength": 1.4}
+    figure.legend([step, sure], names, ncols=2, columnspacing=1.2, **corner)

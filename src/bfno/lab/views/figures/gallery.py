@@ -2,36 +2,44 @@
 
 from __future__ import annotations
 
+import io
+import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import groupby
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from bfno.lab.errors import ConfigError
+import numpy as np
+
+from bfno.lab.errors import ConfigError, DataError
 from bfno.lab.files import write_atomically
-from bfno.lab.runs.folder import read_runs
-from bfno.lab.runs.metrics import HEADLINES
-from bfno.lab.runs.record import Record as RunResult
 from bfno.lab.views.exhibit import EXHIBIT, read_exhibit
 from bfno.lab.views.figures.ablations import branches_figure, operators_figure
-from bfno.lab.views.figures.comparisons import (
+from bfno.lab.views.figures.curves import (
     EPOCH_FIGURES,
     cost_figure,
     epoch_figure,
     headline_figure,
+    task_title,
 )
-from bfno.lab.views.figures.exhibits import spectra_figure, tsne_figure
-from bfno.lab.views.figures.flows import flow_figure
-from bfno.lab.views.figures.methods import Methods
-from bfno.lab.views.figures.run_pictures import PICTURES, kept_reconstruction, samples_figure
-from bfno.lab.views.figures.style import Drawn
-from bfno.lab.views.tables import replicates
-from bfno.lab.views.tasks import kind_of, task_of
+from bfno.lab.views.figures.exhibits import flow_figure, spectra_figure, tsne_figure
+from bfno.lab.views.figures.style import Drawn, Methods, drawn, read_picture, short_name
+from bfno.lab.views.methods import kind_of, replicates, task_of
+from bfno.lab.views.metrics import HEADLINES, headline_of
+from bfno.lab.views.record import RunResult, read_runs
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 __all__ = ["check_gallery", "draw_figures", "write_figures"]
 
 _KINDS = {"images": "", "series": "series-", "densities": "density-"}
+PICTURES = "figures"
+"""The folder of pictures in that of a run, where other commands have left them."""
+_WIDTH = 4.0  # inches of a picture of images
+_WIDE = 2.5  # times as wide as high: such a picture has a row for itself
 Named = Iterator[tuple[str, Drawn | None]]
 
 
@@ -50,11 +58,11 @@ def check_gallery(out: Path) -> Path:
         out: The folder, which may be missing.
 
     Raises:
-        ConfigError: If it is no folder, or lies below something that is none.
+        ConfigError: If it is not a folder, or lies below something that is not one.
     """
     nearest = next(place for place in (out.absolute(), *out.absolute().parents) if place.exists())
     if not nearest.is_dir():
-        raise ConfigError(out, f"{nearest} is no folder", "name a folder, or a new one")
+        raise ConfigError(out, f"{nearest} is not a folder", "name a folder, or a new one")
     return out
 
 
@@ -80,11 +88,11 @@ def write_figures(folders: Sequence[Path], out: Path, *, force: bool = False) ->
     if not figures:
         fix = "name runs with epochs, or several runs"
         raise ConfigError(places[0], "has nothing that could be drawn", fix)
-    contents = {out / f"{name}.svg": drawn.svg.encode() for name, drawn in figures.items()}
-    contents |= {out / f"{name}.png": drawn.png for name, drawn in figures.items() if drawn.png}
+    contents = {out / f"{name}.svg": figure.svg.encode() for name, figure in figures.items()}
+    contents |= {out / f"{name}.png": figure.png for name, figure in figures.items() if figure.png}
     present = sorted(file for file in contents if file.exists())
     if present and not force:
-        raise ConfigError(present[0], "is there already", "pass --force, or name another folder")
+        raise ConfigError(present[0], "exists already", "pass --force, or name another folder")
     for file, content in sorted(contents.items()):
         write_atomically(file, content)
     return sorted(contents)
@@ -109,9 +117,9 @@ def draw_figures(runs: Sequence[RunResult], folders: Sequence[Path]) -> dict[str
         kind: Methods.of(place.run for place in places if kind_of(place.run) == kind)
         for kind in _KINDS
     }
-    for name, drawn in (*_comparisons(by_kind), *_of_tasks(places, by_kind)):
-        if drawn is not None:
-            figures[_free(name, figures)] = drawn
+    for name, figure in (*_comparisons(by_kind), *_of_tasks(places, by_kind)):
+        if figure is not None:
+            figures[_free(name, figures)] = figure
     return figures
 
 
@@ -120,7 +128,7 @@ def _comparisons(by_kind: Mapping[str, Methods]) -> Named:
     for kind, prefix in _KINDS.items():
         shown = by_kind[kind].main()
         for metric in HEADLINES:
-            judged = shown.part(lambda run, metric=metric: run.headline == metric)
+            judged = shown.part(lambda run, metric=metric: headline_of(run) == metric)
             name = metric.name.replace("_", "-")
             yield prefix + name, headline_figure(judged, metric)
             yield f"{prefix}{name}-against-cost", cost_figure(judged)
@@ -183,3 +191,81 @@ def _free(name: str, taken: dict[str, Drawn]) -> str:
         number += 1
         free = f"{name}-{number}"
     return free
+
+
+def samples_figure(places: Sequence[tuple[RunResult, Path]]) -> Drawn | None:
+    """What was drawn from densities, a panel for each run; none if no run has such a picture.
+
+    Args:
+        places: Runs of one task, each with its folder.
+
+    Raises:
+        DataError: If a picture cannot be read.
+    """
+    found = [(run, _pixels(folder / PICTURES / "samples.png")) for run, folder in places]
+    panels = [(run, pixels) for run, pixels in found if pixels is not None]
+    if not panels:
+        return None
+    high, wide = panels[0][1].shape[:2]
+    columns = 1 if wide > _WIDE * high else min(2, len(panels))
+    rows = math.ceil(len(panels) / columns)
+    width = _WIDTH * 2 if columns == 1 and wide > _WIDE * high else _WIDTH
+
+    def paint(figure: Figure) -> None:
+        figure.set_size_inches(width * columns, (width * high / wide + 0.35) * rows)
+        grid = list(figure.subplots(rows, columns, squeeze=False).flat)
+        for axes, (run, pixels) in zip(grid, panels, strict=False):
+            axes.imshow(pixels, interpolation="antialiased")
+            axes.set_title(short_name(run.method))
+        for axes in grid:
+            axes.set_axis_off()
+
+    names = ", ".join(run.method for run, _ in panels)
+    return drawn(f"Samples of {names} on {task_title(task_of(panels[0][0]))}", paint)
+
+
+def kept_reconstruction(run: RunResult, folder: Path) -> Drawn | None:
+    """The series that `bfno reconstruct` drew of a run; none if it did not.
+
+    Args:
+        run: The run.
+        folder: Its folder.
+
+    Raises:
+        DataError: If the picture cannot be read.
+    """
+    svg = read_picture(folder / PICTURES / "reconstruction.svg")
+    png = read_picture(folder / PICTURES / "reconstruction.png")
+    if svg is None and png is None:
+        return None
+    alt = f"Reconstructed series of {run.method} on {task_title(task_of(run))}"
+    if svg is None:  # it may be too large to be kept
+        return _painted(alt, _pixels(folder / PICTURES / "reconstruction.png"), png)
+    return Drawn(alt, svg.decode("utf-8", errors="replace"), png)
+
+
+def _painted(alt: str, pixels: np.ndarray | None, png: bytes | None) -> Drawn:
+    """A picture as a figure that holds nothing else."""
+    assert pixels is not None
+
+    def paint(figure: Figure) -> None:
+        high, wide = pixels.shape[:2]
+        figure.set_size_inches(2 * _WIDTH, 2 * _WIDTH * high / wide)
+        axes = figure.subplots()
+        axes.imshow(pixels, interpolation="antialiased")
+        axes.set_axis_off()
+
+    return replace(drawn(alt, paint), png=png)
+
+
+def _pixels(file: Path) -> np.ndarray | None:
+    from PIL import Image
+
+    content = read_picture(file)
+    if content is None:
+        return None
+    try:
+        with Image.open(io.BytesIO(content)) as picture:
+            return np.asarray(picture.convert("RGB"))
+    except (OSError, ValueError, Image.DecompressionBombError):
+        raise DataError(file, "is not a picture", "remove it, and draw it again") from None

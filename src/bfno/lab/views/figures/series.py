@@ -7,8 +7,6 @@ and `high` of the reconstruction at the times `at`.
 
 from __future__ import annotations
 
-import csv
-import io
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -17,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from bfno.lab.errors import ConfigError
 from bfno.lab.files import write_atomically
 from bfno.lab.views.figures.style import FAINT, INK, PALETTE, drawing, short_name, svg_element
+from bfno.lab.views.layout import csv_text
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -53,9 +52,9 @@ def check_new(out: Path, kinds: Sequence[str], *, force: bool = False) -> Path:
         raise ConfigError(out, "is a folder", f"name a file, such as {out / f'series.{kinds[0]}'}")
     if out.suffix.lower().lstrip(".") not in kinds:
         listed = " or ".join(f".{kind}" for kind in kinds)
-        raise ConfigError(out, "has an ending that says no known kind", f"end it in {listed}")
+        raise ConfigError(out, "has an unknown ending", f"end it in {listed}")
     if out.exists() and not force:
-        raise ConfigError(out, "is there already", "pass --force, or name another file")
+        raise ConfigError(out, "exists already", "pass --force, or name another file")
     return out
 
 
@@ -90,14 +89,12 @@ def reconstruction_csv(series: Sequence[Series]) -> str:
         series,feature,time,mean,low,high
         a,x,0.5,2.0,1.0,3.0
     """
-    written = io.StringIO()
-    writer = csv.writer(written, lineterminator="\n")
-    writer.writerow(["series", "feature", "time", "mean", "low", "high"])
+    rows: list[list[object]] = [["series", "feature", "time", "mean", "low", "high"]]
     for one in series:
         for feature, curve in one["curves"].items():
             for point in zip(*(curve[key] for key in ("at", "mean", "low", "high")), strict=True):
-                writer.writerow([one["series"], feature, *point])
-    return written.getvalue()
+                rows.append([one["series"], feature, *point])
+    return csv_text(rows)
 
 
 def reconstruction_figure(series: Sequence[Series], kind: str = "svg") -> bytes:

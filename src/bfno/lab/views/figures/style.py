@@ -11,17 +11,23 @@ import html
 import io
 import re
 import warnings
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import groupby
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bfno.lab.errors import ConfigError
+from bfno.lab.errors import ConfigError, DataError
+from bfno.lab.views.methods import Replicates, replicates
+from bfno.lab.views.record import RunResult
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 __all__ = [
+    "CLASS_COLOURS",
+    "CLASS_INKS",
     "DARK_PALETTE",
     "DOTS_PER_INCH",
     "FAINT",
@@ -32,10 +38,12 @@ __all__ = [
     "PALETTE",
     "Drawn",
     "Look",
+    "Methods",
     "drawing",
     "drawn",
     "is_ablation",
     "looks",
+    "read_picture",
     "short_name",
     "svg_element",
 ]
@@ -47,6 +55,21 @@ PALETTE += ("#661100", "#332288")
 DARK_PALETTE = ("#3d9fdc", "#f0813a", "#2bbd92", "#e29bc2", "#f0b432", "#7fcaf2", "#8c8c8c")
 DARK_PALETTE += ("#e05a5a", "#8a6df0")
 """The same hues on a dark page."""
+CLASS_COLOURS = (*PALETTE, "#000000")
+"""Dots of classes."""
+CLASS_INKS = (
+    ("#0072b2", "#4aa8e0"),
+    ("#c24f00", "#f08a45"),
+    ("#00795a", "#36c79b"),
+    ("#b0467f", "#e69bc5"),
+    ("#8f6400", "#f0b840"),
+    ("#1b7fa8", "#85cff5"),
+    ("#5f5f5f", "#b5b5b5"),
+    ("#6a3d9a", "#b794e6"),
+    ("#a01c1c", "#f27d7d"),
+    ("#567d1e", "#a6d160"),
+)
+"""Letters of classes on a light and on a dark page: letters need more contrast than dots."""
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "<", ">", "p")
 _DASHES = ("-", (0, (5, 1.6)), (0, (1.2, 1.2)), (0, (6, 1.4, 1.2, 1.4)))
 INK, FAINT, _PAPER = "#1f2430", "#d9dce3", "#fefefe"
@@ -86,13 +109,16 @@ _STAMPS = {"svg": ("Creator", "Date", "Format", "Type"), "png": ("Software",)}
 DOTS_PER_INCH = 160
 LARGEST_PNG = 200_000
 """Most bytes of a PNG, so that many fit a repository."""
+_LARGEST_PICTURE = 8 * 2**20
+# Commands that draw pictures into the folder of a run.
+_DRAWN_BY = {"samples": "sample", "reconstruction": "reconstruct"}
 _LONGEST_NAME = 24
 _ABLATION = re.compile(r"bfno-node-(branches|small).*|a?fno-node.*")
 
 
 @dataclass(frozen=True)
 class Look:
-    """How a method is drawn, so that it is told from others also without colours.
+    """How a method is drawn, so that it can be told from others without colours too.
 
     Attributes:
         colour: Its colour.
@@ -115,8 +141,8 @@ class Drawn:
 
     Attributes:
         alt: What it shows, for those who cannot see it.
-        svg: It as SVG.
-        png: It as PNG; none of a picture that its run keeps as SVG alone.
+        svg: The figure as SVG.
+        png: The figure as PNG; none if its run keeps the picture as SVG only.
     """
 
     alt: str
@@ -151,8 +177,60 @@ def _look(index: int) -> Look:
     return Look(PALETTE[1 + place], MARKERS[index % len(MARKERS)], dashes)
 
 
+@dataclass(frozen=True)
+class Methods:
+    """Methods of a drawing, or those of them that a figure shows.
+
+    Names and looks come from all runs of the drawing. A figure that made its own from the runs
+    that it shows would give a method another colour than the figure beside it.
+
+    Attributes:
+        groups: Runs that differ in their seed alone, by task and then best first.
+        looks: The look of each method of the drawing, by label.
+    """
+
+    groups: tuple[Replicates, ...]
+    looks: Mapping[str, Look]
+
+    @classmethod
+    def of(cls, runs: Iterable[RunResult]) -> Methods:
+        """The methods of a drawing.
+
+        Args:
+            runs: All of its runs.
+        """
+        groups = tuple(replicates(runs))
+        return cls(groups, looks(group.label for group in groups))
+
+    def part(self, keep: Callable[[RunResult], bool]) -> Methods:
+        """Some of the runs, under the names and looks that they have among all."""
+        kept = [
+            Replicates(group.label, tuple(run for run in group.runs if keep(run)))
+            for group in self.groups
+        ]
+        return replace(self, groups=tuple(group for group in kept if group.runs))
+
+    def main(self) -> Methods:
+        """Without ablations, which have figures of their own; all of a task with nothing else."""
+        found = []
+        for _, groups in self.tasks():
+            others = [group for group in groups if not is_ablation(group.runs[0].method)]
+            found += others if len({group.runs[0].method for group in others}) > 1 else groups
+        return replace(self, groups=tuple(found))
+
+    def tasks(self) -> list[tuple[tuple[str, str, str], list[Replicates]]]:
+        """The methods of each task."""
+        by_task = groupby(self.groups, key=lambda group: group.task)
+        return [(task, list(groups)) for task, groups in by_task]
+
+    def looks_of(self, groups: Iterable[Replicates]) -> dict[str, Look]:
+        """The looks of these alone, in the order of all."""
+        shown = {group.label for group in groups}
+        return {label: look for label, look in self.looks.items() if label in shown}
+
+
 def drawn(alt: str, paint: Callable[[Figure], None]) -> Drawn:
-    """A figure in both kinds.
+    """A figure as SVG and as PNG.
 
     Args:
         alt: What it shows, for those who cannot see it; figures of other runs say something else.
@@ -169,7 +247,7 @@ def drawn(alt: str, paint: Callable[[Figure], None]) -> Drawn:
 
 @contextmanager
 def drawing(salt: str, kind: str = "svg") -> Iterator[tuple[Figure, io.BytesIO]]:
-    """An empty figure, and what holds its bytes afterwards, the same whenever it is drawn.
+    """An empty figure, and the buffer that gets its bytes, which are the same every time.
 
     Args:
         salt: Makes the names inside a figure its own, since many share one page.
@@ -254,3 +332,22 @@ def _themed(colour: re.Match[str]) -> str:
 def short_name(name: str) -> str:
     """The name, cut off where it would not fit a figure."""
     return name if len(name) <= _LONGEST_NAME else name[: _LONGEST_NAME - 1] + "…"
+
+
+def read_picture(file: Path) -> bytes | None:
+    """The content of a picture in the folder of a run; none if there is none.
+
+    Raises:
+        DataError: If it is too large or cannot be read.
+    """
+    try:
+        if not file.is_file():
+            return None
+        if file.stat().st_size > _LARGEST_PICTURE:
+            why = f"has more than {_LARGEST_PICTURE >> 20} MB"
+            fix = f"draw it again with `bfno {_DRAWN_BY[file.stem]} --force`"
+            raise DataError(file, why, fix)
+        return file.read_bytes()
+    except OSError as error:
+        why = f"cannot be read ({error.strerror})"
+        raise DataError(file, why, "check the file's permissions") from None

@@ -1,1 +1,1 @@
-"""What runs show together: one page to read or send, and the same for a terminal."""
+"""One HTML page about runs."""

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from bfno.lab.runs.record import Record as RunResult
-from bfno.lab.views.figures.curves import draw_series, epoch_points, scale_epochs
+from bfno.lab.views.curves import Plot, epoch_points, plots
+from bfno.lab.views.figures.curves import draw_series, scale_epochs
 from bfno.lab.views.figures.style import (
     FAINT,
     INK,
@@ -19,17 +19,13 @@ from bfno.lab.views.figures.style import (
     short_name,
     svg_element,
 )
-from bfno.lab.views.tables import replicates
+from bfno.lab.views.methods import replicates
+from bfno.lab.views.record import RunResult
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-__all__ = [
-    "confusion_matrix",
-    "loss_curves",
-    "metric_curves",
-    "nfe_curves",
-]
+__all__ = ["confusion_matrix", "curve_drawings"]
 
 _MOST_CLASSES_WITH_NUMBERS = 20
 # Cells with numbers are no darker than this: text can be read on them, on a light and a dark page.
@@ -37,37 +33,17 @@ _STRONGEST_BEHIND_NUMBERS = 0.6
 _CURVE_WIDTH, _CURVE_HEIGHT, _LEGEND_ROW = 4.2, 3.0, 0.19  # inches
 
 
-def loss_curves(runs: Sequence[RunResult]) -> str | None:
-    """Loss against epochs, in training and on samples held out.
+def curve_drawings(runs: Sequence[RunResult]) -> list[str]:
+    """Loss, metric and function evaluations against epochs, each as far as the runs have it.
 
     Args:
         runs: Runs of one task; those that differ in their seed alone become a mean and a band.
 
     Returns:
-        SVG text; none if there is nothing to draw.
+        SVG text of each drawing.
     """
-    keys, unit = _splits(runs, "loss"), "loss"
-    if any("train_cross_entropy" in epoch for run in runs for epoch in run.epochs):
-        # These train on more than the labels; what is held out is judged by the labels alone.
-        held_out = {key: name for key, name in keys.items() if key != "train_loss"}
-        keys, unit = {"train_cross_entropy": "training"} | held_out, "cross-entropy of the labels"
-    return _curves(runs, "Loss", unit, keys)
-
-
-def metric_curves(runs: Sequence[RunResult]) -> str | None:
-    """The headline metric against epochs; arguments and result as for `loss_curves`."""
-    metric = runs[0].headline if runs else None
-    if metric is None or metric.name == "loss":
-        return None
-    title = metric.title.removeprefix("test ")
-    splits = _splits(runs, metric.name)
-    return _curves(runs, title[0].upper() + title[1:], title, splits)
-
-
-def nfe_curves(runs: Sequence[RunResult]) -> str | None:
-    """Function evaluations against epochs; arguments and result as for `loss_curves`."""
-    passes = {"forward_nfe": "forward", "backward_nfe": "backward"}
-    return _curves(runs, "NFE", "function evaluations a solve", passes)
+    drawn = (_curves(runs, plot) for plot in plots(runs))
+    return [svg for svg in drawn if svg is not None]
 
 
 def confusion_matrix(run: RunResult) -> str | None:
@@ -95,29 +71,20 @@ def confusion_matrix(run: RunResult) -> str | None:
     return svg_element(written.getvalue().decode(), alt)
 
 
-def _splits(runs: Sequence[RunResult], name: str) -> dict[str, str]:
-    """Keys to draw with their names: training, if it has this metric, and what was held out."""
-    known = {key for run in runs for epoch in run.epochs for key in epoch}
-    names = {"train": "training", "test": "test", "validation": "validation"}
-    found = [split for split in names if f"{split}_{name}" in known]
-    # A third kind of dashes would not be told apart.
-    return {f"{split}_{name}": names[split] for split in found[:2]}
-
-
-def _curves(runs: Sequence[RunResult], title: str, unit: str, keys: dict[str, str]) -> str | None:
-    groups = replicates(runs)
+def _curves(runs: Sequence[RunResult], plot: Plot) -> str | None:
+    groups, keys = replicates(runs), plot.keys
     series = [
         (group, key, points)
         for group in groups
         for key in keys
-        if (points := epoch_points(group, key))
+        if (points := epoch_points(group.runs, key))
     ]
     if not series:
         return None
     given = looks(group.label for group in groups)
     methods = {group.label: given[group.label] for group in groups}
     dashes = dict(zip(keys, ("-", (0, (4, 2))), strict=False))
-    alt = f"{title} on {groups[0].task[0]}: {unit} against epochs"
+    alt = f"{plot.title} on {groups[0].task[0]}: {plot.unit} against epochs"
     with drawing(f"{alt}, {groups[0].task}") as (figure, written):
         columns, rows = _legend_shape(list(methods))
         figure.set_size_inches(_CURVE_WIDTH, _CURVE_HEIGHT + _LEGEND_ROW * rows)
@@ -125,8 +92,8 @@ def _curves(runs: Sequence[RunResult], title: str, unit: str, keys: dict[str, st
         for group, key, points in series:
             draw_series(axes, points, replace(methods[group.label], dashes=dashes[key]))
         scale_epochs(axes, [point for _, _, points in series for point in points])
-        axes.set_title(title)
-        axes.set(xlabel="epoch", ylabel=unit)
+        axes.set_title(plot.title)
+        axes.set(xlabel="epoch", ylabel=plot.unit)
         used = [key for key in keys if any(key == other for _, other, _ in series)]
         _add_legends(axes, methods, {keys[key]: dashes[key] for key in used}, columns)
     return svg_element(written.getvalue().decode(), alt)

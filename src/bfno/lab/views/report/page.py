@@ -13,24 +13,36 @@ from typing import Any
 
 from bfno.lab.errors import ConfigError
 from bfno.lab.files import write_atomically
-from bfno.lab.runs.folder import read_runs
-from bfno.lab.runs.record import Record as RunResult
+from bfno.lab.views.curves import charts, curves, epoch_ticks
 from bfno.lab.views.exhibit import Exhibit, read_exhibit
 from bfno.lab.views.figures import style
 from bfno.lab.views.layout import cell_text
-from bfno.lab.views.report import drawings
-from bfno.lab.views.report.chart_data import charts, curves
-from bfno.lab.views.report.exhibit_view import ShownFlow, flow_data, flow_view
-from bfno.lab.views.report.marks import mark
-from bfno.lab.views.report.method_table import method_table
+from bfno.lab.views.methods import Replicates, replicates
+from bfno.lab.views.record import RunResult, read_runs
+from bfno.lab.views.report.drawings import curve_drawings
+from bfno.lab.views.report.exhibits import ShownFlow, flow_data, flow_view
 from bfno.lab.views.report.run import Pictures, portable, read_pictures, run_view, setting_text
-from bfno.lab.views.report.summary import listed, scale_notes, subtitle, summary
-from bfno.lab.views.tables import Replicates, replicates
+from bfno.lab.views.summary import listed, scale_notes, subtitle, summary
+from bfno.lab.views.tables import method_table
 
 __all__ = ["check_page", "render_report", "write_report"]
 
 # With more runs than this, all but the best start folded.
 _MOST_OPEN_RUNS = 3
+# The outline of each marker of the figures, around its middle.
+_MARKERS = {
+    "o": "M-3.2 0a3.2 3.2 0 1 0 6.4 0a3.2 3.2 0 1 0 -6.4 0",
+    "s": "M-2.9-2.9h5.8v5.8h-5.8z",
+    "^": "M0-3.9L3.7 2.7H-3.7z",
+    "D": "M0-4.2L4.2 0L0 4.2L-4.2 0z",
+    "v": "M0 3.9L3.7-2.7H-3.7z",
+    "P": "M-1.3-4h2.6v2.7h2.7v2.6h-2.7v2.7h-2.6v-2.7h-2.7v-2.6h2.7z",
+    "X": "M-2-4L0-2L2-4L4-2L2 0L4 2L2 4L0 2L-2 4L-4 2L-2 0L-4-2z",
+    "<": "M-3.9 0L2.7-3.7V3.7z",
+    ">": "M3.9 0L-2.7-3.7V3.7z",
+    "p": "M0-4L3.8-1.2L2.4 3.2H-2.4L-3.8-1.2z",
+}
+_LINE_WIDTH = 2
 _PROTOCOLS = {
     "sound": "Protocol sound: test series come from other records or sequences than training "
     "series, every statistic is taken from the training part, and the mean over the latent "
@@ -46,13 +58,13 @@ def write_report(folders: Sequence[Path], out: Path, force: bool = False) -> Pat
     Args:
         folders: The runs, in any order.
         out: The file to write.
-        force: Whether to overwrite a file that is there.
+        force: Whether to overwrite an existing file.
 
     Returns:
         The file.
 
     Raises:
-        ConfigError: A run is not finished, the file is there already, or a package is missing.
+        ConfigError: A run is not finished, the file exists already, or a package is missing.
         DataError: A run cannot be read, or the file cannot be written.
     """
     check_page(out, force)
@@ -69,16 +81,16 @@ def check_page(out: Path, force: bool = False) -> None:
 
     Args:
         out: The file to write.
-        force: Whether to overwrite a file that is there.
+        force: Whether to overwrite an existing file.
 
     Raises:
-        ConfigError: The file is a folder, or there already.
+        ConfigError: The file is a folder, or exists already.
     """
     out = Path(out)
     if out.is_dir():
         raise ConfigError(out, "is a folder", f"name a file, such as {out / 'report.html'}")
     if out.exists() and not force:
-        raise ConfigError(out, "is there already", "pass --force, or name another file")
+        raise ConfigError(out, "exists already", "pass --force, or name another file")
 
 
 def render_report(
@@ -116,7 +128,7 @@ def _source(name: str) -> str:
 
 
 def _digest(script: str) -> str:
-    """What the page's policy knows its one script by."""
+    """The hash by which the page's security policy allows its one script."""
     return base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
 
 
@@ -143,7 +155,29 @@ class _Shown:
         """How a method is drawn among those of its task, and where on the page a run of it is."""
         # By place, not by name: a name may hold anything.
         place = next(place for place, other in enumerate(self.ordered, 1) if other is run)
-        return mark(self.looks[group.task][group.label], f"run-{place}")
+        return _mark(self.looks[group.task][group.label], f"run-{place}")
+
+
+def _mark(look: style.Look, anchor: str) -> dict[str, Any]:
+    """What the template needs to mark a method.
+
+    Args:
+        look: How figures draw it.
+        anchor: Where on the page its run is.
+    """
+    return {
+        "hue": style.PALETTE.index(look.colour),
+        "marker": _MARKERS[look.marker],
+        "dashes": _dashes(look.dashes),
+        "anchor": anchor,
+    }
+
+
+def _dashes(dashes: Any) -> str:
+    """Dashes in units of the drawing; matplotlib has them in widths of the line."""
+    if isinstance(dashes, str):
+        return "none"
+    return " ".join(f"{_LINE_WIDTH * part:g}" for part in dashes[1])
 
 
 def _shown(
@@ -179,8 +213,12 @@ def _content(shown: _Shown) -> dict[str, Any]:
         "subtitle": subtitle(shown.groups),
         "scales": scale_notes(shown.groups),
         "palette": list(zip(style.PALETTE, style.DARK_PALETTE, strict=True)),
+        "class_inks": style.CLASS_INKS,
         "tasks": tasks,
-        "data": [{"curves": task["curves"], "flow": task["flow_data"]} for task in tasks],
+        "data": [
+            {"curves": task["curves"], "epochs": task["epochs"], "flow": task["flow_data"]}
+            for task in tasks
+        ],
         "runs": [
             run_view(
                 run,
@@ -198,8 +236,6 @@ def _content(shown: _Shown) -> dict[str, Any]:
 
 def _task(groups: list[Replicates], shown: _Shown) -> dict[str, Any]:
     runs = _runs(groups)
-    draw = (drawings.loss_curves, drawings.metric_curves, drawings.nfe_curves)
-    drawn = [curve(runs) for curve in draw]
     data, scale, protocol = groups[0].task
     choices = charts(runs)
     watched = _watched(groups, shown)
@@ -210,13 +246,19 @@ def _task(groups: list[Replicates], shown: _Shown) -> dict[str, Any]:
         "table": method_table(groups),
         "marks": [shown.mark(group, group.runs[0]) for group in groups],
         "methods": [group.label for group in groups],
-        "figures": [figure for figure in drawn if figure],
+        "figures": curve_drawings(runs),
         "charts": choices,
         "curves": curves(groups, [key for chart in choices for key in chart["metrics"]]),
+        "epochs": _epoch_ticks(runs),
         "flow": flow_view(watched),
         "flow_data": flow_data(watched),
         "banded": any(len(group.runs) > 1 for group in groups),
     }
+
+
+def _epoch_ticks(runs: Sequence[RunResult]) -> list[int]:
+    epochs = [epoch["epoch"] for run in runs for epoch in run.epochs]
+    return epoch_ticks(min(epochs), max(epochs)) if epochs else []
 
 
 def _watched(groups: list[Replicates], shown: _Shown) -> list[ShownFlow]:

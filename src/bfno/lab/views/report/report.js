@@ -57,8 +57,8 @@ function scale(values, start, end, logarithmic) {
 }
 
 class Chart {
-  constructor(figure, curves, buttons) {
-    Object.assign(this, { curves, buttons, points: [], chosen: null });
+  constructor(figure, curves, epochs, buttons) {
+    Object.assign(this, { curves, epochs, buttons, points: [], chosen: null });
     this.picker = figure.querySelector("select");
     this.log = figure.querySelector("input");
     this.svg = figure.querySelector("svg");
@@ -97,9 +97,9 @@ class Chart {
       drawn(this.svg, "line", { x1: left, x2: right, y1: at, y2: at, class: "grid" });
       drawn(this.svg, "text", { x: left - 8, y: at + 4, "text-anchor": "end", class: "axis level" }, text);
     }
-    for (const { value } of ticks(x.low, x.high, Math.min(8, Math.max(1, x.high - x.low)))) {
-      const place = { x: x.at(value), y: bottom + 16, "text-anchor": "middle", class: "axis" };
-      if (Number.isInteger(value)) drawn(this.svg, "text", place, String(value));
+    for (const epoch of this.epochs.filter((epoch) => epoch >= x.low && epoch <= x.high)) {
+      const place = { x: x.at(epoch), y: bottom + 16, "text-anchor": "middle", class: "axis" };
+      drawn(this.svg, "text", place, String(epoch));
     }
     drawn(this.svg, "text", { x: right, y: bottom + 31, "text-anchor": "end", class: "axis" }, "epoch");
     // The faint ones first, so that what counts lies on top.
@@ -173,9 +173,9 @@ class Chart {
   }
 }
 
-function showCurves(section, curves) {
+function showCurves(section, curves, epochs) {
   const buttons = [...section.querySelectorAll(".legend button")];
-  const charts = [...section.querySelectorAll(".chart")].map((figure) => new Chart(figure, curves, buttons));
+  const charts = [...section.querySelectorAll(".chart")].map((figure) => new Chart(figure, curves, epochs, buttons));
   for (const button of buttons) {
     button.addEventListener("click", () => {
       button.ariaPressed = String(button.ariaPressed !== "true");
@@ -269,8 +269,8 @@ function offerSorting(head) {
 
 document.documentElement.classList.add("live");
 document.querySelectorAll(".sortable th").forEach(offerSorting);
-JSON.parse(document.getElementById("data").textContent).forEach(({ curves, flow }, place) => {
+JSON.parse(document.getElementById("data").textContent).forEach(({ curves, epochs, flow }, place) => {
   const task = document.getElementById(`task-${place}`);
-  showCurves(task, curves);
+  showCurves(task, curves, epochs);
   if (flow) showFlow(task.querySelector(".flow"), flow);
 });

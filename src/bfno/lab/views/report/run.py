@@ -1,4 +1,4 @@
-"""What a page tells of one run: how to train it again, what it measured, what it shows."""
+"""What a page says about one run: how to train it again, what it measured, what it shows."""
 
 from __future__ import annotations
 
@@ -8,29 +8,22 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath, PureWindowsPath
 from typing import Any
 
-from bfno.lab.errors import DataError
-from bfno.lab.runs.metrics import Metric
-from bfno.lab.runs.record import Record as RunResult
 from bfno.lab.views.exhibit import Exhibit
-from bfno.lab.views.layout import Estimate, Table, cell_text
-from bfno.lab.views.report import drawings
-from bfno.lab.views.report.exhibit_view import mistakes_view, scatter_view, spectra_view
-from bfno.lab.views.report.summary import samples_text
-from bfno.lab.views.tables import flat_config, per_class
-from bfno.lab.views.tasks import is_transductive, task_of
+from bfno.lab.views.figures.style import read_picture
+from bfno.lab.views.layout import Table, cell_text
+from bfno.lab.views.methods import flat_config, is_transductive, task_of
+from bfno.lab.views.metrics import Estimate, find_metric, headline_of
+from bfno.lab.views.record import RunResult
+from bfno.lab.views.report.drawings import confusion_matrix
+from bfno.lab.views.report.exhibits import mistakes_view, scatter_view, spectra_view
+from bfno.lab.views.summary import samples_text
+from bfno.lab.views.tables import per_class
 
 __all__ = ["EXAMINED", "Pictures", "portable", "read_pictures", "run_view", "setting_text"]
 
-_WORDS = {
-    **{name: name.upper() for name in ("auroc", "auprc", "mse", "nfe", "nll")},
-    "gpus": "GPUs",
-    "macro_f1": "macro-F1",
-    "bits_per_dim": "bits/dim (uniform)",
-    "bits_per_dim_center": "bits/dim (center)",
-}
+_WORDS = {"gpus": "GPUs"}
 EXAMINED = 1000
-"""Most test images that a classifier is asked about for its exhibit."""
-_LARGEST_PICTURE = 8 * 2**20
+"""Most test images that an exhibit looks at."""
 
 
 @dataclass(frozen=True)
@@ -39,14 +32,12 @@ class _Drawn:
 
     Attributes:
         file: Its name.
-        command: The command.
         title: What it is called on the page.
         alt: What it shows, for those who cannot see it.
         media: Its media type.
     """
 
     file: str
-    command: str
     title: str
     alt: str
     media: str
@@ -55,12 +46,11 @@ class _Drawn:
 _PICTURES = (
     _Drawn(
         "reconstruction.svg",
-        "reconstruct",
         "Reconstructed series",
         "Observed values and their reconstruction over time",
         "image/svg+xml",
     ),
-    _Drawn("samples.png", "sample", "Samples", "Samples drawn from the model", "image/png"),
+    _Drawn("samples.png", "Samples", "Samples drawn from the model", "image/png"),
 )
 Pictures = dict[str, bytes]
 """Content of the pictures in the folder of a run, by the name of the file."""
@@ -75,21 +65,8 @@ def read_pictures(folder: Path) -> Pictures:
     Raises:
         DataError: If one is too large or cannot be read.
     """
-    found = {drawn.file: _picture(folder / drawn.file, drawn.command) for drawn in _PICTURES}
+    found = {drawn.file: read_picture(folder / drawn.file) for drawn in _PICTURES}
     return {name: picture for name, picture in found.items() if picture is not None}
-
-
-def _picture(file: Path, command: str) -> bytes | None:
-    try:
-        if not file.is_file():
-            return None
-        if file.stat().st_size > _LARGEST_PICTURE:
-            fix = f"draw it again with `bfno {command} --force`"
-            raise DataError(file, f"has more than {_LARGEST_PICTURE >> 20} MB", fix)
-        return file.read_bytes()
-    except OSError as error:
-        why = f"cannot be read ({error.strerror})"
-        raise DataError(file, why, "check the file's permissions") from None
 
 
 def run_view(
@@ -113,12 +90,12 @@ def run_view(
             if drawn.file in pictures
         ],
         "mark": mark,
-        "score": _score(run.headline, run),
+        "score": _score(run),
         "facts": {name: cell_text(fact) for name, fact in _facts(run).items() if fact is not None},
         "environment": _environment(run),
-        "result": {_metric_name(key): f"{value:.6g}" for key, value in run.result.items()},
+        "result": {find_metric(key).title: f"{value:.6g}" for key, value in run.result.items()},
         "config": _sections(run.config),
-        "confusion": drawings.confusion_matrix(run),
+        "confusion": confusion_matrix(run),
         "classes": per_class(run) if run.confusion else Table((), ()),
         "mistakes": mistakes_view(exhibit.mistakes, run) if exhibit else [],
         "examined": min(EXAMINED, sum(map(sum, run.confusion))) or EXAMINED,
@@ -127,18 +104,10 @@ def run_view(
     }
 
 
-def _metric_name(key: str) -> str:
-    """The key of a metric as people say it."""
-    split, _, name = key.partition("_")
-    if name in _WORDS:
-        return f"{split} {_WORDS[name]}"
-    return " ".join(_WORDS.get(word, word) for word in key.split("_"))
-
-
 def _facts(run: RunResult) -> dict[str, str | int | None]:
     chosen = None if run.chosen_epoch is None else f"{run.chosen_epoch} of {len(run.epochs)}"
     if chosen and run.chosen_by:
-        chosen += f", by {_metric_name(run.chosen_by)}"
+        chosen += f", by {find_metric(run.chosen_by).title}"
     return {
         "folder": run.name,
         "protocol": task_of(run)[2] or None,
@@ -178,7 +147,7 @@ def setting_text(value: Any) -> str:
 
 
 def portable(text: str) -> str:
-    """The text, of a path on this machine its last part: the rest is nobody else's business."""
+    """The text; of an absolute path only the last part, because the rest is private."""
     for kind in (PurePosixPath, PureWindowsPath):
         path = kind(text)
         if path.is_absolute() or text.startswith("~/"):
@@ -186,7 +155,8 @@ def portable(text: str) -> str:
     return text
 
 
-def _score(metric: Metric | None, run: RunResult) -> str:
+def _score(run: RunResult) -> str:
+    metric = headline_of(run)
     if metric is None:
         return ""
     protocol = task_of(run)[2]

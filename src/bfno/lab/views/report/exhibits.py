@@ -1,4 +1,4 @@
-"""What a page shows of a classifier's exhibit, measured out for the template and the script."""
+"""What a page shows of a classifier's exhibit, as data for the template and the script."""
 
 from __future__ import annotations
 
@@ -8,7 +8,15 @@ from dataclasses import dataclass
 from string import ascii_uppercase
 from typing import Any
 
-from bfno.lab.views.exhibit import Mistake, MovingImage, Scatter, Spectrum, StateMotion
+from bfno.lab.views.exhibit import (
+    Flow,
+    FlowImage,
+    Mistake,
+    Scatter,
+    Spectrum,
+    class_name,
+)
+from bfno.lab.views.figures.style import CLASS_INKS
 from bfno.lab.views.record import RunResult
 
 __all__ = ["ShownFlow", "flow_data", "flow_view", "mistakes_view", "scatter_view", "spectra_view"]
@@ -17,7 +25,6 @@ __all__ = ["ShownFlow", "flow_data", "flow_view", "mistakes_view", "scatter_view
 _MOST_BARS = 4
 # Units of the plane that points are drawn into, and the margin that their glyphs need.
 _PLANE, _MARGIN = 400, 12
-_CLASS_COLOURS = 10
 _SHORT_NAME = 2
 # By this much a step that ends at a time may seem to end after it.
 _ROUNDING = 1e-9
@@ -39,14 +46,14 @@ class ShownFlow:
     label: str
     mark: dict[str, Any]
     run: RunResult
-    flow: StateMotion
+    flow: Flow
 
 
 def flow_view(shown: Sequence[ShownFlow]) -> dict[str, Any] | None:
     """The slider of a task and all that it moves, as the template shows it before the script runs.
 
     Args:
-        shown: One run a method.
+        shown: One run of each method.
 
     Returns:
         Its times and methods; none if there is nothing to watch.
@@ -72,8 +79,8 @@ def mistakes_view(mistakes: Sequence[Mistake], run: RunResult) -> list[dict[str,
     return [
         {
             "image": mistake.image,
-            "caption": f"{_class_name(run, mistake.label)} taken for "
-            f"{_class_name(run, mistake.predicted)}, {_percent(mistake.probability)} sure",
+            "caption": f"{class_name(run, mistake.label)} taken for "
+            f"{class_name(run, mistake.predicted)}, {_percent(mistake.probability)} sure",
         }
         for mistake in mistakes
     ]
@@ -81,25 +88,19 @@ def mistakes_view(mistakes: Sequence[Mistake], run: RunResult) -> list[dict[str,
 
 def scatter_view(scatter: Scatter, run: RunResult) -> dict[str, Any] | None:
     """Points in a square of the page, each a glyph of its class; errors are ringed."""
-    finite = [
-        (point, label, predicted)
-        for point, label, predicted in zip(
-            scatter.points, scatter.labels, scatter.predicted, strict=True
-        )
-        if all(map(math.isfinite, point))
-    ]
-    if not finite:
+    placed = scatter.placed()
+    if not placed:
         return None
-    across = _fitted([x for (x, _), *_ in finite])
-    down = _fitted([-y for (_, y), *_ in finite])
-    classes = sorted({label for _, label, _ in finite})
+    across = _fitted([image.x for image in placed])
+    down = _fitted([-image.y for image in placed])
+    classes = sorted({image.label for image in placed})
     points = [
-        {"x": x, "y": y, "class": _class_mark(run, label), "wrong": label != predicted}
-        | {"title": _taken(run, label, predicted)}
-        for x, y, (_, label, predicted) in zip(across, down, finite, strict=True)
+        {"x": x, "y": y, "class": _class_mark(run, image.label), "wrong": image.is_wrong}
+        | {"title": _taken(run, image.label, image.predicted)}
+        for x, y, image in zip(across, down, placed, strict=True)
     ]
-    legend = [_class_mark(run, label) | {"name": _class_name(run, label)} for label in classes]
-    wrong = sum(label != predicted for _, label, predicted in finite)
+    legend = [_class_mark(run, label) | {"name": class_name(run, label)} for label in classes]
+    wrong = sum(image.is_wrong for image in placed)
     return {"side": _PLANE, "points": points, "legend": legend, "wrong": wrong}
 
 
@@ -109,11 +110,8 @@ def spectra_view(spectra: Sequence[Spectrum]) -> list[dict[str, Any]]:
 
 
 def _spectrum_view(spectrum: Spectrum) -> dict[str, Any] | None:
-    energies = [
-        energy
-        for energy in (*spectrum.before, *spectrum.after)
-        if energy > 0 and math.isfinite(energy)
-    ]
+    before, after = spectrum.energies()
+    energies = _finite([*before, *after])
     widest = max(spectrum.frequencies, default=0.0)
     if not energies or widest <= 0:
         return None
@@ -126,7 +124,7 @@ def _spectrum_view(spectrum: Spectrum) -> dict[str, Any] | None:
             f"{_SPECTRUM_WIDTH * frequency / widest:.1f},"
             f"{_SPECTRUM_HEIGHT * (high - math.log10(energy)) / (high - low):.1f}"
             for frequency, energy in drawn
-            if energy > 0 and math.isfinite(energy)
+            if math.isfinite(energy)
         )
 
     return {
@@ -136,13 +134,13 @@ def _spectrum_view(spectrum: Spectrum) -> dict[str, Any] | None:
         "low": _power(low),
         "high": _power(high),
         "widest": f"{widest:g}",
-        "before": path(spectrum.before),
-        "after": path(spectrum.after),
+        "before": path(before),
+        "after": path(after),
     }
 
 
 def _watched(shown: Sequence[ShownFlow]) -> list[ShownFlow]:
-    # A time that is no number has no place on a slider.
+    # A time that is not a number has no place on a slider.
     return [
         one
         for one in shown
@@ -158,7 +156,7 @@ def _finest_times(shown: Sequence[ShownFlow]) -> list[float]:
     return max((one.flow.times for one in shown), key=len)
 
 
-def _moment(flow: StateMotion, time: float) -> dict[str, Any]:
+def _moment(flow: Flow, time: float) -> dict[str, Any]:
     """Where in the strip of frames a time is, in which step, and what the head says there."""
     frame = min(range(len(flow.times)), key=lambda place: abs(flow.times[place] - time))
     begun = sum(start <= time + _ROUNDING for start in _finite(flow.steps))
@@ -173,7 +171,7 @@ def _moment(flow: StateMotion, time: float) -> dict[str, Any]:
     }
 
 
-def _step_count(flow: StateMotion) -> int:
+def _step_count(flow: Flow) -> int:
     return max(len(_finite(flow.steps)) - 1, 1)
 
 
@@ -194,19 +192,19 @@ def _method_view(shown: ShownFlow) -> dict[str, Any]:
     }
 
 
-def _image_view(image: MovingImage, run: RunResult) -> dict[str, Any]:
+def _image_view(image: FlowImage, run: RunResult) -> dict[str, Any]:
     bars = [
         {
-            "name": _class_name(run, place),
+            "name": class_name(run, place),
             "true": place == image.label,
             "last": _share(image.probabilities[-1][place]),
         }
         for place in _bars(image)
     ]
-    return {"frames": image.frames, "label": _class_name(run, image.label), "bars": bars}
+    return {"frames": image.frames, "label": class_name(run, image.label), "bars": bars}
 
 
-def _bars(image: MovingImage) -> list[int]:
+def _bars(image: FlowImage) -> list[int]:
     """The classes to show, the true one always: those that are likely at some time."""
     rows = image.probabilities
     known = range(min(map(len, rows)))
@@ -230,17 +228,13 @@ def _class_mark(run: RunResult, label: int) -> dict[str, Any]:
     """A glyph and a colour; a name of one letter is its own glyph."""
     names = run.classes
     short = bool(names) and all(len(name) == 1 for name in names)
-    glyph = _class_name(run, label) if short else ascii_uppercase[label % len(ascii_uppercase)]
-    return {"glyph": glyph, "hue": label % _CLASS_COLOURS}
+    glyph = class_name(run, label) if short else ascii_uppercase[label % len(ascii_uppercase)]
+    return {"glyph": glyph, "hue": label % len(CLASS_INKS)}
 
 
 def _taken(run: RunResult, label: int, predicted: int) -> str:
-    name = _class_name(run, label)
-    return name if label == predicted else f"{name} taken for {_class_name(run, predicted)}"
-
-
-def _class_name(run: RunResult, label: int) -> str:
-    return run.classes[label] if 0 <= label < len(run.classes) else str(label)
+    name = class_name(run, label)
+    return name if label == predicted else f"{name} taken for {class_name(run, predicted)}"
 
 
 def _power(exponent: int) -> str:

@@ -1,4 +1,4 @@
-"""The command about reconstructed series."""
+"""The command `bfno reconstruct`: series between and after their observations."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from typing import Annotated, Any
 
 import typer
 
-from bfno.lab.cli.words import takes
+from bfno.lab.cli.options import takes
+from bfno.lab.cli.terminal import say
 
 __all__ = ["app", "keep_reconstruction"]
 
@@ -22,35 +23,39 @@ class _Words:
 
     run: Annotated[Path, typer.Argument(help="Folder of a run of a latent model.")]
     table: Annotated[
-        Path | None, typer.Argument(help="Other series, a table or a folder; else the test split.")
+        Path | None,
+        typer.Argument(help="Other series: a table or a folder; default the test split."),
     ] = None
     series: Annotated[
-        list[str] | None, typer.Option(help="A series by its name; repeatable. Else the first 3.")
+        list[str] | None, typer.Option(help="Name of a series; repeatable. Default the first 3.")
     ] = None
     features: Annotated[
         list[str] | None,
-        typer.Option(help="A feature by its name; repeatable. Else the 4 observed most."),
+        typer.Option(help="Name of a feature; repeatable. Default the 4 observed most often."),
     ] = None
-    until: Annotated[float | None, typer.Option(help="Go on to this time.")] = None
-    points: Annotated[int, typer.Option(min=2, max=100_000, help="Times a series.")] = 200
+    until: Annotated[float | None, typer.Option(help="Continue to this time.")] = None
+    points: Annotated[int, typer.Option(min=2, max=100_000, help="Times per series.")] = 200
     out: Annotated[
         Path | None,
-        typer.Option("--out", "-o", help="An SVG or PNG; else both in figures of RUN."),
+        typer.Option("--out", "-o", help="An SVG or PNG file; default both in RUN/figures."),
     ] = None
-    csv: Annotated[Path | None, typer.Option(help="Write the numbers to this table too.")] = None
+    csv: Annotated[Path | None, typer.Option(help="Also write the numbers to this CSV file.")] = (
+        None
+    )
     force: Annotated[bool, typer.Option("--force", help="Replace existing files.")] = False
     hold_out: Annotated[
         float | None, typer.Option(help="Hide this share of the rows and print the errors there.")
     ] = None
     data_dir: Annotated[
-        Path | None, typer.Option(help="Where data sets are; else where the run found them.")
+        Path | None, typer.Option(help="Folder of the data sets; default where the run found them.")
     ] = None
 
     def files(self) -> list[Path]:
         """What to write; nothing if only errors are asked for."""
         pictures = [] if self.out is None else [self.out]
         if self.out is None and self.hold_out is None:
-            pictures = _pictures(self.run)
+            folder = self.run / "figures"
+            pictures = [folder / f"reconstruction.{kind}" for kind in ("svg", "png")]
         return [*pictures, *([] if self.csv is None else [self.csv])]
 
 
@@ -67,28 +72,25 @@ def reconstruct(words: _Words) -> None:
 
 
 def keep_reconstruction(run: Path) -> None:
-    """Draw the first series of a run's test split as its model sees them, if nobody has.
+    """Draw the first series of a run's test split as its model sees them, unless it was done.
 
     Args:
         run: Folder of the run.
 
     Raises:
         ConfigError: If nothing is trained yet.
-        DataError: If its files are damaged, or its data not there any more.
+        DataError: If its files are damaged, or its data are gone.
         NumericalError: If the solver gives up.
     """
-    files = _pictures(run)
-    if not files[0].exists():
-        from bfno.lab.experiments.series.reconstruction import ReconstructionRequest
-        from bfno.lab.runs.load import open_run
-
-        _write(open_run(run), ReconstructionRequest(), files)
+    words = _Words(run)
+    if not words.files()[0].exists():
+        _draw(words)
 
 
 def _draw(words: _Words) -> None:
-    from bfno.lab.experiments.series import reconstruction
+    from bfno.lab.experiments.series import hold_out, reconstruction
     from bfno.lab.runs.load import open_run
-    from bfno.lab.views.figures.series import check_new
+    from bfno.lab.views.figures.series import check_new, write_reconstruction
 
     kinds = (("svg", "png"), ("csv",))
     for file in words.files():
@@ -103,27 +105,14 @@ def _draw(words: _Words) -> None:
     )
     opened = open_run(words.run)
     if words.hold_out is not None:
-        scores = reconstruction.evaluate_hold_out(opened, request, words.hold_out)
-        print(_hold_out_table({name: vars(score) for name, score in scores.items()}))
+        scores = hold_out.evaluate_hold_out(opened, request, words.hold_out)
+        say(*_hold_out_table({name: vars(score) for name, score in scores.items()}))
     if words.files():
-        _write(opened, request, words.files(), force=words.force)
-
-
-def _pictures(run: Path) -> list[Path]:
-    """Where the pictures of a run go that was given no other place."""
-    return [run / "figures" / f"reconstruction.{kind}" for kind in ("svg", "png")]
-
-
-def _write(opened: Any, request: Any, files: list[Path], *, force: bool = False) -> None:
-    """Reconstruct series, print their errors, and write the files."""
-    from bfno.lab.experiments.series.reconstruction import reconstruct
-    from bfno.lab.views.figures.series import write_reconstruction
-
-    found = [dataclasses.asdict(one) for one in reconstruct(opened, request)]
-    for one in found:
-        print(_line(one))
-    for file in files:
-        print(f"written to {write_reconstruction(found, file, force=force)}")
+        found = [dataclasses.asdict(one) for one in reconstruction.reconstruct(opened, request)]
+        for one in found:
+            say(_line(one))
+        for file in words.files():
+            say(f"written to {write_reconstruction(found, file, force=words.force)}")
 
 
 def _line(one: Mapping[str, Any]) -> str:
@@ -141,11 +130,11 @@ def _line(one: Mapping[str, Any]) -> str:
     )
 
 
-def _hold_out_table(scores: Mapping[str, Mapping[str, float]]) -> str:
+def _hold_out_table(scores: Mapping[str, Mapping[str, float]]) -> list[str]:
     lines = [f"{'hidden':14} {'values':>7} {'model':>9} {'series mean':>12} {'last value':>11}"]
     for name, score in scores.items():
         lines.append(
             f"{name:14} {score['values']:>7} {score['model']:>9.5f} "
             f"{score['series_mean']:>12.5f} {score['last_value']:>11.5f}"
         )
-    return "\n".join([*lines, "mean squared errors of scaled values"])
+    return [*lines, "mean squared errors of scaled values"]

@@ -5,16 +5,15 @@ import re
 
 import pytest
 
-from bfno.lab.runs.folder import read_run
-from bfno.lab.runs.metrics import HEADLINES
-from bfno.lab.views.figures.comparisons import (
+from bfno.lab.views.figures.curves import (
     EPOCH_FIGURES,
     cost_figure,
     epoch_figure,
     headline_figure,
 )
-from bfno.lab.views.figures.methods import Methods
-from bfno.lab.views.figures.style import PALETTE
+from bfno.lab.views.figures.style import PALETTE, Methods
+from bfno.lab.views.metrics import HEADLINES
+from bfno.lab.views.record import read_run
 from tests.lab.views.drawings import HOSTILE, shown, texts
 from tests.lab.views.runs import epoch_lines, record, result, write_files, write_run
 
@@ -103,7 +102,7 @@ def test_lines_that_nobody_can_see_apart_are_counted(runs):
 @pytest.mark.parametrize("name", EPOCH_FIGURES)
 def test_every_quantity_over_the_epochs_is_drawn(runs, name):
     shown = Methods.of(runs[:3] if "test" in name else runs)
-    assert EPOCH_FIGURES[name][2] in texts(epoch_figure(shown, name))
+    assert EPOCH_FIGURES[name].axis in texts(epoch_figure(shown, name))
 
 
 def test_methods_without_a_solver_are_no_lines_of_evaluations(tmp_path):

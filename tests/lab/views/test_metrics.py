@@ -1,4 +1,4 @@
-"""The probability that a lead is chance, against scipy's test and against simulation."""
+"""What is known of metrics, and whether a lead is chance."""
 
 import math
 import random
@@ -6,7 +6,9 @@ import random
 import pytest
 from scipy.stats import ttest_ind
 
-from bfno.lab.views.chance import LIMIT, chance_of_lead
+from bfno.lab.views.metrics import LIMIT, chance_of_lead, headline_of
+from bfno.lab.views.record import read_run
+from tests.lab.views.runs import write_run
 
 
 @pytest.mark.parametrize(
@@ -38,3 +40,14 @@ def test_without_any_spread_a_difference_is_certain():
 def test_without_two_numbers_of_each_nothing_is_said(few):
     assert chance_of_lead(few, [0.1, 0.2]) is None
     assert chance_of_lead([0.1, 0.2], few) is None
+
+
+def test_a_run_is_judged_by_the_metric_of_its_task(tmp_path):
+    series = read_run(write_run(tmp_path, "physionet", result={"test_loss": 0.3, "test_auroc": 1}))
+    density = read_run(write_run(tmp_path, "density", result={"test_bits_per_dim": 0.9}))
+    other = read_run(write_run(tmp_path, "other", result={"speed": 1.0}))
+    one, two = headline_of(series), headline_of(density)
+    assert one is not None and two is not None
+    assert (one.key, two.key) == ("test_auroc", "test_bits_per_dim")
+    assert (one.higher_is_better, two.higher_is_better) == (True, False)
+    assert headline_of(other) is None

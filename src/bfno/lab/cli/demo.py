@@ -6,8 +6,8 @@ import itertools
 from pathlib import Path
 
 from bfno.lab.cli import display
-from bfno.lab.cli.comparison import compare_runs
-from bfno.lab.cli.exhibits import prepare
+from bfno.lab.cli.show import compare_runs, prepare
+from bfno.lab.cli.terminal import say
 from bfno.lab.errors import ConfigError
 from bfno.lab.experiments.resolve import resolve
 from bfno.lab.runs.session import start
@@ -35,15 +35,15 @@ def run_demo(out: Path, scale: str) -> None:
         ConfigError: If the folder exists.
     """
     if out.exists():
-        raise ConfigError(out, "is there already", "choose another folder with --out")
+        raise ConfigError(out, "exists already", "choose another folder with --out")
     report = out / "report.html"
     runs = [out / f"digits-{method}" for method in _METHODS]
     for method, run in zip(_METHODS, runs, strict=True):
         config = resolve(f"digits/{method}", scale=scale)
-        print(f"\n{config.experiment}: {config.train.epochs} epochs of handwritten digits")
+        say("", f"{config.experiment}: {config.train.epochs} epochs of handwritten digits")
         start(config, run, display.watchers(config, run, None))
-    print()
+    say("")
     compare_runs(runs)
     prepare(runs)
-    print(f"\nThe report is {write_report(runs, report)}")
-    print(f"Try `bfno eval {runs[0]}`; your own images: `bfno train folder/bfno-node --folder DIR`")
+    say("", f"The report is {write_report(runs, report)}")
+    say(f"Try `bfno eval {runs[0]}`; your own images: `bfno train folder/bfno-node --folder DIR`")

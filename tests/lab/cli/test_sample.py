@@ -201,7 +201,7 @@ def test_compare_keeps_densities_and_classifiers_apart(runs, capsys):
         (["glow", "-o", "x.svg"], 2, ".png"),
         (["glow", "-o", "x.jpg"], 2, ".png"),
         (["glow", "-o", "."], 2, "folder"),
-        (["glow", "-o", "record.json/x.png"], 2, "no folder"),
+        (["glow", "-o", "record.json/x.png"], 2, "not a folder"),
         (["glow", "--interpolate", "one.png"], 2, "pairs"),
         (["glow", "--interpolate", "--real"], 2, "--real"),
         (["glow", "--interpolate", "nowhere.png", "nowhere.png"], 3, "nowhere.png"),

@@ -1,15 +1,8 @@
 import math
 
-from bfno.lab.views.exhibit import (
-    Mistake,
-    MovingImage,
-    Scatter,
-    Spectrum,
-    StateMotion,
-    read_exhibit,
-)
+from bfno.lab.views.exhibit import Flow, FlowImage, Mistake, Scatter, Spectrum, read_exhibit
 from bfno.lab.views.record import RunResult
-from bfno.lab.views.report.exhibit_view import (
+from bfno.lab.views.report.exhibits import (
     ShownFlow,
     flow_data,
     flow_view,
@@ -17,8 +10,9 @@ from bfno.lab.views.report.exhibit_view import (
     scatter_view,
     spectra_view,
 )
-from tests.lab.views.exhibits import write_exhibit
+from tests.lab.views.exhibits import png, write_exhibit
 
+PNG = png(2, 2)
 RUN = RunResult("r", "d/m", "d", "m", "cpu", 0, classes=["cat", "dog"])
 DIGITS = RunResult("r", "d/m", "d", "m", "cpu", 0, classes=list("0123456789"))
 
@@ -76,7 +70,7 @@ def test_bars_are_the_classes_that_are_likely_at_some_time_and_the_true_one():
         rows[0][place] = share
     for place, share in ((2, 0.6), (3, 0.4)):
         rows[1][place] = share
-    flow = StateMotion([0, 1], [0, 1], 4, 4, [MovingImage("", 7, rows)])
+    flow = Flow([0, 1], [0, 1], 4, 4, [FlowImage(PNG, 7, rows)])
     view = flow_view([ShownFlow("m", {}, DIGITS, flow)])
     data = flow_data([ShownFlow("m", {}, DIGITS, flow)])
     assert view is not None and data is not None
@@ -103,11 +97,11 @@ def test_what_is_no_number_neither_breaks_the_slider_nor_its_bars(tmp_path):
 
 
 def test_errors_say_what_was_taken_for_what():
-    (found,) = mistakes_view([Mistake("png", 0, 1, 0.934)], RUN)
-    assert found == {"image": "png", "caption": "cat taken for dog, 93\xa0% sure"}
-    (unnamed,) = mistakes_view([Mistake("png", 5, 1, 1.0)], RUN)
+    (found,) = mistakes_view([Mistake(PNG, 0, 1, 0.934)], RUN)
+    assert found == {"image": PNG, "caption": "cat taken for dog, 93\xa0% sure"}
+    (unnamed,) = mistakes_view([Mistake(PNG, 5, 1, 1.0)], RUN)
     assert unnamed["caption"] == "5 taken for dog, 100\xa0% sure"
-    (unsure,) = mistakes_view([Mistake("png", 0, 1, math.nan)], RUN)
+    (unsure,) = mistakes_view([Mistake(PNG, 0, 1, math.nan)], RUN)
     assert unsure["caption"] == "cat taken for dog, –\xa0% sure"
 
 

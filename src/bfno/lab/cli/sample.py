@@ -1,15 +1,16 @@
-"""The command about samples of densities."""
+"""The command `bfno sample`: new samples of a density."""
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from bfno.lab.cli.words import takes
+from bfno.lab.cli.options import takes
+from bfno.lab.cli.terminal import say
 from bfno.lab.errors import ConfigError
 
 __all__ = ["app", "keep_samples"]
@@ -20,54 +21,41 @@ _SAMPLES, _POINTS, _PAIRS = 64, 2000, 8
 
 
 @dataclass(frozen=True)
-class _Draw:
-    """What to draw.
-
-    Attributes:
-        count: How many samples; None is as many as suit a picture.
-        temperature: Factor of the noise.
-        seed: Decides which samples.
-        data_dir: Where data sets are; None is where the run found them.
-    """
-
-    count: int | None = None
-    temperature: float = 1.0
-    seed: int = 0
-    data_dir: Path | None = None
-
-
-@dataclass(frozen=True)
 class _Words:
     """The words behind `bfno sample`."""
 
     places: Annotated[
         list[Path],
         typer.Argument(
-            metavar="RUN", help="Folders of runs; with --interpolate one, then pairs of images."
+            metavar="RUN", help="Folders of runs; with --interpolate one run, then pairs of images."
         ),
     ]
     count: Annotated[
         int | None,
         typer.Option(
-            "-n", min=1, max=100_000, help="How many: 64 images, 2000 points, 8 pairs if not given."
+            "-n", min=1, max=100_000, help="How many; default 64 images, 2000 points or 8 pairs."
         ),
     ] = None
     out: Annotated[
         Path | None,
-        typer.Option("--out", "-o", help="A PNG or SVG; else figures/samples.png of RUN."),
+        typer.Option("--out", "-o", help="A PNG or SVG file; default RUN/figures/samples.png."),
     ] = None
     temperature: Annotated[
-        float, typer.Option(min=0.0, help="Below 1, samples are likelier and less various.")
+        float, typer.Option(min=0.0, help="Below 1, samples are likelier and vary less.")
     ] = 1.0
-    seed: Annotated[int, typer.Option(min=0, max=2**63 - 1, help="Decides which samples.")] = 0
+    seed: Annotated[int, typer.Option(min=0, max=2**63 - 1, help="Seed of the samples.")] = 0
     real: Annotated[bool, typer.Option("--real", help="Show test images beside them.")] = False
     interpolate: Annotated[
-        bool, typer.Option("--interpolate", help="From one image to another, of files or the test.")
+        bool,
+        typer.Option(
+            "--interpolate",
+            help="Go from one image to another: from files, or from the test split.",
+        ),
     ] = False
-    steps: Annotated[int, typer.Option(min=2, max=50, help="Images from one to the other.")] = 10
+    steps: Annotated[int, typer.Option(min=2, max=50, help="Images per pair, with both ends.")] = 10
     force: Annotated[bool, typer.Option("--force", help="Replace an existing picture.")] = False
     data_dir: Annotated[
-        Path | None, typer.Option(help="Where data sets are; else where the run found them.")
+        Path | None, typer.Option(help="Folder of the data sets; default where the run found them.")
     ] = None
 
     @property
@@ -101,56 +89,51 @@ def sample(words: _Words) -> None:
 
 
 def keep_samples(run: Path) -> None:
-    """Draw the picture of a run's samples, beside real ones if it is images, if there is none.
+    """Draw the picture of a run's samples unless it exists; images stand beside real ones.
 
     Args:
         run: Folder of the run.
 
     Raises:
         ConfigError: If nothing is trained yet.
-        DataError: If its files are damaged, or its data not there any more.
+        DataError: If its files are damaged, or its data are gone.
         NumericalError: If the solver gives up.
     """
-    picture = run / "figures" / "samples.png"
-    if picture.exists():
-        return
-    from bfno.lab.views.figures.densities import write_picture
-
-    if len(_density_config(run).data.shape) == 1:
-        content = _plane(run, _Draw(), "png")
-    else:
-        content = _columns([run], _Draw(), "png", real=True)
-    print(f"written to {write_picture(content, picture)}")
+    words = _Words([run])
+    if not words.picture().exists():
+        _draw(replace(words, real=len(_density_config(run).data.shape) > 1))
 
 
 def _draw(words: _Words) -> None:
-    from bfno.lab.views.figures.densities import image_grid, write_picture
+    from bfno.lab.views.figures.densities import write_picture
 
     config = _check(words)
-    draw = _Draw(words.count, words.temperature, words.seed, words.data_dir)
-    kind = words.picture().suffix.lower().lstrip(".")
     if words.interpolate:
         content = _interpolations(words)
     elif words.columns:
-        content = _columns(words.places, draw, kind, real=words.real)
+        content = _columns(words)
     elif len(config.data.shape) == 1:
-        content = _plane(words.run, draw, kind)
+        content = _plane(words)
     else:
-        content = image_grid(_drawn(words.run, draw))
-    print(f"written to {write_picture(content, words.picture(), force=words.force)}")
+        content = _grid(words)
+    say(f"written to {write_picture(content, words.picture(), force=words.force)}")
 
 
 def _check(words: _Words) -> Any:
-    """Refuse what cannot be drawn or written, before anything is computed; settings of a run."""
+    """Refuse what cannot be drawn or written, before anything is computed; return the settings."""
     from bfno.lab.views.figures.densities import MOST_IMAGES, check_picture
 
     if words.real and words.interpolate:
         raise ConfigError("--real", "real images are the ends of --interpolate", "leave it out")
     if not math.isfinite(words.temperature):
-        raise ConfigError("--temperature", f"{words.temperature} is no factor", "write a number")
+        raise ConfigError(
+            "--temperature", f"{words.temperature} is not a finite number", "write a number"
+        )
     if words.interpolate and len(words.places) % 2 == 0:
-        why = f"{len(words.places) - 1} images make no pairs"
-        raise ConfigError("--interpolate", why, "name two images, or none for those of the test")
+        why = f"{len(words.places) - 1} images do not make pairs"
+        raise ConfigError(
+            "--interpolate", why, "name two images, or none to take them from the test split"
+        )
     runs = words.places[:1] if words.interpolate else words.places
     configs = [_density_config(run) for run in runs]
     is_plane = [len(config.data.shape) == 1 for config in configs]
@@ -169,27 +152,34 @@ def _check(words: _Words) -> Any:
 
 
 def _density_config(run: Path) -> Any:
+    from bfno.lab.experiments.density.settings import DensityConfig
     from bfno.lab.runs.run import RunFolder
 
     config = RunFolder(run).read_config()
-    if config.shows != "samples":
+    if not isinstance(config, DensityConfig):
         why = f"is a run of {config.experiment}, which is not a density"
-        raise ConfigError(run, why, "name a run of a density, mnist-density/ffjord-rnode say")
+        raise ConfigError(run, why, "name a run of a density, such as mnist-density/ffjord-rnode")
     return config
 
 
-def _columns(runs: list[Path], draw: _Draw, kind: str, *, real: bool) -> bytes:
+def _grid(words: _Words) -> bytes:
+    from bfno.lab.views.figures.densities import image_grid
+
+    return image_grid(_drawn(words, words.run))
+
+
+def _columns(words: _Words) -> bytes:
     from bfno.lab.experiments.density.sampling import test_images
     from bfno.lab.runs.load import open_run
     from bfno.lab.views.figures.densities import image_columns
 
     shown = {}
-    if real:
-        opened = open_run(runs[0])
-        shown["real"] = test_images(opened, draw.count or _SAMPLES, draw.data_dir).numpy()
-    for name, run in _names(runs).items():
-        shown[name] = _drawn(run, draw)
-    return image_columns(shown, kind)
+    if words.real:
+        opened = open_run(words.run)
+        shown["real"] = test_images(opened, words.count or _SAMPLES, words.data_dir).numpy()
+    for name, run in _names(words.places).items():
+        shown[name] = _drawn(words, run)
+    return image_columns(shown, words.picture().suffix.lower().lstrip("."))
 
 
 def _names(runs: list[Path]) -> dict[str, Path]:
@@ -202,32 +192,32 @@ def _names(runs: list[Path]) -> dict[str, Path]:
     return {str(run): run for run in runs}
 
 
-def _drawn(run: Path, draw: _Draw) -> Any:
+def _drawn(words: _Words, run: Path) -> Any:
     """Samples of a run as an array of bytes."""
-    from bfno.lab.experiments.density import sampling
+    from bfno.lab.experiments.density.sampling import draw
     from bfno.lab.runs.load import open_run
 
-    opened, count = open_run(run), draw.count or _SAMPLES
+    opened, count = open_run(run), words.count or _SAMPLES
     batch = opened.config.train.eval_batch
-    images = sampling.draw(opened, count, draw.temperature, draw.seed, batch).numpy()
-    print(f"{run}: {count} samples, temperature {draw.temperature:g}, seed {draw.seed}")
+    images = draw(opened, count, words.temperature, words.seed, batch).numpy()
+    say(f"{run}: {count} samples, temperature {words.temperature:g}, seed {words.seed}")
     return images
 
 
-def _plane(run: Path, draw: _Draw, kind: str) -> bytes:
-    from bfno.lab.experiments.density.sampling import picture_plane
+def _plane(words: _Words) -> bytes:
+    from bfno.lab.experiments.density.picture import picture_plane
     from bfno.lab.runs.load import open_run
     from bfno.lab.views.figures.densities import PlanePicture, density_figure
 
-    count = draw.count or _POINTS
-    found = picture_plane(open_run(run), count, draw.temperature, draw.seed)
+    count = words.count or _POINTS
+    found = picture_plane(open_run(words.run), count, words.temperature, words.seed)
     low_x, high_x, low_y, high_y = found.window
-    print(f"{run}: {count} samples, temperature {draw.temperature:g}, seed {draw.seed}")
-    print(
+    say(f"{words.run}: {count} samples, temperature {words.temperature:g}, seed {words.seed}")
+    say(
         f"the density integrates to {found.mass:.4f} over [{low_x:.2f}, {high_x:.2f}] × "
         f"[{low_y:.2f}, {high_y:.2f}]"
     )
-    return density_figure(PlanePicture(**vars(found)), kind)
+    return density_figure(PlanePicture(**vars(found)), words.picture().suffix.lower().lstrip("."))
 
 
 def _interpolations(words: _Words) -> bytes:
@@ -244,5 +234,5 @@ def _interpolations(words: _Words) -> bytes:
     batch = opened.config.train.eval_batch
     images = interpolate(opened, ends[: 2 * pairs : 2], ends[1::2], words.steps, batch)
     noun = "pair" if pairs == 1 else "pairs"
-    print(f"{words.run}: {pairs} {noun}, {words.steps} images from one to the other")
+    say(f"{words.run}: {pairs} {noun}, {words.steps} images per pair")
     return image_grid(images.flatten(0, 1).numpy(), words.steps)

@@ -1,9 +1,9 @@
 import math
 from pathlib import Path
 
-from bfno.lab.runs.folder import read_run, read_runs
-from bfno.lab.views.report.summary import scale_notes, subtitle, summary
-from bfno.lab.views.tables import replicates
+from bfno.lab.views.methods import replicates
+from bfno.lab.views.record import read_run, read_runs
+from bfno.lab.views.summary import scale_notes, subtitle, summary
 from tests.lab.views.runs import result, write_run
 
 
@@ -19,7 +19,7 @@ def test_the_summary_names_the_best_method_its_lead_and_its_cost(tmp_path):
     assert _summary(tmp_path, ("node", 7, 0.95), ("bfno-node", 7, 0.97), ("anode", 7, 0.9)) == (
         "On digits (scale cpu), bfno-node has the best test accuracy of 3 methods: 0.9700, which "
         "is 0.0200 above node with 0.9500. bfno-node takes 20.5 forward evaluations (against "
-        "20.5), 18.0 backward evaluations a training step (against 18.0), 61 s of training "
+        "20.5), 18.0 backward evaluations per training step (against 18.0), 61 s of training "
         "(against 61) and 20,123 parameters (against 20,123). Without several seeds of both, "
         "chance is not ruled out."
     )
@@ -86,7 +86,7 @@ def test_the_subtitle_says_what_was_trained(tmp_path):
 def test_the_scale_of_small_runs_is_explained_once(tmp_path):
     runs = [write_run(tmp_path, method=method) for method in ("node", "anode")]
     (note,) = scale_notes(replicates(read_runs(runs)))
-    assert note.startswith("Scale cpu: ") and "not comparable with published numbers" in note
+    assert note.startswith("Scale cpu: ") and "Not comparable with published numbers" in note
     assert scale_notes(replicates(read_runs([write_run(tmp_path, "d", scale="paper")]))) == []
 
 

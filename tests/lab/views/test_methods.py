@@ -6,13 +6,12 @@ import re
 import pytest
 
 from bfno.lab.errors import DataError
-from bfno.lab.runs.folder import read_run
-from bfno.lab.runs.record import Record as RunResult
 from bfno.lab.views.layout import as_markdown, as_text
-from bfno.lab.views.report.drawings import loss_curves, metric_curves
+from bfno.lab.views.methods import is_transductive, replicates, sample_name, task_of
+from bfno.lab.views.record import RunResult, read_run
+from bfno.lab.views.report.drawings import curve_drawings
 from bfno.lab.views.report.page import write_report
-from bfno.lab.views.tables import comparison, per_class, replicates
-from bfno.lab.views.tasks import is_transductive, sample_name, task_of
+from bfno.lab.views.tables import comparison, per_class
 from tests.lab.views.runs import epoch_lines, record, write_files, write_run
 
 MLP = {"kind": "latent_ode", "generator": "mlp", "grid": "batch"}
@@ -70,15 +69,16 @@ def test_models_whose_series_depend_on_each_other_are_known_by_their_settings(
 
 
 def test_the_settings_agree_with_the_models_themselves():
+    from bfno.lab.experiments.families import family_of
+    from bfno.lab.experiments.presets import SERIES_METHODS
     from bfno.lab.experiments.resolve import resolve
-    from bfno.lab.experiments.series.experiment import SERIES_METHODS
 
     facts = {"features": ["x", "y"], "classes": ["a", "b"], "by_row": False}
     grids = [("latent-bfno-node", {"model": {"grid": grid}}) for grid in ("batch", "point")]
     reversed_ = ("rnn-vae", {"model": {"reverse_axis": "public_code"}})
     for method, changes in [*((name, {}) for name in SERIES_METHODS), *grids, reversed_]:
         config = resolve(f"series/{method}", scale="smoke", changes=changes)
-        model = config.build(facts)
+        model = family_of(config.experiment).build(config, facts)
         run = RunResult(
             "r", config.experiment, "series", method, "smoke", 0, config=config.as_dict()
         )
@@ -170,14 +170,14 @@ def test_what_was_counted_has_its_name(tmp_path, changes, expected):
 
 
 def test_the_loss_is_that_of_the_labels_in_training_too(tmp_path):
-    svg = loss_curves([_run(tmp_path)])
+    svg = curve_drawings([_run(tmp_path)])[0]
     assert svg is not None and "cross-entropy of the labels" in svg
     ticks = re.findall(r">([\d.]+)</text>", svg)
     assert ticks and all(float(tick) <= 3 for tick in ticks)  # epochs and losses, not 51
 
 
 def test_a_metric_without_training_values_is_drawn_for_both_other_splits(tmp_path):
-    svg = metric_curves([_run(tmp_path)])
+    svg = curve_drawings([_run(tmp_path)])[1]
     assert svg is not None
     assert {"test", "validation", "AUROC"} <= set(re.findall(r">([^<]+)</text>", svg))
     assert ">training<" not in svg

@@ -1,4 +1,4 @@
-"""What was trained and what came out, in words."""
+"""What was trained and what the result is, in sentences."""
 
 from __future__ import annotations
 
@@ -6,26 +6,24 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
-from bfno.lab.runs.metrics import Metric
-from bfno.lab.runs.record import Record as RunResult
-from bfno.lab.views.chance import LIMIT, chance_of_lead
-from bfno.lab.views.layout import Estimate, cell_text
-from bfno.lab.views.tables import Replicates
-from bfno.lab.views.tasks import kind_of
+from bfno.lab.views.layout import cell_text
+from bfno.lab.views.methods import Replicates, kind_of
+from bfno.lab.views.metrics import LIMIT, Estimate, Metric, chance_of_lead, headline_of
+from bfno.lab.views.record import RunResult
 
-__all__ = ["counted", "listed", "samples_text", "scale_notes", "subtitle", "summary"]
+__all__ = ["SCALES", "counted", "listed", "samples_text", "scale_notes", "subtitle", "summary"]
 
 _PURPOSES = {
     "images": "classify images",
     "series": "classify series",
     "densities": "learn densities",
 }
-_SCALES = {
-    "smoke": "Scale smoke: a few samples and steps, which show that everything runs and nothing "
-    "more.",
-    "cpu": "Scale cpu: part of the data, a coarser grid, a narrower model or fewer epochs than "
-    "published: not comparable with published numbers.",
+SCALES = {
+    "smoke": "a few steps of tiny models, which show that everything runs and nothing else",
+    "cpu": "the same methods at a size that trains in minutes",
+    "paper": "the published settings",
 }
+"""What the scales of runs mean."""
 
 
 def subtitle(groups: Sequence[Replicates]) -> str:
@@ -54,7 +52,10 @@ def scale_notes(groups: Iterable[Replicates]) -> list[str]:
     Args:
         groups: The methods of a page.
     """
-    return [_SCALES[scale] for scale in sorted({group.task[1] for group in groups} & {*_SCALES})]
+    return [
+        f"Scale {scale}: {SCALES[scale]}. Not comparable with published numbers."
+        for scale in sorted({group.task[1] for group in groups} & (SCALES.keys() - {"paper"}))
+    ]
 
 
 def listed(names: Sequence[str]) -> str:
@@ -78,19 +79,19 @@ def counted(number: int, noun: str) -> str:
 
 
 def summary(groups: Sequence[Replicates]) -> str:
-    """What came out, in words: the best method of a task, its lead and its cost.
+    """The result of a task in sentences: the best method, its lead and its cost.
 
     Args:
         groups: The methods of one task, best first, as from `replicates`.
     """
     best, (data, scale, protocol) = groups[0], groups[0].task
-    metric, score = best.runs[0].headline, best.score()
+    metric, score = best.headline, best.score()
     where = f"On {data} (scale {scale}{protocol and f', protocol {protocol}'})"
     if metric is None or score is None:
-        return f"{where}, no run recorded a metric that we know."
+        return f"{where}, no run recorded a known metric."
     if not math.isfinite(score.mean):
         return f"{where}, no method has a {metric.title} that is a number."
-    rivals = [group for group in groups[1:] if group.runs[0].headline == metric]
+    rivals = [group for group in groups[1:] if group.headline == metric]
     return f"{where}, {_outcome(best, rivals, metric, score)}"
 
 
@@ -118,10 +119,10 @@ def _outcome(best: Replicates, rivals: list[Replicates], metric: Metric, score: 
 
 
 def _purpose(run: RunResult) -> str:
-    if run.headline is None:
+    metric = headline_of(run)
+    if metric is None:
         return ""
-    kind = kind_of(run)
-    return "reconstruct series" if run.headline.key == "test_mse" else _PURPOSES[kind]
+    return "reconstruct series" if metric.name == "mse" else _PURPOSES[kind_of(run)]
 
 
 def _printed(estimate: Estimate | None) -> float:
@@ -138,9 +139,9 @@ def _nobody(rivals: list[Replicates], metric: Metric) -> str:
 def _cost(best: Replicates, rival: Replicates | None) -> str:
     """A sentence on evaluations, time and size, next to those of another method."""
     measures = {
-        "{} forward evaluations": lambda group: group.result("forward_nfe", 1),
-        "{} backward evaluations a training step": lambda group: group.result("backward_nfe", 1),
-        "{} s of training": lambda group: Estimate.of((run.seconds for run in group.runs), 0),
+        "{} forward evaluations": lambda group: group.result("forward_nfe"),
+        "{} backward evaluations per training step": lambda group: group.result("backward_nfe"),
+        "{} s of training": lambda group: group.seconds(digits=0),
         "{} parameters": lambda group: group.runs[0].parameters,
     }
     parts = []
@@ -162,7 +163,7 @@ def _mean(value: Estimate | int | None) -> str:
 
 
 def _certainty(best: Replicates, rival: Replicates, rivals: int) -> str:
-    metric = best.runs[0].headline
+    metric = best.headline
     assert metric is not None  # or nothing would have been compared
     values = [[run.result.get(metric.key) for run in group.runs] for group in (best, rival)]
     chance = chance_of_lead(*values, rivals=rivals)

@@ -1,0 +1,86 @@
+"""Options that several commands share, commands with many options, and the order of commands."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, Any, get_type_hints
+
+import typer
+from typer.core import TyperGroup
+
+__all__ = ["DataDir", "Debug", "Group", "Json", "Log", "Run", "Runs", "Scale", "Seed", "Sets"]
+__all__ += ["takes"]
+
+Run = Annotated[Path, typer.Argument(help="Folder of a run.")]
+Runs = Annotated[list[Path], typer.Argument(metavar="RUN", help="Folders of runs.")]
+Sets = Annotated[
+    list[str] | None, typer.Option("--set", "-s", help="A setting, section.key=value; repeatable.")
+]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON, one object per line.")]
+Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")]
+Seed = Annotated[
+    int | None, typer.Option(help="Seed of everything random; default 7, or the file's.")
+]
+Scale = Annotated[str | None, typer.Option(help="smoke, cpu (default) or paper.")]
+Log = Annotated[str | None, typer.Option(help="tensorboard: write event files too.")]
+DataDir = Annotated[
+    Path | None,
+    typer.Option(help="Folder of the data sets; default BFNO_DATA, else the user's cache."),
+]
+# In the order in which somebody new needs them; a group has some of these commands.
+_ORDER = (
+    *("demo", "train", "resume", "eval", "predict", "reconstruct", "sample"),
+    *("compare", "report", "figures", "table", "results"),
+    *("models", "config", "data", "list", "get", "check", "import-released", "bench"),
+)
+_WHOLE = 1000  # letters of a summary: long ones are wrapped, never cut
+
+
+def _place(command: str) -> int:
+    return _ORDER.index(command) if command in _ORDER else len(_ORDER)
+
+
+class Group(TyperGroup):
+    """Commands that are listed in the order of use; without any word it prints its help."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Without any word, print the help."""
+        return super().parse_args(ctx, args or ["--help"])
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        """The names of the commands, in the order of use."""
+        return sorted(super().list_commands(ctx), key=_place)
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        """Write every command with its whole summary."""
+        commands = [(name, self.commands[name]) for name in self.list_commands(ctx)]
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, one.get_short_help_str(_WHOLE)) for name, one in commands])
+
+
+def takes(words: type) -> Callable[[Callable[[Any], Any]], Callable[..., Any]]:
+    """Give a command the fields of a dataclass as its options.
+
+    What a command computes can then take one object instead of a dozen parameters.
+
+    Args:
+        words: The dataclass, annotated as typer wants its parameters.
+    """
+    hints = get_type_hints(words, include_extras=True)
+    parameters = [
+        one.replace(annotation=hints[name])
+        for name, one in inspect.signature(words).parameters.items()
+    ]
+
+    def decorate(command: Callable[[Any], Any]) -> Callable[..., Any]:
+        def call(**given: Any) -> Any:
+            return command(words(**given))
+
+        call.__name__, call.__doc__ = command.__name__, command.__doc__
+        call.__annotations__ = hints
+        call.__dict__["__signature__"] = inspect.Signature(parameters)
+        return call
+
+    return decorate

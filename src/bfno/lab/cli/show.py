@@ -1,0 +1,220 @@
+"""The commands that show finished runs: compare, report, figures, results."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import logging
+import sys
+import textwrap
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from bfno.lab.cli.options import Json, Runs
+from bfno.lab.cli.terminal import bar, say, say_text, show_table, show_text
+from bfno.lab.errors import UserError
+
+if TYPE_CHECKING:
+    from bfno.lab.views.layout import Table
+    from bfno.lab.views.record import RunResult
+
+__all__ = ["app", "compare_runs", "prepare"]
+
+app = typer.Typer()
+_logger = logging.getLogger(__name__)
+
+
+@app.command()
+def compare(runs: Runs, as_json: Json = False) -> None:
+    """Show the results of runs side by side.
+
+    In words, as a table, and as curves over the epochs. Runs of `bfno table` are in
+    runs/SCALE, the others in runs.
+
+    Example: bfno compare runs/cpu/mnist-*
+    """
+    compare_runs(runs, as_json)
+
+
+@app.command()
+def report(
+    runs: Runs,
+    out: Annotated[Path, typer.Option("--out", "-o", help="The page.")] = Path("report.html"),
+    force: Annotated[bool, typer.Option("--force", help="Replace an existing page.")] = False,
+) -> None:
+    """Write one HTML page about runs, to read and to share.
+
+    It has curves, confusion matrices, and a slider through time.
+
+    Example: bfno report runs/digits-bfno-node-s7 runs/digits-node-s7 -o report.html
+    """
+    from bfno.lab.views.report.page import check_page, write_report
+
+    check_page(out, force)
+    prepare(runs)
+    say(f"The report is {write_report(runs, out, force=force)}")
+
+
+@app.command()
+def figures(
+    runs: Runs,
+    out: Annotated[Path, typer.Option("--out", "-o", help="Folder of the figures.")],
+    force: Annotated[bool, typer.Option("--force", help="Replace existing figures.")] = False,
+) -> None:
+    """Write every figure that runs can give, as PNG and SVG.
+
+    Runs of `bfno train` are in runs, those of `bfno table` in runs/SCALE.
+
+    Example: bfno figures runs/mnist-* -o figures
+    """
+    from bfno.lab.views.figures.gallery import check_gallery, write_figures
+    from bfno.lab.views.record import read_runs
+
+    check_gallery(out)
+    read_runs(runs)  # refuses what is not a finished run, before the others draw their pictures
+    prepare(runs)
+    for file in write_figures(runs, out, force=force):
+        say(str(file))
+
+
+@app.command()
+def results(
+    folder: Annotated[Path, typer.Argument(help="Folder of runs, with or without weights.")],
+    out: Annotated[Path, typer.Option("--out", "-o", help="The page.")] = Path("RESULTS.md"),
+    keep: Annotated[
+        Path | None,
+        typer.Option("--from", help="First copy the records of finished runs from this folder."),
+    ] = None,
+    overview: Annotated[
+        Path | None,
+        typer.Option(help="Markdown file whose overview of the tables is updated too."),
+    ] = None,
+) -> None:
+    """Write all tables, claims and figures as one Markdown page.
+
+    It has every table, claim and figure of the paper that the runs can show.
+
+    With --from, the folder first gets what the page needs of other runs, without their weights:
+    small enough for version control. With --overview, a document of yours shows who leads each
+    table, between two comments; if they are missing, a message says which.
+
+    Example: bfno results results --from runs -o RESULTS.md --overview README.md
+    """
+    from bfno.lab.paper.page import write_page
+    from bfno.lab.views.archive import keep_runs
+
+    if keep is not None:
+        for place in keep_runs(keep, folder):
+            say(f"{place}: updated")
+    for file in write_page(folder, out, overview):
+        say(f"written to {file}")
+
+
+def compare_runs(runs: Sequence[Path], as_json: bool = False) -> None:
+    """Print the results of runs side by side: tables, then a summary and curves for each task.
+
+    Args:
+        runs: Folders of runs.
+        as_json: Whether to print an object for each method instead.
+    """
+    from bfno.lab.views.curves import method_objects
+    from bfno.lab.views.record import read_runs
+
+    read = read_runs(list(runs))
+    if as_json:
+        say(*map(json.dumps, method_objects(read)))
+    elif sys.stdout.isatty():
+        _show(_parts(read))
+    else:
+        _write(_parts(read))
+
+
+def _parts(runs: Sequence[RunResult]) -> Iterator[Table | str]:
+    """Tables of all tasks, then a summary and curves for each task."""
+    from bfno.lab.views.curves import curve_table
+    from bfno.lab.views.methods import replicates
+    from bfno.lab.views.summary import summary
+    from bfno.lab.views.tables import comparisons
+
+    yield from comparisons(runs)
+    for _, members in itertools.groupby(replicates(runs), key=lambda group: group.task):
+        groups = list(members)
+        yield summary(groups)
+        curves = curve_table(groups)
+        if curves is not None:
+            yield curves
+
+
+def _show(parts: Iterator[Table | str]) -> None:
+    for part in parts:
+        if isinstance(part, str):
+            show_text(part)
+        else:
+            show_table(_with_short_heads(part))
+
+
+def _with_short_heads(table: Table) -> Table:
+    """The table, with one word per line in headings that have no group."""
+    heads = (
+        column if column.group else replace(column, title=column.title.replace(" ", "\n"))
+        for column in table.columns
+    )
+    return replace(table, columns=tuple(heads))
+
+
+def _write(parts: Iterator[Table | str]) -> None:
+    from bfno.lab.views.layout import TEXT_WIDTH, as_text
+
+    texts = (
+        as_text(part) if not isinstance(part, str) else textwrap.fill(part, TEXT_WIDTH) + "\n"
+        for part in parts
+    )
+    say_text("\n".join(texts))
+
+
+def prepare(runs: Iterable[Path]) -> None:
+    """Make exhibits, samples and reconstructions that are missing; note those that cannot be made.
+
+    A run whose folder holds no trained model, or whose data are gone, is shown without them.
+
+    Args:
+        runs: Folders of runs.
+    """
+    folders = list(runs)
+    with bar("runs shown") as progress:
+        for done, folder in enumerate(folders):
+            if progress:
+                progress(done, len(folders))
+            if (folder / "checkpoints").is_dir():
+                _prepare(folder)
+
+
+def _prepare(folder: Path) -> None:
+    from bfno.lab.runs.run import RunFolder
+
+    try:
+        make = _maker(RunFolder(folder).read_config())
+        if make is not None:
+            make(folder)
+    except UserError as error:
+        _logger.warning("%s is shown without pictures of its model: %s", folder, error)
+
+
+def _maker(config: object) -> Callable[[Path], object] | None:
+    """What makes the pictures of a model with such settings; none if it has no pictures."""
+    from bfno.lab.cli import reconstruct, sample
+    from bfno.lab.experiments.density.settings import DensityConfig
+    from bfno.lab.experiments.series.settings import SeriesConfig
+    from bfno.lab.runs.exhibit import keep_exhibit
+
+    if isinstance(config, DensityConfig):
+        return sample.keep_samples
+    if isinstance(config, SeriesConfig):
+        # A weight of zero leaves the decoder untrained.
+        drawable = config.model.kind == "latent_ode" and config.loss.reconstruction > 0
+        return reconstruct.keep_reconstruction if drawable else None
+    return keep_exhibit

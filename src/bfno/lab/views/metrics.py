@@ -1,0 +1,230 @@
+"""What is known of every metric: its title, its decimals, which way is better, and its unit.
+
+Tables, figures, pages and the terminal all take these facts from here. A metric's key in records
+and epochs is its split and its name: `test_accuracy`, `train_loss`, `forward_nfe`.
+"""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+__all__ = [
+    "COMPANIONS",
+    "COSTS",
+    "HEADLINES",
+    "LIMIT",
+    "MEBIBYTE",
+    "METRICS",
+    "SPLITS",
+    "Estimate",
+    "Metric",
+]
+__all__ += ["chance_of_lead", "find_metric", "headline_of", "mean"]
+
+MEBIBYTE = 2**20
+SPLITS = {"test": "test", "validation": "validation", "train": "training"}
+"""Parts of the data that metrics are about, as keys and as people say them."""
+LIMIT = 0.05
+"""A lead that chance alone gives more often than this proves nothing."""
+
+
+@dataclass(frozen=True)
+class Metric:
+    """A number that runs measure.
+
+    Attributes:
+        name: Its name without the split: `accuracy`.
+        words: What people call it.
+        digits: Decimals that are worth printing in a table.
+        higher_is_better: Which way is up.
+        form: How a single value is printed, as `format` takes it.
+        unit: What a value counts, where its name does not say so.
+        split: The part of the data that it was measured on: `test`, or the pass of a solver.
+    """
+
+    name: str
+    words: str
+    digits: int
+    higher_is_better: bool = False
+    form: str = ".4f"
+    unit: str = ""
+    split: str = ""
+
+    @property
+    def key(self) -> str:
+        """Its key in records."""
+        return f"{self.split}_{self.name}" if self.split else self.name
+
+    @property
+    def title(self) -> str:
+        """Its name for people, with the split."""
+        if self.name == "nfe" and self.split:
+            return f"{self.words} {self.split}"
+        return f"{SPLITS.get(self.split, self.split)} {self.words}".strip()
+
+    @property
+    def caption(self) -> str:
+        """What stands above a figure of it."""
+        if self.name == "nfe":
+            return f"NFE of the {self.split}{'' if self.split == 'test' else ' pass'}"
+        return self.title[0].upper() + self.title[1:]
+
+    @property
+    def axis(self) -> str:
+        """What stands at an axis of it."""
+        return f"{self.words}, {self.split}" if self.name == "nfe" else self.title
+
+    def on(self, split: str) -> Metric:
+        """The same metric on another part of the data."""
+        return replace(self, split=split)
+
+    def text(self, value: float | None) -> str:
+        """A single value for people."""
+        return "unknown" if value is None else format(value, self.form)
+
+    def rank(self, value: float | None) -> float:
+        """A number to sort by: the best value is the smallest; what is not a number comes last."""
+        if value is None or math.isnan(value):
+            return math.inf
+        return -value if self.higher_is_better else value
+
+
+METRICS = {
+    metric.name: metric
+    for metric in (
+        Metric("accuracy", "accuracy", 4, higher_is_better=True, form=".2%"),
+        Metric("macro_f1", "macro-F1", 4, higher_is_better=True),
+        Metric("auroc", "AUROC", 4, higher_is_better=True),
+        Metric("auprc", "AUPRC", 4, higher_is_better=True),
+        Metric("loss", "loss", 4),
+        Metric("cross_entropy", "cross-entropy of the labels", 4),
+        Metric("mse", "MSE", 5, form=".5f"),
+        Metric("bits_per_dim", "bits/dim (uniform)", 3),
+        Metric("bits_per_dim_center", "bits/dim (center)", 3),
+        Metric("nll", "NLL", 4, unit="nats"),
+        Metric("nfe", "NFE", 1, form=".1f", unit="function evaluations per solve"),
+        Metric("seconds", "seconds", 1, form=".1f"),
+        Metric("peak_memory", "peak MiB", 0, form=".0f"),
+    )
+}
+"""Every metric by its name, in the order in which an evaluation lists them."""
+# A run is judged by the metric that it names, else by the first of these that it has; a new task
+# adds its metric here.
+HEADLINES = tuple(
+    METRICS[name].on("test") for name in ("accuracy", "auroc", "bits_per_dim", "nll", "mse", "loss")
+)
+# Shown beside the headline, though no run is judged by them: densities at the centres of bytes are
+# what some papers print, but they are not a bound.
+COMPANIONS = (METRICS["bits_per_dim_center"].on("test"),)
+COSTS = tuple(METRICS["nfe"].on(way) for way in ("forward", "backward", "test"))
+"""Function evaluations of solves."""
+_WAYS = {*SPLITS, *(metric.split for metric in COSTS)}
+
+
+def find_metric(key: str) -> Metric:
+    """The metric that has this key in records; a new one for an unknown key.
+
+    Example:
+        >>> find_metric("test_nll").title, find_metric("forward_nfe").title
+        ('test NLL', 'NFE forward')
+        >>> find_metric("train_loss").title, find_metric("test_warmth").title
+        ('training loss', 'test warmth')
+    """
+    split, _, name = key.partition("_")
+    if split not in _WAYS or not name:
+        split, name = "", key
+    known = METRICS.get(name) or Metric(name, name.replace("_", " "), 4)
+    return known.on(split)
+
+
+def headline_of(run: Any) -> Metric | None:
+    """The metric that a run is judged by: its own choice, else the first that it has; or none."""
+    known = [metric for metric in HEADLINES if metric.key in run.result]
+    return min(known, key=lambda metric: metric.key != run.judged_by, default=None)
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A number measured once or several times.
+
+    Attributes:
+        mean: Mean of the measurements.
+        std: Their standard deviation, dividing by one less than their number; none for a single.
+        digits: Decimals that are worth printing.
+        remark: What has to stand beside it.
+
+    Example:
+        >>> str(Estimate.of([0.96, 0.98], digits=2))
+        '0.97 ± 0.01'
+    """
+
+    mean: float
+    std: float | None
+    digits: int
+    remark: str = ""
+
+    @classmethod
+    def of(cls, values: Iterable[float | None], digits: int) -> Estimate | None:
+        """The estimate from measurements, some of which may be missing; none without any."""
+        known = [value for value in values if value is not None]
+        if not known:
+            return None
+        middle = mean(known)
+        if len(known) == 1:
+            return cls(middle, None, digits)
+        squares = sum((value - middle) * (value - middle) for value in known)
+        return cls(middle, math.sqrt(squares / (len(known) - 1)), digits)
+
+    def __str__(self) -> str:
+        text = _number(self.mean, self.digits)
+        if self.std is not None:
+            text += f" ± {_number(self.std, self.digits)}"
+        return f"{text} {self.remark}".rstrip()
+
+
+def mean(values: Sequence[float]) -> float:
+    """The mean over seeds.
+
+    Not that of the statistics module: it raises on infinities, which a diverged run may hold.
+    """
+    return sum(values) / len(values)
+
+
+def _number(value: float, digits: int) -> str:
+    return f"{value:.3g}" if abs(value) >= 1e9 else f"{value:,.{digits}f}"
+
+
+def chance_of_lead(
+    ours: Sequence[float | None], others: Sequence[float | None], rivals: int = 1
+) -> float | None:
+    """How often methods that are equal would lie at least as far apart: Welch's test.
+
+    Args:
+        ours: A score for each seed.
+        others: Those of the other method.
+        rivals: How many methods the other one is the best of. The more there are, the likelier it
+            is that one of them was lucky; the probability is multiplied by their number.
+
+    Returns:
+        A probability; None if there are not two numbers of each.
+
+    Example:
+        >>> round(chance_of_lead([0.95, 0.96, 0.95], [0.92, 0.93, 0.92]), 4)
+        0.0031
+    """
+    first, second = ([one for one in some if one is not None] for some in (ours, others))
+    if min(len(first), len(second)) < 2 or not all(map(math.isfinite, first + second)):
+        return None
+    if len(set(first)) == len(set(second)) == 1:
+        return 1.0 if first[0] == second[0] else 0.0
+    from scipy.stats import ttest_ind  # scipy takes long to import
+
+    # All seeds of one method may be equal: the test says so, and is right without it.
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        both_sides: Any = ttest_ind(first, second, equal_var=False)[1]
+    return min(1.0, rivals * float(both_sides))
