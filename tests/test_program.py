@@ -51,7 +51,7 @@ def test_a_model_of_another_kind_is_refused(run):
 def test_a_run_goes_on_with_other_settings(run):
     told = []
     more = bfno.resume(run, settings={"train.epochs": 2}, on_epoch=told.append)
-    assert more.folder == run.folder and more.record["epochs"] == 2
+    assert more.folder == run.folder and len(more.record.epochs) == 2
     assert [epoch["epoch"] for epoch in told] == [2]
 
 
@@ -72,4 +72,4 @@ def test_a_file_names_the_experiment_and_the_default_folder_is_that_of_the_progr
     file.write_text("experiment: digits/node\nscale: smoke\ntrain: {epochs: 1}\n")
     found = bfno.train(file, settings={"data": {"train_limit": 40}, "data.test_limit": 20})
     assert str(found.folder) == "runs/digits-node-s7"
-    assert found.record["samples"]["test"] == 20
+    assert found.record.samples["test"] == 20

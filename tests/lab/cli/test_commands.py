@@ -15,13 +15,10 @@ from PIL import Image
 
 import bfno
 from bfno.lab.cli import commands, main
-from bfno.lab.experiments.presets import (
-    DENSITY_METHODS,
-    IMAGE_DATA,
-    IMAGE_PRESETS,
-    SERIES_DATA,
-    SERIES_METHODS,
-)
+from bfno.lab.data import SERIES_SETS
+from bfno.lab.experiments.density.experiment import DENSITY_METHODS
+from bfno.lab.experiments.images.presets import IMAGE_DATA, IMAGE_PRESETS
+from bfno.lab.experiments.series.experiment import SERIES_METHODS
 from tests.lab.cli.output import error_line
 
 TINY = [
@@ -106,7 +103,7 @@ def test_models_prints_every_preset_with_the_paper_beside_it(capsys):
     found = {(row["data"], row["method"]): (row["parameters"], row["paper"]) for row in rows}
     images = {name: (p.parameters, p.published) for name, p in IMAGE_PRESETS.items()}
     assert {name: sizes for name, sizes in found.items() if name in images} == images
-    series = {(data, method) for data in SERIES_DATA for method in SERIES_METHODS}
+    series = {(data, method) for data in SERIES_SETS for method in SERIES_METHODS}
     densities = {(f"{data}-density", method) for data in IMAGE_DATA for method in DENSITY_METHODS}
     assert set(found) == {*images, *series, *densities}
     assert found["mnist-density", "ffjord-rnode"] == (800636, None)

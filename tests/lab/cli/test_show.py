@@ -1,11 +1,13 @@
 """Commands that show finished runs, and what they ask of the runs first."""
 
 import shutil
+from typing import get_args
 
 import pytest
 
-from bfno.lab.cli import main, reconstruct, sample, show
+from bfno.lab.cli import main, sample, show
 from bfno.lab.cli.show import prepare
+from bfno.lab.experiments.experiment import Shown
 from bfno.lab.experiments.resolve import resolve
 from bfno.lab.runs.session import start
 from tests.lab.cli.output import error_line
@@ -81,8 +83,12 @@ def test_a_run_whose_data_are_gone_is_noted_and_the_others_are_prepared(
 
 
 def test_an_untrained_decoder_is_not_drawn():
-    assert show._maker(resolve("activity/latent-ode")) is None
-    assert show._maker(resolve("physionet/latent-ode")) is reconstruct.keep_reconstruction
+    assert resolve("activity/latent-ode").shows is None
+    assert resolve("physionet/latent-ode").shows == "reconstruction"
+
+
+def test_everything_that_an_experiment_can_show_is_made():
+    assert show._makers().keys() == {*get_args(Shown)}
 
 
 def test_one_line_is_printed_for_each_file(tmp_path, capsys):

@@ -5,14 +5,14 @@ import pytest
 
 from bfno.lab.errors import ConfigError
 from bfno.lab.paper.comparison import paper_comparison
+from bfno.lab.runs.record import Record
 from bfno.lab.views.layout import FORMATS, Table, as_csv, as_text
 from bfno.lab.views.metrics import Estimate
-from bfno.lab.views.record import RunResult
 
 NAMES = ("1", "2", "3", "4", "ablation-operator", "ablation-branches")
 
 
-def _run(experiment: str, seed: int = 7, score: float = 0.9, **values) -> RunResult:
+def _run(experiment: str, seed: int = 7, score: float = 0.9, **values) -> Record:
     data, _, method = experiment.partition("/")
     values = {
         "scale": "cpu",
@@ -22,7 +22,7 @@ def _run(experiment: str, seed: int = 7, score: float = 0.9, **values) -> RunRes
         "commit": "a7adaec3f0c54f51",
         **values,
     }
-    return RunResult(f"{data}-{method}-s{seed}", experiment, data, method, seed=seed, **values)
+    return Record(f"{data}-{method}-s{seed}", experiment, data, method, seed=seed, **values)
 
 
 def _cell(table: Table, label: str, key: str):
@@ -92,7 +92,7 @@ def test_runs_of_another_scale_or_with_changed_settings_do_not_count():
 
 def test_of_two_runs_of_one_seed_one_counts_whatever_their_order():
     twins = [_run("mnist/node", score=score) for score in (0.8, 0.9)]
-    other = RunResult(**{**vars(twins[1]), "name": "zzz"})
+    other = Record(**{**vars(twins[1]), "name": "zzz"})
     for runs in ([twins[0], other], [other, twins[0]]):
         table = paper_comparison("1", runs, "cpu")
         assert _cell(table, "NODE", "mnist_test_accuracy_here_cpu") == Estimate(0.8, None, 4)

@@ -9,7 +9,7 @@ from bfno.lab.paper.numbers import paper_table
 from bfno.lab.paper.overview import overview, standing_here, standing_in_paper
 from bfno.lab.paper.page import write_page
 from bfno.lab.paper.sections import sections_of
-from bfno.lab.views.record import read_run, read_runs
+from bfno.lab.runs.folder import read_run, read_runs
 from tests.lab.views.runs import record, result, write_files
 
 

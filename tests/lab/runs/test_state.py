@@ -5,8 +5,7 @@ import torch
 from torch import nn
 
 from bfno.lab.errors import ConfigError
-from bfno.lab.runs.checkpoint import Checkpoint
-from bfno.lab.runs.state import load_weights
+from bfno.lab.runs.checkpoint import Checkpoint, load_weights
 
 
 def test_scalars_that_older_classifiers_carried_are_left_out():

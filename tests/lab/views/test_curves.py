@@ -1,9 +1,9 @@
 import math
 
+from bfno.lab.runs.folder import read_runs
 from bfno.lab.views.curves import charts, curve_table, curves, method_objects, sparkline
 from bfno.lab.views.layout import as_text
 from bfno.lab.views.methods import replicates
-from bfno.lab.views.record import read_runs
 from tests.lab.views.runs import epoch_lines, record, result, write_files, write_run
 
 

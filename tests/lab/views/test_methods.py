@@ -6,9 +6,10 @@ import re
 import pytest
 
 from bfno.lab.errors import DataError
+from bfno.lab.runs.folder import read_run
+from bfno.lab.runs.record import Record, task_of
 from bfno.lab.views.layout import as_markdown, as_text
-from bfno.lab.views.methods import is_transductive, replicates, sample_name, task_of
-from bfno.lab.views.record import RunResult, read_run
+from bfno.lab.views.methods import is_transductive, replicates, sample_name
 from bfno.lab.views.report.drawings import curve_drawings
 from bfno.lab.views.report.page import write_report
 from bfno.lab.views.tables import comparison, per_class
@@ -43,7 +44,7 @@ def _write(folder, *args, **changes):
     return write_files(folder / name, content)
 
 
-def _run(tmp_path, *args, **changes) -> RunResult:
+def _run(tmp_path, *args, **changes) -> Record:
     return read_run(_write(tmp_path, *args, **changes))
 
 
@@ -69,19 +70,16 @@ def test_models_whose_series_depend_on_each_other_are_known_by_their_settings(
 
 
 def test_the_settings_agree_with_the_models_themselves():
-    from bfno.lab.experiments.families import family_of
-    from bfno.lab.experiments.presets import SERIES_METHODS
     from bfno.lab.experiments.resolve import resolve
+    from bfno.lab.experiments.series.experiment import SERIES_METHODS
 
     facts = {"features": ["x", "y"], "classes": ["a", "b"], "by_row": False}
     grids = [("latent-bfno-node", {"model": {"grid": grid}}) for grid in ("batch", "point")]
     reversed_ = ("rnn-vae", {"model": {"reverse_axis": "public_code"}})
     for method, changes in [*((name, {}) for name in SERIES_METHODS), *grids, reversed_]:
         config = resolve(f"series/{method}", scale="smoke", changes=changes)
-        model = family_of(config.experiment).build(config, facts)
-        run = RunResult(
-            "r", config.experiment, "series", method, "smoke", 0, config=config.as_dict()
-        )
+        model = config.build(facts)
+        run = Record("r", config.experiment, "series", method, "smoke", 0, config=config.as_dict())
         assert is_transductive(run) is model.couples_series, (method, changes)
 
 

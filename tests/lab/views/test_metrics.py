@@ -6,8 +6,8 @@ import random
 import pytest
 from scipy.stats import ttest_ind
 
+from bfno.lab.runs.folder import read_run
 from bfno.lab.views.metrics import LIMIT, chance_of_lead, headline_of
-from bfno.lab.views.record import read_run
 from tests.lab.views.runs import write_run
 
 

@@ -1,8 +1,8 @@
 import math
 from pathlib import Path
 
+from bfno.lab.runs.folder import read_run, read_runs
 from bfno.lab.views.methods import replicates
-from bfno.lab.views.record import read_run, read_runs
 from bfno.lab.views.summary import scale_notes, subtitle, summary
 from tests.lab.views.runs import result, write_run
 

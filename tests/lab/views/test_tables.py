@@ -7,10 +7,11 @@ import sys
 
 import pytest
 
+from bfno.lab.runs.folder import read_runs
+from bfno.lab.runs.record import Record
 from bfno.lab.views.layout import as_csv, as_markdown, as_text, cell_text
 from bfno.lab.views.methods import replicates
 from bfno.lab.views.metrics import Estimate
-from bfno.lab.views.record import RunResult, read_runs
 from bfno.lab.views.tables import comparison, comparisons, method_table, per_class
 from tests.lab.views.runs import result, write_run
 
@@ -26,7 +27,7 @@ gru-d   physionet       5,000      0.7500         0.4000            –         
 """  # noqa: E501
 
 
-def _runs() -> list[RunResult]:
+def _runs() -> list[Record]:
     seeds = [
         _run(
             "bfno-node",
@@ -54,14 +55,12 @@ def _runs() -> list[RunResult]:
     return [*seeds, _run("node", 0, result=result(0.93)), series]
 
 
-def _run(method: str, seed: int, data: str = "digits", **values) -> RunResult:
+def _run(method: str, seed: int, data: str = "digits", **values) -> Record:
     values = {"config": {"model": {"width": 32}, "seed": seed}, "scale": "cpu", **values}
-    return RunResult(
-        f"{data}-{method}-s{seed}", f"{data}/{method}", data, method, seed=seed, **values
-    )
+    return Record(f"{data}-{method}-s{seed}", f"{data}/{method}", data, method, seed=seed, **values)
 
 
-def _text(runs: list[RunResult]) -> str:
+def _text(runs: list[Record]) -> str:
     return "\n".join(map(as_text, comparisons(runs)))
 
 

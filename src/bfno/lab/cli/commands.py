@@ -13,7 +13,18 @@ from typing import Annotated, Any
 import typer
 
 from bfno.lab.cli import data, display, reconstruct, sample, show, table
-from bfno.lab.cli.options import DataDir, Debug, Group, Json, Log, Run, Scale, Seed, Sets
+from bfno.lab.cli.options import (
+    AnyCheckpoint,
+    DataDir,
+    Debug,
+    Group,
+    Json,
+    Log,
+    Run,
+    Scale,
+    Seed,
+    Sets,
+)
 from bfno.lab.cli.terminal import bar, say, say_text
 from bfno.lab.errors import ConfigError
 
@@ -113,13 +124,13 @@ def resume(run: Run, settings: Sets = None, data_dir: DataDir = None, log: Log =
     Example: bfno resume runs/digits-bfno-node-s7
     """
     from bfno.lab.experiments import trees
-    from bfno.lab.runs import run as runs
     from bfno.lab.runs import session
+    from bfno.lab.runs.folder import RunFolder
 
     changes = trees.read_settings(settings or [])
     if data_dir is not None:
         changes = trees.merged(changes, {"data": {"dir": str(data_dir.resolve())}})
-    watchers = display.watchers(runs.RunFolder(run).read_config(), run, log)
+    watchers = display.watchers(RunFolder(run).read_config(), run, log)
     display.finished(session.resume(run, changes, watchers), run)
 
 
@@ -132,6 +143,7 @@ def evaluate(
     data_dir: DataDir = None,
     limit: Annotated[int | None, typer.Option(min=1, help="Only the first N test samples.")] = None,
     batch: Annotated[int | None, typer.Option(min=1, help="Samples per batch.")] = None,
+    any_checkpoint: AnyCheckpoint = False,
     as_json: Json = False,
 ) -> None:
     """Test a run: metrics and function evaluations.
@@ -140,14 +152,13 @@ def evaluate(
 
     Example: bfno eval runs/digits-bfno-node-s7 --json
     """
-    from bfno.lab.experiments.families import family_of
-    from bfno.lab.experiments.family import TestRequest
+    from bfno.lab.experiments.experiment import TestRequest
     from bfno.lab.runs.load import open_run
 
-    opened = open_run(run)
+    opened = open_run(run, any_checkpoint=any_checkpoint)
     with bar("samples") as progress:
         request = TestRequest(data, data_dir, limit, batch, progress)
-        found = family_of(opened.config.experiment).evaluate(opened, request)
+        found = opened.config.evaluate(opened, request)
     say(*([json.dumps(found)] if as_json else display.evaluation(found)))
 
 
@@ -156,6 +167,7 @@ def predict(
     run: Run,
     files: Annotated[list[Path], typer.Argument(help="Images, or tables of series.")],
     layout: Annotated[str, typer.Option("--format", help="table, csv or json.")] = "table",
+    any_checkpoint: AnyCheckpoint = False,
 ) -> int:
     """Classify files, or say how likely they are under a density.
 
@@ -164,11 +176,10 @@ def predict(
     Example: bfno predict runs/folder-bfno-node-s7 new/*.jpg --format csv
     """
     printer = display.prediction_printer(layout)
-    from bfno.lab.experiments.families import family_of
     from bfno.lab.runs.load import open_run
 
-    code, opened = 0, open_run(run)
-    for prediction in family_of(opened.config.experiment).predict(opened, files):
+    code, opened = 0, open_run(run, any_checkpoint=any_checkpoint)
+    for prediction in opened.config.predict(opened, files):
         if prediction.error is None:
             printer(prediction)
         else:

@@ -6,12 +6,15 @@ import json
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from bfno.lab.cli.terminal import say
 from bfno.lab.errors import ConfigError
 from bfno.lab.views.layout import csv_text, printable
 from bfno.lab.views.metrics import METRICS, find_metric
+
+if TYPE_CHECKING:
+    from bfno.lab.runs.record import Record
 
 __all__ = [
     "evaluation",
@@ -39,20 +42,20 @@ def watchers(config: Any, folder: Path, log: str | None) -> list[Any]:
     return found
 
 
-def finished(record: dict[str, Any], folder: Path) -> None:
+def finished(record: Record, folder: Path) -> None:
     """Print the result of a run and what to do next; of several processes only the first prints."""
     if os.environ.get("RANK", "0") != "0":
         return
-    result, headline = record["result"], record.get("judged_by", "test_accuracy")
+    result, headline = record.result, record.judged_by or "test_accuracy"
     beside = f"{headline}_center"  # of densities of images, which have two figures
     scores = [headline, *([beside] if beside in result else [])]
     metrics = map(find_metric, scores)
     found = ", ".join(f"{one.title} {one.text(result.get(one.key))}" for one in metrics)
     say(
-        f"{record['experiment']}: {found} "
-        f"(epoch {record['chosen_epoch']}, chosen by {find_metric(record['chosen_by']).title}), "
-        f"{record['parameters']:,} parameters, {result['test_nfe']:.1f} NFE per test batch, "
-        f"{record['seconds']:.0f} s"
+        f"{record.experiment}: {found} "
+        f"(epoch {record.chosen_epoch}, chosen by {find_metric(record.chosen_by or '').title}), "
+        f"{record.parameters:,} parameters, {result['test_nfe']:.1f} NFE per test batch, "
+        f"{record.seconds or 0:.0f} s"
     )
     words = [f"`bfno {command.format(folder)}`" for command in _next_commands(headline)]
     say(f"{folder}: try {', '.join(words[:-1])} or {words[-1]}")

@@ -10,8 +10,8 @@ from typing import Annotated, Any, get_type_hints
 import typer
 from typer.core import TyperGroup
 
-__all__ = ["DataDir", "Debug", "Group", "Json", "Log", "Run", "Runs", "Scale", "Seed", "Sets"]
-__all__ += ["takes"]
+__all__ = ["AnyCheckpoint", "DataDir", "Debug", "Group", "Json", "Log", "Run", "Runs", "Scale"]
+__all__ += ["Seed", "Sets", "takes"]
 
 Run = Annotated[Path, typer.Argument(help="Folder of a run.")]
 Runs = Annotated[list[Path], typer.Argument(metavar="RUN", help="Folders of runs.")]
@@ -28,6 +28,12 @@ Log = Annotated[str | None, typer.Option(help="tensorboard: write event files to
 DataDir = Annotated[
     Path | None,
     typer.Option(help="Folder of the data sets; default BFNO_DATA, else the user's cache."),
+]
+AnyCheckpoint = Annotated[
+    bool,
+    typer.Option(
+        "--any-checkpoint", help="If the best checkpoint is damaged, take the newest whole one."
+    ),
 ]
 # In the order in which somebody new needs them; a group has some of these commands.
 _ORDER = (

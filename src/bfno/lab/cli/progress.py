@@ -7,7 +7,7 @@ import sys
 from typing import Any
 
 from bfno.lab.cli.terminal import say
-from bfno.lab.experiments.settings import Config
+from bfno.lab.experiments.experiment import Experiment
 from bfno.lab.runs.loop import Progress, Watcher
 from bfno.lab.views.metrics import MEBIBYTE, find_metric
 
@@ -42,7 +42,7 @@ class TrainingDisplay(Watcher):
         config: The settings of the run.
     """
 
-    def __init__(self, config: Config[Any, Any]) -> None:
+    def __init__(self, config: Experiment) -> None:
         self._config = config
         self._is_first = os.environ.get("RANK", "0") == "0"
         self._columns: dict[str, str] = {}

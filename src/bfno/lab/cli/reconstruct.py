@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
-from bfno.lab.cli.options import takes
+from bfno.lab.cli.options import AnyCheckpoint, takes
 from bfno.lab.cli.terminal import say
 
 __all__ = ["app", "keep_reconstruction"]
@@ -49,6 +49,7 @@ class _Words:
     data_dir: Annotated[
         Path | None, typer.Option(help="Folder of the data sets; default where the run found them.")
     ] = None
+    any_checkpoint: AnyCheckpoint = False
 
     def files(self) -> list[Path]:
         """What to write; nothing if only errors are asked for."""
@@ -71,24 +72,25 @@ def reconstruct(words: _Words) -> None:
     _draw(words)
 
 
-def keep_reconstruction(run: Path) -> None:
+def keep_reconstruction(run: Path, *, any_checkpoint: bool = False) -> None:
     """Draw the first series of a run's test split as its model sees them, unless it was done.
 
     Args:
         run: Folder of the run.
+        any_checkpoint: Whether another checkpoint may stand for a damaged best one.
 
     Raises:
         ConfigError: If nothing is trained yet.
         DataError: If its files are damaged, or its data are gone.
         NumericalError: If the solver gives up.
     """
-    words = _Words(run)
+    words = _Words(run, any_checkpoint=any_checkpoint)
     if not words.files()[0].exists():
         _draw(words)
 
 
 def _draw(words: _Words) -> None:
-    from bfno.lab.experiments.series import hold_out, reconstruction
+    from bfno.lab.experiments.series import reconstruction
     from bfno.lab.runs.load import open_run
     from bfno.lab.views.figures.series import check_new, write_reconstruction
 
@@ -103,9 +105,9 @@ def _draw(words: _Words) -> None:
         words.points,
         words.data_dir,
     )
-    opened = open_run(words.run)
+    opened = open_run(words.run, any_checkpoint=words.any_checkpoint)
     if words.hold_out is not None:
-        scores = hold_out.evaluate_hold_out(opened, request, words.hold_out)
+        scores = reconstruction.evaluate_hold_out(opened, request, words.hold_out)
         say(*_hold_out_table({name: vars(score) for name, score in scores.items()}))
     if words.files():
         found = [dataclasses.asdict(one) for one in reconstruction.reconstruct(opened, request)]

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
-from bfno.lab.cli.options import takes
+from bfno.lab.cli.options import AnyCheckpoint, takes
 from bfno.lab.cli.terminal import say
 from bfno.lab.errors import ConfigError
 
@@ -57,6 +57,7 @@ class _Words:
     data_dir: Annotated[
         Path | None, typer.Option(help="Folder of the data sets; default where the run found them.")
     ] = None
+    any_checkpoint: AnyCheckpoint = False
 
     @property
     def run(self) -> Path:
@@ -88,18 +89,19 @@ def sample(words: _Words) -> None:
     _draw(words)
 
 
-def keep_samples(run: Path) -> None:
+def keep_samples(run: Path, *, any_checkpoint: bool = False) -> None:
     """Draw the picture of a run's samples unless it exists; images stand beside real ones.
 
     Args:
         run: Folder of the run.
+        any_checkpoint: Whether another checkpoint may stand for a damaged best one.
 
     Raises:
         ConfigError: If nothing is trained yet.
         DataError: If its files are damaged, or its data are gone.
         NumericalError: If the solver gives up.
     """
-    words = _Words([run])
+    words = _Words([run], any_checkpoint=any_checkpoint)
     if not words.picture().exists():
         _draw(replace(words, real=len(_density_config(run).data.shape) > 1))
 
@@ -152,14 +154,19 @@ def _check(words: _Words) -> Any:
 
 
 def _density_config(run: Path) -> Any:
-    from bfno.lab.experiments.density.settings import DensityConfig
-    from bfno.lab.runs.run import RunFolder
+    from bfno.lab.runs.folder import RunFolder
 
     config = RunFolder(run).read_config()
-    if not isinstance(config, DensityConfig):
+    if config.shows != "samples":
         why = f"is a run of {config.experiment}, which is not a density"
         raise ConfigError(run, why, "name a run of a density, such as mnist-density/ffjord-rnode")
     return config
+
+
+def _open(words: _Words, run: Path) -> Any:
+    from bfno.lab.runs.load import open_run
+
+    return open_run(run, any_checkpoint=words.any_checkpoint)
 
 
 def _grid(words: _Words) -> bytes:
@@ -170,12 +177,11 @@ def _grid(words: _Words) -> bytes:
 
 def _columns(words: _Words) -> bytes:
     from bfno.lab.experiments.density.sampling import test_images
-    from bfno.lab.runs.load import open_run
     from bfno.lab.views.figures.densities import image_columns
 
     shown = {}
     if words.real:
-        opened = open_run(words.run)
+        opened = _open(words, words.run)
         shown["real"] = test_images(opened, words.count or _SAMPLES, words.data_dir).numpy()
     for name, run in _names(words.places).items():
         shown[name] = _drawn(words, run)
@@ -195,9 +201,8 @@ def _names(runs: list[Path]) -> dict[str, Path]:
 def _drawn(words: _Words, run: Path) -> Any:
     """Samples of a run as an array of bytes."""
     from bfno.lab.experiments.density.sampling import draw
-    from bfno.lab.runs.load import open_run
 
-    opened, count = open_run(run), words.count or _SAMPLES
+    opened, count = _open(words, run), words.count or _SAMPLES
     batch = opened.config.train.eval_batch
     images = draw(opened, count, words.temperature, words.seed, batch).numpy()
     say(f"{run}: {count} samples, temperature {words.temperature:g}, seed {words.seed}")
@@ -205,12 +210,11 @@ def _drawn(words: _Words, run: Path) -> Any:
 
 
 def _plane(words: _Words) -> bytes:
-    from bfno.lab.experiments.density.picture import picture_plane
-    from bfno.lab.runs.load import open_run
+    from bfno.lab.experiments.density.sampling import picture_plane
     from bfno.lab.views.figures.densities import PlanePicture, density_figure
 
     count = words.count or _POINTS
-    found = picture_plane(open_run(words.run), count, words.temperature, words.seed)
+    found = picture_plane(_open(words, words.run), count, words.temperature, words.seed)
     low_x, high_x, low_y, high_y = found.window
     say(f"{words.run}: {count} samples, temperature {words.temperature:g}, seed {words.seed}")
     say(
@@ -222,10 +226,9 @@ def _plane(words: _Words) -> bytes:
 
 def _interpolations(words: _Words) -> bytes:
     from bfno.lab.experiments.density.sampling import interpolate, read_files, test_images
-    from bfno.lab.runs.load import open_run
     from bfno.lab.views.figures.densities import image_grid
 
-    opened, files = open_run(words.run), words.places[1:]
+    opened, files = _open(words, words.run), words.places[1:]
     if files:
         ends = read_files(opened, files)
     else:

@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from bfno.lab.cli.options import Json, Runs
+from bfno.lab.cli.options import AnyCheckpoint, Json, Runs
 from bfno.lab.cli.terminal import bar, say, say_text, show_table, show_text
 from bfno.lab.errors import UserError
 
 if TYPE_CHECKING:
+    from bfno.lab.runs.record import Record
     from bfno.lab.views.layout import Table
-    from bfno.lab.views.record import RunResult
 
 __all__ = ["app", "compare_runs", "prepare"]
 
@@ -45,6 +45,7 @@ def report(
     runs: Runs,
     out: Annotated[Path, typer.Option("--out", "-o", help="The page.")] = Path("report.html"),
     force: Annotated[bool, typer.Option("--force", help="Replace an existing page.")] = False,
+    any_checkpoint: AnyCheckpoint = False,
 ) -> None:
     """Write one HTML page about runs, to read and to share.
 
@@ -55,7 +56,7 @@ def report(
     from bfno.lab.views.report.page import check_page, write_report
 
     check_page(out, force)
-    prepare(runs)
+    prepare(runs, any_checkpoint=any_checkpoint)
     say(f"The report is {write_report(runs, out, force=force)}")
 
 
@@ -64,6 +65,7 @@ def figures(
     runs: Runs,
     out: Annotated[Path, typer.Option("--out", "-o", help="Folder of the figures.")],
     force: Annotated[bool, typer.Option("--force", help="Replace existing figures.")] = False,
+    any_checkpoint: AnyCheckpoint = False,
 ) -> None:
     """Write every figure that runs can give, as PNG and SVG.
 
@@ -71,12 +73,12 @@ def figures(
 
     Example: bfno figures runs/mnist-* -o figures
     """
+    from bfno.lab.runs.folder import read_runs
     from bfno.lab.views.figures.gallery import check_gallery, write_figures
-    from bfno.lab.views.record import read_runs
 
     check_gallery(out)
     read_runs(runs)  # refuses what is not a finished run, before the others draw their pictures
-    prepare(runs)
+    prepare(runs, any_checkpoint=any_checkpoint)
     for file in write_figures(runs, out, force=force):
         say(str(file))
 
@@ -105,7 +107,7 @@ def results(
     Example: bfno results results --from runs -o RESULTS.md --overview README.md
     """
     from bfno.lab.paper.page import write_page
-    from bfno.lab.views.archive import keep_runs
+    from bfno.lab.runs.archive import keep_runs
 
     if keep is not None:
         for place in keep_runs(keep, folder):
@@ -121,8 +123,8 @@ def compare_runs(runs: Sequence[Path], as_json: bool = False) -> None:
         runs: Folders of runs.
         as_json: Whether to print an object for each method instead.
     """
+    from bfno.lab.runs.folder import read_runs
     from bfno.lab.views.curves import method_objects
-    from bfno.lab.views.record import read_runs
 
     read = read_runs(list(runs))
     if as_json:
@@ -133,7 +135,7 @@ def compare_runs(runs: Sequence[Path], as_json: bool = False) -> None:
         _write(_parts(read))
 
 
-def _parts(runs: Sequence[RunResult]) -> Iterator[Table | str]:
+def _parts(runs: Sequence[Record]) -> Iterator[Table | str]:
     """Tables of all tasks, then a summary and curves for each task."""
     from bfno.lab.views.curves import curve_table
     from bfno.lab.views.methods import replicates
@@ -176,13 +178,14 @@ def _write(parts: Iterator[Table | str]) -> None:
     say_text("\n".join(texts))
 
 
-def prepare(runs: Iterable[Path]) -> None:
+def prepare(runs: Iterable[Path], *, any_checkpoint: bool = False) -> None:
     """Make exhibits, samples and reconstructions that are missing; note those that cannot be made.
 
     A run whose folder holds no trained model, or whose data are gone, is shown without them.
 
     Args:
         runs: Folders of runs.
+        any_checkpoint: Whether another checkpoint may stand for a damaged best one.
     """
     folders = list(runs)
     with bar("runs shown") as progress:
@@ -190,31 +193,27 @@ def prepare(runs: Iterable[Path]) -> None:
             if progress:
                 progress(done, len(folders))
             if (folder / "checkpoints").is_dir():
-                _prepare(folder)
+                _prepare(folder, any_checkpoint)
 
 
-def _prepare(folder: Path) -> None:
-    from bfno.lab.runs.run import RunFolder
+def _prepare(folder: Path, any_checkpoint: bool) -> None:
+    from bfno.lab.runs.folder import RunFolder
 
     try:
-        make = _maker(RunFolder(folder).read_config())
-        if make is not None:
-            make(folder)
+        shown = RunFolder(folder).read_config().shows
+        if shown is not None:
+            _makers()[shown](folder, any_checkpoint=any_checkpoint)
     except UserError as error:
         _logger.warning("%s is shown without pictures of its model: %s", folder, error)
 
 
-def _maker(config: object) -> Callable[[Path], object] | None:
-    """What makes the pictures of a model with such settings; none if it has no pictures."""
+def _makers() -> dict[str, Callable[..., object]]:
+    """What makes each of the things that a report shows of a model."""
     from bfno.lab.cli import reconstruct, sample
-    from bfno.lab.experiments.density.settings import DensityConfig
-    from bfno.lab.experiments.series.settings import SeriesConfig
-    from bfno.lab.runs.exhibit import keep_exhibit
+    from bfno.lab.runs.load import keep_exhibit
 
-    if isinstance(config, DensityConfig):
-        return sample.keep_samples
-    if isinstance(config, SeriesConfig):
-        # A weight of zero leaves the decoder untrained.
-        drawable = config.model.kind == "latent_ode" and config.loss.reconstruction > 0
-        return reconstruct.keep_reconstruction if drawable else None
-    return keep_exhibit
+    return {
+        "exhibit": keep_exhibit,
+        "samples": sample.keep_samples,
+        "reconstruction": reconstruct.keep_reconstruction,
+    }

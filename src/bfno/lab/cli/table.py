@@ -107,7 +107,7 @@ def _possible(jobs: list[Job], words: _Words) -> tuple[list[Job], list[str]]:
         DataError: If the user named the data set, or nothing can be done.
     """
     from bfno.lab.experiments.density.experiment import DENSITY_DATA
-    from bfno.lab.runs.campaign.data import missing_files
+    from bfno.lab.runs.campaign.plan import missing_files
 
     needed = dict.fromkeys(job.experiment.partition("/")[0] for job in jobs if job.state != "there")
     errors = {data: missing_files(data, words.data_dir) for data in needed}
@@ -168,7 +168,7 @@ def _table(
 ) -> Table:
     from bfno.lab.paper.comparison import paper_comparison
     from bfno.lab.runs.campaign.plan import first_seeds
-    from bfno.lab.views.record import read_runs
+    from bfno.lab.runs.folder import read_runs
 
     folders = [one.job.folder for one in standings if one.is_done]
     found = read_runs(folders) if folders else []

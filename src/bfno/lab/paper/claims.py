@@ -9,11 +9,10 @@ from dataclasses import dataclass
 
 from bfno.lab.paper.numbers import paper_table
 from bfno.lab.paper.sections import select_runs
+from bfno.lab.runs.record import Record, flat_config
 from bfno.lab.views.curves import epoch_values
 from bfno.lab.views.layout import Column, Table
-from bfno.lab.views.methods import flat_config
 from bfno.lab.views.metrics import LIMIT, Estimate, Metric, chance_of_lead, find_metric, mean
-from bfno.lab.views.record import RunResult
 
 __all__ = ["PAPER_CLAIMS", "Claim", "judge_claims"]
 
@@ -22,7 +21,7 @@ _COLUMNS = (
     Column("found", "here", numeric=False),
     Column("verdict", "verdict", numeric=False),
 )
-Methods = dict[tuple[str, str], list[RunResult]]
+Methods = dict[tuple[str, str], list[Record]]
 """Runs by the names of their data and their method."""
 
 
@@ -97,7 +96,7 @@ PAPER_CLAIMS = tuple(_claims())
 
 
 def judge_claims(
-    runs: Sequence[RunResult], scale: str, claims: Sequence[Claim] = PAPER_CLAIMS
+    runs: Sequence[Record], scale: str, claims: Sequence[Claim] = PAPER_CLAIMS
 ) -> Table:
     """Compare claims with the runs of one scale; claims without runs of all methods are left out.
 
@@ -164,7 +163,7 @@ def _labels(claim: Claim) -> dict[str, str]:
     return labels
 
 
-def _estimate(claim: Claim, runs: Sequence[RunResult]) -> Estimate | None:
+def _estimate(claim: Claim, runs: Sequence[Record]) -> Estimate | None:
     return Estimate.of((run.result.get(claim.key) for run in runs), claim.metric.digits)
 
 
@@ -182,11 +181,11 @@ def _verdict(lead: float, chance: float | None) -> str:
     return f"{'borne out' if lead > 0 else 'not borne out'} ({odds})"
 
 
-def _gradient(run: RunResult) -> object:
+def _gradient(run: Record) -> object:
     return flat_config(run.config).get("solver.gradient")
 
 
-def _epochs_led(claim: Claim, runs: Mapping[str, Sequence[RunResult]]) -> tuple[int, int]:
+def _epochs_led(claim: Claim, runs: Mapping[str, Sequence[Record]]) -> tuple[int, int]:
     """Number of epochs that all have, and of those in which the claim's method leads."""
     curves = {
         method: {epoch: mean(values) for epoch, values in epoch_values(members, claim.key).items()}

@@ -9,10 +9,10 @@ from dataclasses import dataclass, replace
 
 from bfno.lab.paper.numbers import PaperCell, PaperRow, PaperTable, paper_table
 from bfno.lab.paper.sections import select_runs
+from bfno.lab.runs.record import Record, flat_config
 from bfno.lab.views.layout import Cell, Column, Table
-from bfno.lab.views.methods import flat_config, is_transductive
+from bfno.lab.views.methods import is_transductive
 from bfno.lab.views.metrics import Estimate, Metric, find_metric
-from bfno.lab.views.record import RunResult
 from bfno.lab.views.summary import SCALES, counted
 from bfno.lab.views.tables import comparison
 
@@ -21,7 +21,7 @@ __all__ = ["paper_comparison"]
 _Key = tuple[str, int]
 
 # Columns that say how the runs of a row came about, by their keys; people read it below the table.
-_FOR_PROGRAMS: Mapping[str, Callable[[list[RunResult]], Cell]] = {
+_FOR_PROGRAMS: Mapping[str, Callable[[list[Record]], Cell]] = {
     "seeds": lambda runs: tuple(run.seed for run in runs),
     "hardware": lambda runs: _tally(map(_hardware_words, runs)),
     "commits": lambda runs: _tally(map(_commit_words, runs)),
@@ -51,22 +51,22 @@ class _Content:
     data: tuple[str, ...]
     scale: str
     seeds: tuple[int, ...]
-    runs: Mapping[_Key, RunResult]
+    runs: Mapping[_Key, Record]
     failures: Mapping[_Key, str]
-    left_out: tuple[RunResult, ...]
+    left_out: tuple[Record, ...]
 
     @property
     def metrics(self) -> list[Metric]:
         return [find_metric(key) for key in self.paper.metrics]
 
-    def runs_of(self, row: PaperRow, data: str) -> list[RunResult]:
+    def runs_of(self, row: PaperRow, data: str) -> list[Record]:
         keys = [(row.experiment(data) or "", seed) for seed in self.seeds]
         return [self.runs[key] for key in keys if key in self.runs]
 
 
 def paper_comparison(
     table_name: str,
-    runs: Sequence[RunResult],
+    runs: Sequence[Record],
     scale: str,
     seeds: Sequence[int] | None = None,
     data: Sequence[str] | None = None,
@@ -217,7 +217,7 @@ def _rank(metric: Metric, cell: Cell) -> float:
 
 
 def _notes(
-    paper: PaperTable, scale: str, seeds: Sequence[int], runs: Sequence[RunResult]
+    paper: PaperTable, scale: str, seeds: Sequence[int], runs: Sequence[Record]
 ) -> Iterator[str]:
     """Say how the runs of a table came about and what to know before reading it.
 
@@ -242,7 +242,7 @@ def _notes(
         yield f"The paper has no results on {', '.join(sorted(beyond))}."
 
 
-def _circumstances(seeds: Sequence[int], runs: Sequence[RunResult]) -> Iterator[str]:
+def _circumstances(seeds: Sequence[int], runs: Sequence[Record]) -> Iterator[str]:
     if not runs:
         yield "No run is finished."
         return
@@ -254,7 +254,7 @@ def _circumstances(seeds: Sequence[int], runs: Sequence[RunResult]) -> Iterator[
     yield f"Hardware: {hardware}. Commit: {commits}."
 
 
-def _recipes(runs: Sequence[RunResult]) -> Iterator[str]:
+def _recipes(runs: Sequence[Record]) -> Iterator[str]:
     """What was trained on, for how long and at which rate: all methods alike, or which not."""
     for data in dict.fromkeys(run.data for run in runs):
         members = [run for run in runs if run.data == data]
@@ -275,7 +275,7 @@ def _sizes(settings: dict[str, object]) -> Iterator[str]:
             yield f"{limit:,} of the samples for {words}"
 
 
-def _varied(runs: Sequence[RunResult], key: str, words: str) -> str:
+def _varied(runs: Sequence[Record], key: str, words: str) -> str:
     """A setting, and the methods that differ in it from most others."""
     methods: dict[str, set[str]] = defaultdict(set)
     for run in runs:
@@ -296,7 +296,7 @@ def _tally(values: Iterable[str]) -> str:
     return ", ".join(f"{value} ({counted(count, 'run')})" for value, count in ordered)
 
 
-def _epoch(run: RunResult) -> str:
+def _epoch(run: Record) -> str:
     if run.chosen_by is None:
         return "an epoch whose choice is not recorded"
     if run.chosen_by.startswith("validation_"):
@@ -304,7 +304,7 @@ def _epoch(run: RunResult) -> str:
     return f"the {run.chosen_by}, without validation data"
 
 
-def _hardware_words(run: RunResult) -> str:
+def _hardware_words(run: Record) -> str:
     """What a run was computed on."""
     known = run.hardware
     if not known.get("processor"):
@@ -317,7 +317,7 @@ def _hardware_words(run: RunResult) -> str:
     return ", ".join(parts)
 
 
-def _commit_words(run: RunResult) -> str:
+def _commit_words(run: Record) -> str:
     """The commit of the sources, and whether they had changed since."""
     if not run.commit:
         return _UNKNOWN
@@ -325,7 +325,7 @@ def _commit_words(run: RunResult) -> str:
     return commit[:_COMMIT_LETTERS] + plus + changed
 
 
-def _tested_activity(runs: Sequence[RunResult]) -> Iterator[str]:
+def _tested_activity(runs: Sequence[Record]) -> Iterator[str]:
     """HumanActivity also works with a slice of its file, which changes every number."""
     tested = [run for run in runs if run.data == "activity"]
     if tested:
@@ -337,7 +337,7 @@ def _tested_activity(runs: Sequence[RunResult]) -> Iterator[str]:
         )
 
 
-def _windows(run: RunResult) -> str:
+def _windows(run: Record) -> str:
     rows = f"{sum(map(sum, run.confusion)):,} test rows"
     known = [f"{count:,.0f} {name} windows of 50 rows" for name, count in run.samples.items()]
     return ", ".join([*known, rows])

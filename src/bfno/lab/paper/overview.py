@@ -10,9 +10,9 @@ from pathlib import Path
 from bfno.lab.errors import ConfigError
 from bfno.lab.paper.numbers import PaperTable, paper_table
 from bfno.lab.paper.sections import Section
+from bfno.lab.runs.record import Record
 from bfno.lab.views.methods import is_transductive
 from bfno.lab.views.metrics import Estimate, find_metric
-from bfno.lab.views.record import RunResult
 
 __all__ = ["Standing", "around_overview", "overview", "standing_here", "standing_in_paper"]
 
@@ -92,7 +92,7 @@ class Standing:
         return f"{self.leader} {self.best}; {self.ours} {self.score}, place {self.place} {of}"
 
 
-def standing_here(paper: PaperTable, data: str, runs: Sequence[RunResult]) -> Standing | None:
+def standing_here(paper: PaperTable, data: str, runs: Sequence[Record]) -> Standing | None:
     """The standing among runs; none without a run of the paper's method and of another.
 
     Args:

@@ -17,7 +17,7 @@ from bfno.lab.paper.overview import around_overview, overview
 from bfno.lab.paper.sections import Section, sections_of
 from bfno.lab.runs.archive import finished_runs
 from bfno.lab.runs.folder import read_run
-from bfno.lab.runs.record import Record as RunResult
+from bfno.lab.runs.record import Record
 from bfno.lab.views.figures.gallery import draw_figures
 from bfno.lab.views.layout import as_markdown
 
@@ -88,7 +88,7 @@ def _check_own(out: Path) -> None:
         )
 
 
-def introduction(folder: Path, out: Path, runs: Sequence[tuple[Path, RunResult]]) -> str:
+def introduction(folder: Path, out: Path, runs: Sequence[tuple[Path, Record]]) -> str:
     """What the page is about and how it is made."""
     command = shlex.join(["bfno", "results", str(folder), "-o", str(out)])
     hours = sum(run.seconds or 0 for _, run in runs) / 3600
@@ -100,7 +100,7 @@ def introduction(folder: Path, out: Path, runs: Sequence[tuple[Path, RunResult]]
     )
 
 
-def claims_text(runs: Sequence[tuple[Path, RunResult]]) -> str:
+def claims_text(runs: Sequence[tuple[Path, Record]]) -> str:
     """The paper's claims next to the runs of each scale."""
     parts = ["## The paper's claims next to these runs\n"]
     for scale in sorted({run.scale for _, run in runs}):

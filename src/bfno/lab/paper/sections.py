@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from bfno.lab.paper.numbers import paper_table, table_names
+from bfno.lab.runs.record import Record
 from bfno.lab.views.methods import replicates
-from bfno.lab.views.record import RunResult
 
 __all__ = ["Section", "Selection", "sections_of", "select_runs"]
 
@@ -31,7 +31,7 @@ class Section:
     table: str
     data: str
     scale: str
-    runs: tuple[tuple[Path, RunResult], ...]
+    runs: tuple[tuple[Path, Record], ...]
 
     @property
     def title(self) -> str:
@@ -53,7 +53,7 @@ class Section:
         return f"{self.scale}-{self.table}-{self.data}-{short}.png"
 
 
-def sections_of(runs: Sequence[tuple[Path, RunResult]]) -> Iterator[Section]:
+def sections_of(runs: Sequence[tuple[Path, Record]]) -> Iterator[Section]:
     """Tables that runs exist for: by table, then by scale and data set."""
     counted = {id(run) for run in select_runs(run for _, run in runs).counted}
     scales = sorted({run.scale for _, run in runs})
@@ -75,17 +75,17 @@ def sections_of(runs: Sequence[tuple[Path, RunResult]]) -> Iterator[Section]:
 class Selection(NamedTuple):
     """The runs that count, and those that do not because most of their experiment differ."""
 
-    counted: list[RunResult]
-    outliers: list[RunResult]
+    counted: list[Record]
+    outliers: list[Record]
 
 
-def select_runs(runs: Iterable[RunResult]) -> Selection:
+def select_runs(runs: Iterable[Record]) -> Selection:
     """One run for each experiment, scale and seed, all of an experiment with the same settings.
 
     Runs with changed settings do not count. Of two with the same seed the one does whose name comes
     first; of runs with different settings, those do that more seeds share.
     """
-    known: dict[tuple[str, str], dict[int, RunResult]] = defaultdict(dict)
+    known: dict[tuple[str, str], dict[int, Record]] = defaultdict(dict)
     for run in sorted(runs, key=lambda run: run.name):
         if not run.changes:
             known[run.experiment, run.scale].setdefault(run.seed, run)

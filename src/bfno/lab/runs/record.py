@@ -25,7 +25,6 @@ from pydantic import AfterValidator, BeforeValidator, Field, Strict, TypeAdapter
 from pydantic.dataclasses import dataclass
 
 from bfno.lab.experiments.settings import CIRCUMSTANCES, DATA_PLACES
-from bfno.lab.runs.metrics import HEADLINES, Metric
 
 __all__ = [
     "FORMAT",
@@ -183,13 +182,6 @@ class Record:
     def is_finished(self) -> bool:
         """Whether the run has come to its end, and not gone on since."""
         return self.status == FINISHED
-
-    @property
-    def headline(self) -> Metric | None:
-        """The metric that this run is judged by; none if it has none that we know."""
-        known = [metric for metric in HEADLINES if metric.key in self.result]
-        # The run's own choice comes first, then the order of the list.
-        return min(known, key=lambda metric: metric.key != self.judged_by, default=None)
 
     @property
     def command(self) -> str:

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
+from bfno.lab.runs.record import Record
 from bfno.lab.views.layout import Cell, Column, Table
 from bfno.lab.views.methods import Replicates, replicates
 from bfno.lab.views.metrics import COSTS, SPLITS, Estimate, Metric, find_metric, headline_of, mean
-from bfno.lab.views.record import RunResult
 
 __all__ = ["EpochPoint", "Plot", "Point", "charts", "curve_table", "curves", "epoch_points"]
 __all__ += ["epoch_ticks", "epoch_values", "known_keys", "mean_points", "method_objects", "plots"]
@@ -42,7 +42,7 @@ class EpochPoint:
     mean: float
 
 
-def epoch_values(runs: Iterable[RunResult], key: str) -> dict[int, list[float]]:
+def epoch_values(runs: Iterable[Record], key: str) -> dict[int, list[float]]:
     """What runs have measured in each epoch, whether it is finite or not.
 
     Args:
@@ -57,7 +57,7 @@ def epoch_values(runs: Iterable[RunResult], key: str) -> dict[int, list[float]]:
     return dict(sorted(values.items()))
 
 
-def epoch_points(runs: Iterable[RunResult], key: str) -> list[EpochPoint]:
+def epoch_points(runs: Iterable[Record], key: str) -> list[EpochPoint]:
     """A metric over the epochs, its mean and its range over the runs.
 
     Args:
@@ -71,7 +71,7 @@ def epoch_points(runs: Iterable[RunResult], key: str) -> list[EpochPoint]:
     ]
 
 
-def mean_points(runs: Iterable[RunResult], key: str) -> list[Point]:
+def mean_points(runs: Iterable[Record], key: str) -> list[Point]:
     """The means of `epoch_points`."""
     return [(point.epoch, point.mean) for point in epoch_points(runs, key)]
 
@@ -90,7 +90,7 @@ def epoch_ticks(first: int, last: int) -> list[int]:
     return sorted({first, *(epoch for epoch in range(spacing, last + 1, spacing) if epoch > first)})
 
 
-def known_keys(runs: Iterable[RunResult]) -> set[str]:
+def known_keys(runs: Iterable[Record]) -> set[str]:
     """Keys of all that runs have measured in their epochs."""
     return {key for run in runs for epoch in run.epochs for key in epoch}
 
@@ -110,7 +110,7 @@ class Plot:
     keys: dict[str, str]
 
 
-def plots(runs: Sequence[RunResult]) -> list[Plot]:
+def plots(runs: Sequence[Record]) -> list[Plot]:
     """What a page draws of a task: the loss, the metric that runs are judged by, and evaluations.
 
     Args:
@@ -142,7 +142,7 @@ def _splits(known: set[str], name: str) -> dict[str, str]:
     return {f"{split}_{name}": SPLITS[split] for split in found[:2]}
 
 
-def charts(runs: Sequence[RunResult]) -> list[dict[str, Any]]:
+def charts(runs: Sequence[Record]) -> list[dict[str, Any]]:
     """The charts of a task, each with the metrics to choose from: what was learned, at what cost.
 
     Args:
@@ -227,7 +227,7 @@ def curve_table(groups: Sequence[Replicates]) -> Table | None:
     return Table(tuple(columns), tuple(rows), notes=(_NOTE,))
 
 
-def method_objects(runs: Iterable[RunResult]) -> list[dict[str, Any]]:
+def method_objects(runs: Iterable[Record]) -> list[dict[str, Any]]:
     """Each method for programs: its task, results over the seeds, and curves.
 
     Args:
@@ -256,7 +256,7 @@ def _known_mean(values: Sequence[float]) -> float | None:
     return mean(known) if known else None
 
 
-def _metrics(runs: Sequence[RunResult]) -> list[Metric]:
+def _metrics(runs: Sequence[Record]) -> list[Metric]:
     """The metrics to draw: of each kind the first that the runs have."""
     offered = {chart["title"]: list(chart["metrics"]) for chart in charts(runs)}
     learning, cost = offered.get("Learning", []), offered.get("Cost", [])

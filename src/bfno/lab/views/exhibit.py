@@ -17,7 +17,7 @@ from pydantic import AfterValidator, TypeAdapter, model_validator
 from pydantic.dataclasses import dataclass
 
 from bfno.lab.errors import DataError
-from bfno.lab.views.record import RunResult
+from bfno.lab.runs.record import Record
 
 __all__ = ["EXHIBIT", "Exhibit", "Flow", "FlowImage", "Mistake", "Placed", "Scatter", "Spectrum"]
 __all__ += ["class_name", "read_exhibit"]
@@ -214,7 +214,7 @@ def read_exhibit(folder: Path) -> Exhibit | None:
         raise DataError(file, why, fix) from None
 
 
-def class_name(run: RunResult, label: int) -> str:
+def class_name(run: Record, label: int) -> str:
     """The name of a class, or its number where the run names none."""
     return run.classes[label] if 0 <= label < len(run.classes) else str(label)
 

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from bfno.lab.experiments.settings import CIRCUMSTANCES
+from bfno.lab.runs.record import Record, comparable_settings, shared_settings, task_of
 from bfno.lab.views.metrics import HEADLINES, Estimate, Metric, find_metric, headline_of
-from bfno.lab.views.record import RunResult
 
-__all__ = ["TRANSDUCTIVE", "Replicates", "are_replicates", "flat_config", "is_transductive"]
-__all__ += ["kind_of", "replicates", "sample_name", "task_of"]
+__all__ = ["TRANSDUCTIVE", "Replicates", "is_transductive", "kind_of", "replicates", "sample_name"]
 
 TRANSDUCTIVE = "a prediction depends on the other series of its batch"
 """What a dagger beside a method means."""
@@ -23,24 +20,14 @@ _DENSITIES = {"test_bits_per_dim", "test_nll"}
 _MOST_SETTINGS_IN_A_NAME = 3
 
 
-def task_of(run: RunResult) -> tuple[str, str, str]:
-    """Data, scale and protocol: what two runs must share to be compared."""
-    # One's own data are all called the same; two files or folders of them are two tasks.
-    names = dict(run.own_data)
-    if "test_path" in names:
-        names["test_path"] = f"tested on {names['test_path']}"
-    own = f" ({', '.join(names.values())})" if names else ""
-    return run.data + own, run.scale, str(run.section("data").get("protocol") or "")
-
-
-def kind_of(run: RunResult) -> str:
+def kind_of(run: Record) -> str:
     """What a run learned: images, series or densities; each kind has its own metrics."""
     if _DENSITIES & run.result.keys():
         return "densities"
     return "series" if run.section("data").get("protocol") else "images"
 
 
-def is_transductive(run: RunResult) -> bool:
+def is_transductive(run: Record) -> bool:
     """Whether a prediction of the run's model depends on the other series of its batch."""
     model = run.section("model")
     by_generator = {"ace": True, "bfno": model.get("grid") == "batch"}
@@ -48,7 +35,7 @@ def is_transductive(run: RunResult) -> bool:
     return reversed_batch or by_generator.get(str(model.get("generator")), False)
 
 
-def sample_name(run: RunResult) -> str:
+def sample_name(run: Record) -> str:
     """What a run's test counted: series, time points, or plain samples."""
     data = run.section("data")
     if not data.get("protocol"):
@@ -73,7 +60,7 @@ class Replicates:
     """
 
     label: str
-    runs: tuple[RunResult, ...]
+    runs: tuple[Record, ...]
 
     @property
     def task(self) -> tuple[str, str, str]:
@@ -99,13 +86,13 @@ class Replicates:
         return None if self.headline is None else self.result(self.headline.key)
 
 
-def replicates(runs: Iterable[RunResult]) -> list[Replicates]:
+def replicates(runs: Iterable[Record]) -> list[Replicates]:
     """Gather the runs that differ in their seed alone, by task and then best first.
 
     The order does not depend on that of the runs. Runs of the same seed are not replicates
     of each other, and stay apart.
     """
-    methods: dict[tuple[str, ...], list[list[RunResult]]] = defaultdict(list)
+    methods: dict[tuple[str, ...], list[list[Record]]] = defaultdict(list)
     for (method, _), same in sorted(_by_settings(runs).items()):
         same = sorted(same, key=lambda run: (run.seed, run.name))
         distinct = len({run.seed for run in same}) == len(same)
@@ -119,65 +106,30 @@ def replicates(runs: Iterable[RunResult]) -> list[Replicates]:
     return sorted(found, key=_order)
 
 
-def are_replicates(one: RunResult, other: RunResult) -> bool:
-    """Whether two runs differ in nothing but their seed and such circumstances."""
-    return len(_by_settings([one, other])) == 1
-
-
-def flat_config(config: dict[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Nested settings as one level of dotted names.
-
-    Example:
-        >>> flat_config({"seed": 7, "model": {"width": 32, "branches": 2}})
-        {'seed': 7, 'model.width': 32, 'model.branches': 2}
-    """
-    flat: dict[str, Any] = {}
-    for key, value in config.items():
-        if isinstance(value, dict) and value:
-            flat.update(flat_config(value, f"{prefix}{key}."))
-        else:
-            flat[prefix + key] = value
-    return flat
-
-
 def _by_settings(
-    runs: Iterable[RunResult],
-) -> dict[tuple[tuple[str, ...], str], list[RunResult]]:
-    methods: dict[tuple[str, ...], list[RunResult]] = defaultdict(list)
+    runs: Iterable[Record],
+) -> dict[tuple[tuple[str, ...], str], list[Record]]:
+    methods: dict[tuple[str, ...], list[Record]] = defaultdict(list)
     for run in runs:
         methods[(*task_of(run), run.method)].append(run)
-    found: dict[tuple[tuple[str, ...], str], list[RunResult]] = defaultdict(list)
+    found: dict[tuple[tuple[str, ...], str], list[Record]] = defaultdict(list)
     for method, members in methods.items():
-        for run, settings in zip(members, _comparable(members), strict=True):
-            text = json.dumps([settings, sorted(run.changes)], sort_keys=True)
-            found[method, text].append(run)
+        for run, settings in zip(members, comparable_settings(members), strict=True):
+            found[method, settings].append(run)
     return found
 
 
-def _comparable(runs: Sequence[RunResult]) -> list[dict[str, Any]]:
-    """The settings of each run, without circumstances and without what older records lack.
-
-    Options of layers are all compared: one that is missing was not given.
-    """
-    flats = [flat_config(run.config) for run in runs]
-    common = set.intersection(*map(set, flats)) - CIRCUMSTANCES
-    return [
-        {key: value for key, value in flat.items() if key in common or "_options" in key}
-        for flat in flats
-    ]
-
-
-def _labels(method: str, groups: list[list[RunResult]]) -> list[str]:
+def _labels(method: str, groups: list[list[Record]]) -> list[str]:
     """The method's name for each of its groups, with the settings in which they differ."""
     marks = [" †" if is_transductive(group[0]) else "" for group in groups]
     names = _distinct(method, groups)
     return [f"{name}{mark}" for name, mark in zip(names, marks, strict=True)]
 
 
-def _distinct(method: str, groups: list[list[RunResult]]) -> list[str]:
+def _distinct(method: str, groups: list[list[Record]]) -> list[str]:
     if len(groups) == 1:
         return [method]
-    flats = _comparable([group[0] for group in groups])
+    flats = shared_settings([group[0] for group in groups])
     keys = list(dict.fromkeys(key for flat in flats for key in flat))
     keys = [key for key in keys if len({repr(flat.get(key)) for flat in flats}) > 1]
     if not 0 < len(keys) <= _MOST_SETTINGS_IN_A_NAME:

@@ -6,10 +6,10 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
+from bfno.lab.runs.record import Record
 from bfno.lab.views.layout import cell_text
 from bfno.lab.views.methods import Replicates, kind_of
 from bfno.lab.views.metrics import LIMIT, Estimate, Metric, chance_of_lead, headline_of
-from bfno.lab.views.record import RunResult
 
 __all__ = ["SCALES", "counted", "listed", "samples_text", "scale_notes", "subtitle", "summary"]
 
@@ -41,7 +41,7 @@ def subtitle(groups: Sequence[Replicates]) -> str:
     return f"{text}; samples: {samples.pop()}" if len(samples) == 1 else text
 
 
-def samples_text(run: RunResult) -> str:
+def samples_text(run: Record) -> str:
     """How many samples each part of a run's data has; empty if it recorded none."""
     return ", ".join(f"{count:,.0f} {name}" for name, count in run.samples.items())
 
@@ -118,7 +118,7 @@ def _outcome(best: Replicates, rivals: list[Replicates], metric: Metric, score: 
     return " ".join(filter(None, [text, _cost(best, rival), _certainty(best, rival, len(rivals))]))
 
 
-def _purpose(run: RunResult) -> str:
+def _purpose(run: Record) -> str:
     metric = headline_of(run)
     if metric is None:
         return ""

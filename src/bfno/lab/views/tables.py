@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 
+from bfno.lab.runs.record import Record
 from bfno.lab.views.layout import Cell, Column, Table
 from bfno.lab.views.methods import (
     TRANSDUCTIVE,
@@ -24,7 +25,6 @@ from bfno.lab.views.metrics import (
     find_metric,
     headline_of,
 )
-from bfno.lab.views.record import RunResult
 
 __all__ = ["comparison", "comparisons", "method_table", "per_class"]
 
@@ -40,13 +40,13 @@ _EVALUATIONS = {metric.key for metric in COSTS}
 _THROUGH_THE_SOLVER = "the gradient goes through the solver's own steps"
 
 
-def comparisons(runs: Iterable[RunResult]) -> list[Table]:
+def comparisons(runs: Iterable[Record]) -> list[Table]:
     """Compare any runs: a table for each kind of task and metric that runs are judged by.
 
     Args:
         runs: The runs, in any order.
     """
-    alike: dict[tuple[str, int], list[RunResult]] = defaultdict(list)
+    alike: dict[tuple[str, int], list[Record]] = defaultdict(list)
     for run in runs:
         metric = headline_of(run)
         place = len(HEADLINES) if metric is None else HEADLINES.index(metric)
@@ -54,7 +54,7 @@ def comparisons(runs: Iterable[RunResult]) -> list[Table]:
     return [comparison(members) for _, members in sorted(alike.items())]
 
 
-def comparison(runs: Iterable[RunResult]) -> Table:
+def comparison(runs: Iterable[Record]) -> Table:
     """Compare runs: one row for those that differ in their seed alone, the best first.
 
     Args:
@@ -87,7 +87,7 @@ def method_table(groups: Sequence[Replicates]) -> Table:
     )
 
 
-def per_class(run: RunResult) -> Table:
+def per_class(run: Record) -> Table:
     """Precision and recall of each class, from the confusion matrix of a run."""
     columns = (
         Column("class", "class", numeric=False),

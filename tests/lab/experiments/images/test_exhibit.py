@@ -9,7 +9,7 @@ import pytest
 import torch
 from PIL import Image
 
-from bfno.lab.experiments.images.sources import own_test_images
+from bfno.lab.experiments.images.exhibit import _test_images
 from bfno.lab.runs.folder import RunFolder
 from bfno.lab.runs.load import keep_exhibit, open_run
 from bfno.lab.runs.session import resume, start
@@ -33,7 +33,7 @@ def _shown(folder):
 
 
 def _tests(run):
-    split = own_test_images(run, 1000)
+    split = _test_images(run, 1000)
     return split, split.images.float() / 255
 
 

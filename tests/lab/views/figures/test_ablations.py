@@ -5,9 +5,9 @@ from dataclasses import replace
 
 import pytest
 
+from bfno.lab.runs.folder import read_run
 from bfno.lab.views.figures.ablations import branches_figure, operators_figure
 from bfno.lab.views.figures.style import Methods
-from bfno.lab.views.record import read_run
 from tests.lab.views.drawings import texts
 from tests.lab.views.runs import record, result, write_run
 

@@ -5,6 +5,7 @@ import re
 
 import pytest
 
+from bfno.lab.runs.folder import read_run
 from bfno.lab.views.figures.curves import (
     EPOCH_FIGURES,
     cost_figure,
@@ -13,7 +14,6 @@ from bfno.lab.views.figures.curves import (
 )
 from bfno.lab.views.figures.style import PALETTE, Methods
 from bfno.lab.views.metrics import HEADLINES
-from bfno.lab.views.record import read_run
 from tests.lab.views.drawings import HOSTILE, shown, texts
 from tests.lab.views.runs import epoch_lines, record, result, write_files, write_run
 

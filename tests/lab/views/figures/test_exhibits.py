@@ -8,9 +8,9 @@ import pytest
 from PIL import Image
 
 from bfno.lab.errors import DataError
+from bfno.lab.runs.folder import read_run
 from bfno.lab.views.exhibit import read_exhibit
 from bfno.lab.views.figures.exhibits import flow_figure, spectra_figure, tsne_figure
-from bfno.lab.views.record import read_run
 from tests.lab.views.drawings import HOSTILE, pixels, shown, texts
 from tests.lab.views.exhibits import TIMES, exhibit, write_exhibit
 from tests.lab.views.runs import record, write_files, write_run

@@ -6,8 +6,9 @@ import re
 import pytest
 
 from bfno.lab.errors import DataError
+from bfno.lab.runs.folder import read_run
+from bfno.lab.runs.record import Record
 from bfno.lab.views.methods import kind_of
-from bfno.lab.views.record import RunResult, read_run
 from bfno.lab.views.report.drawings import curve_drawings
 from bfno.lab.views.report.page import write_report
 from tests.lab.views.runs import record, write_files
@@ -93,5 +94,5 @@ def test_samples_that_are_too_large_are_refused_with_the_command_that_draws_them
     ],
 )
 def test_the_kind_of_a_run_is_known_by_what_it_measured(result, config, expected):
-    run = RunResult("r", "d/m", "d", "m", "cpu", 0, result=result, config=config)
+    run = Record("r", "d/m", "d", "m", "cpu", 0, result=result, config=config)
     assert kind_of(run) == expected

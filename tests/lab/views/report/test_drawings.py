@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from bfno.lab.runs.folder import read_run
 from bfno.lab.views.figures.style import DARK_PALETTE, PALETTE, Look
 from bfno.lab.views.figures.style import MARKERS as FIGURE_MARKERS
-from bfno.lab.views.record import read_run
 from bfno.lab.views.report.drawings import confusion_matrix, curve_drawings
 from bfno.lab.views.report.page import _MARKERS, _mark
 from tests.lab.views.runs import record, result, write_files, write_run

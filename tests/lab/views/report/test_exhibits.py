@@ -1,7 +1,7 @@
 import math
 
+from bfno.lab.runs.record import Record
 from bfno.lab.views.exhibit import Flow, FlowImage, Mistake, Scatter, Spectrum, read_exhibit
-from bfno.lab.views.record import RunResult
 from bfno.lab.views.report.exhibits import (
     ShownFlow,
     flow_data,
@@ -13,8 +13,8 @@ from bfno.lab.views.report.exhibits import (
 from tests.lab.views.exhibits import png, write_exhibit
 
 PNG = png(2, 2)
-RUN = RunResult("r", "d/m", "d", "m", "cpu", 0, classes=["cat", "dog"])
-DIGITS = RunResult("r", "d/m", "d", "m", "cpu", 0, classes=list("0123456789"))
+RUN = Record("r", "d/m", "d", "m", "cpu", 0, classes=["cat", "dog"])
+DIGITS = Record("r", "d/m", "d", "m", "cpu", 0, classes=list("0123456789"))
 
 
 def _shown(tmp_path, **changes) -> ShownFlow:

@@ -6,6 +6,7 @@ import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from bfno.lab.runs.record import Record
 from bfno.lab.views.curves import epoch_points
 from bfno.lab.views.figures.curves import (
     LONE_HEIGHT,
@@ -18,7 +19,6 @@ from bfno.lab.views.figures.curves import (
 from bfno.lab.views.figures.style import OURS, PALETTE, Drawn, Look, Methods, drawn
 from bfno.lab.views.methods import Replicates
 from bfno.lab.views.metrics import Estimate, Metric, headline_of
-from bfno.lab.views.record import RunResult
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -94,7 +94,7 @@ def operators_figure(methods: Methods) -> Drawn | None:
     return drawn(f"{metric.title} of operators on {task}", paint)
 
 
-def _operator(run: RunResult) -> str | None:
+def _operator(run: Record) -> str | None:
     match = _OPERATORS.fullmatch(run.method)
     return match and match["operator"]
 
@@ -109,7 +109,7 @@ def _by_branches(groups: Sequence[Replicates]) -> list[tuple[int, Replicates]]:
     return sorted(found.items(), key=lambda pair: pair[0])
 
 
-def _branches(run: RunResult) -> int | None:
+def _branches(run: Record) -> int | None:
     model: Any = run.config.get("model")
     options = model.get("field_options") if isinstance(model, dict) else None
     number = options.get("branches") if isinstance(options, dict) else None

@@ -11,11 +11,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from bfno.lab.runs.record import Record
 from bfno.lab.views.curves import EpochPoint, epoch_points, epoch_ticks, known_keys
 from bfno.lab.views.figures.style import MARKERS, Drawn, Look, Methods, drawn, short_name
 from bfno.lab.views.methods import Replicates
 from bfno.lab.views.metrics import COSTS, Estimate, Metric, find_metric
-from bfno.lab.views.record import RunResult
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -81,7 +81,7 @@ def logarithmic(axes: Axes, between: tuple[float, ...] = (1.0,)) -> None:
 def curves_figure(
     methods: Methods,
     title: str,
-    key_of: Callable[[RunResult], str | None],
+    key_of: Callable[[Record], str | None],
 ) -> Drawn | None:
     """A metric against the epochs, a panel for each task; none if no run has measured it.
 
@@ -138,7 +138,7 @@ class _Panel:
                 yield (epoch, min(means) + height * step), count
 
 
-def _panels(methods: Methods, key_of: Callable[[RunResult], str | None]) -> Iterator[_Panel]:
+def _panels(methods: Methods, key_of: Callable[[Record], str | None]) -> Iterator[_Panel]:
     """Each task with its lines; methods that measured only zeros have none."""
     for task, groups in methods.tasks():
         key = next((key for group in groups if (key := key_of(group.runs[0]))), None)
@@ -221,7 +221,7 @@ def headline_figure(methods: Methods, metric: Metric) -> Drawn | None:
         metric: The metric.
     """
 
-    def held_out(run: RunResult) -> str | None:
+    def held_out(run: Record) -> str | None:
         known = known_keys([run])
         keys = (metric.key, metric.on("validation").key)
         return next((key for key in keys if key in known), None)
@@ -270,11 +270,11 @@ def cost_figure(methods: Methods) -> Drawn | None:
     return drawn(alt, paint)
 
 
-def _step_seconds(run: RunResult) -> float | None:
+def _step_seconds(run: Record) -> float | None:
     return run.seconds / run.steps if run.seconds and run.steps else None
 
 
-def _step_nfe(run: RunResult) -> float | None:
+def _step_nfe(run: Record) -> float | None:
     passes = (run.result.get("forward_nfe"), run.result.get("backward_nfe"))
     return sum(filter(None, passes)) or None
 
@@ -283,7 +283,7 @@ _COSTS = {"seconds a training step": _step_seconds, "NFE a training step": _step
 
 
 def _draw_cost(
-    axes: Axes, group: Replicates, cost: Callable[[RunResult], float | None], look: Look
+    axes: Axes, group: Replicates, cost: Callable[[Record], float | None], look: Look
 ) -> None:
     """A dot at the means, with bars of a standard deviation over the seeds."""
     across, up = Estimate.of((cost(run) for run in group.runs), 0), group.score()

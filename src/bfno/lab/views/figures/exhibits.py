@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from bfno.lab.errors import DataError
+from bfno.lab.runs.record import Record, task_of
 from bfno.lab.views.exhibit import (
     EXHIBIT,
     Exhibit,
@@ -30,8 +31,7 @@ from bfno.lab.views.figures.style import (
     drawn,
     short_name,
 )
-from bfno.lab.views.methods import replicates, task_of
-from bfno.lab.views.record import RunResult
+from bfno.lab.views.methods import replicates
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Shown", "flow_figure", "spectra_figure", "tsne_figure"]
 
-Shown = Sequence[tuple[RunResult, Exhibit]]
+Shown = Sequence[tuple[Record, Exhibit]]
 """Runs of one task, each with what it shows."""
 
 _SIDE, _LONE_SIDE = 2.6, 4.0  # inches of a panel, and of one that is alone
@@ -113,7 +113,7 @@ def spectra_figure(shown: Shown) -> Drawn | None:
     return drawn(f"{alt} on {_task(rows[0][0])}", paint)
 
 
-def flow_figure(run: RunResult, exhibit: Exhibit) -> Drawn | None:
+def flow_figure(run: Record, exhibit: Exhibit) -> Drawn | None:
     """States of a few images from the first time to the last; none if the run shows no image.
 
     Below each stands how sure the head would be of the true class; above is the time, with the
@@ -158,22 +158,22 @@ def flow_figure(run: RunResult, exhibit: Exhibit) -> Drawn | None:
     return drawn(f"Hidden states over time of {run.method} on {task_title(task_of(run))}", paint)
 
 
-def _task(run: RunResult) -> str:
+def _task(run: Record) -> str:
     return task_title(task_of(run))
 
 
-def _short_class(run: RunResult, label: int) -> str:
+def _short_class(run: Record, label: int) -> str:
     name = class_name(run, label)
     return name if len(name) <= _LONGEST_CLASS else name[: _LONGEST_CLASS - 1] + "…"
 
 
-def _titles(runs: Sequence[RunResult]) -> list[str]:
+def _titles(runs: Sequence[Record]) -> list[str]:
     """What each run is called beside the others: its method, and what tells it from its like."""
     labels = {id(run): group.label for group in replicates(runs) for run in group.runs}
     return [short_name(labels[id(run)]) for run in runs]
 
 
-def _draw_scatter(axes: Axes, run: RunResult, placed: Sequence[Placed]) -> None:
+def _draw_scatter(axes: Axes, run: Record, placed: Sequence[Placed]) -> None:
     """A dot for each image, in the colour and shape of its class; errors are crossed out."""
     places: dict[int, list[tuple[float, float]]] = {}
     for image in placed:
@@ -196,7 +196,7 @@ def _draw_scatter(axes: Axes, run: RunResult, placed: Sequence[Placed]) -> None:
 
 
 def _name_classes(
-    axes: Axes, run: RunResult, places: Mapping[int, Sequence[tuple[float, float]]]
+    axes: Axes, run: Record, places: Mapping[int, Sequence[tuple[float, float]]]
 ) -> None:
     """The name of each class in the midst of its points."""
     centres = {label: _centre(points) for label, points in sorted(places.items())}

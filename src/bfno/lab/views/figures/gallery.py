@@ -15,6 +15,8 @@ import numpy as np
 
 from bfno.lab.errors import ConfigError, DataError
 from bfno.lab.files import write_atomically
+from bfno.lab.runs.folder import read_runs
+from bfno.lab.runs.record import Record, task_of
 from bfno.lab.views.exhibit import EXHIBIT, read_exhibit
 from bfno.lab.views.figures.ablations import branches_figure, operators_figure
 from bfno.lab.views.figures.curves import (
@@ -26,9 +28,8 @@ from bfno.lab.views.figures.curves import (
 )
 from bfno.lab.views.figures.exhibits import flow_figure, spectra_figure, tsne_figure
 from bfno.lab.views.figures.style import Drawn, Methods, drawn, read_picture, short_name
-from bfno.lab.views.methods import kind_of, replicates, task_of
+from bfno.lab.views.methods import kind_of, replicates
 from bfno.lab.views.metrics import HEADLINES, headline_of
-from bfno.lab.views.record import RunResult, read_runs
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -47,7 +48,7 @@ Named = Iterator[tuple[str, Drawn | None]]
 class _Place:
     """A run and its folder."""
 
-    run: RunResult
+    run: Record
     folder: Path
 
 
@@ -98,7 +99,7 @@ def write_figures(folders: Sequence[Path], out: Path, *, force: bool = False) ->
     return sorted(contents)
 
 
-def draw_figures(runs: Sequence[RunResult], folders: Sequence[Path]) -> dict[str, Drawn]:
+def draw_figures(runs: Sequence[Record], folders: Sequence[Path]) -> dict[str, Drawn]:
     """Every figure that runs can give, by name: a pure function of the files in their folders.
 
     Args:
@@ -193,7 +194,7 @@ def _free(name: str, taken: dict[str, Drawn]) -> str:
     return free
 
 
-def samples_figure(places: Sequence[tuple[RunResult, Path]]) -> Drawn | None:
+def samples_figure(places: Sequence[tuple[Record, Path]]) -> Drawn | None:
     """What was drawn from densities, a panel for each run; none if no run has such a picture.
 
     Args:
@@ -224,7 +225,7 @@ def samples_figure(places: Sequence[tuple[RunResult, Path]]) -> Drawn | None:
     return drawn(f"Samples of {names} on {task_title(task_of(panels[0][0]))}", paint)
 
 
-def kept_reconstruction(run: RunResult, folder: Path) -> Drawn | None:
+def kept_reconstruction(run: Record, folder: Path) -> Drawn | None:
     """The series that `bfno reconstruct` drew of a run; none if it did not.
 
     Args:

@@ -19,8 +19,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bfno.lab.errors import ConfigError, DataError
+from bfno.lab.runs.record import Record
 from bfno.lab.views.methods import Replicates, replicates
-from bfno.lab.views.record import RunResult
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -193,7 +193,7 @@ class Methods:
     looks: Mapping[str, Look]
 
     @classmethod
-    def of(cls, runs: Iterable[RunResult]) -> Methods:
+    def of(cls, runs: Iterable[Record]) -> Methods:
         """The methods of a drawing.
 
         Args:
@@ -202,7 +202,7 @@ class Methods:
         groups = tuple(replicates(runs))
         return cls(groups, looks(group.label for group in groups))
 
-    def part(self, keep: Callable[[RunResult], bool]) -> Methods:
+    def part(self, keep: Callable[[Record], bool]) -> Methods:
         """Some of the runs, under the names and looks that they have among all."""
         kept = [
             Replicates(group.label, tuple(run for run in group.runs if keep(run)))

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from bfno.lab.runs.record import Record
 from bfno.lab.views.curves import Plot, epoch_points, plots
 from bfno.lab.views.figures.curves import draw_series, scale_epochs
 from bfno.lab.views.figures.style import (
@@ -20,7 +21,6 @@ from bfno.lab.views.figures.style import (
     svg_element,
 )
 from bfno.lab.views.methods import replicates
-from bfno.lab.views.record import RunResult
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -33,7 +33,7 @@ _STRONGEST_BEHIND_NUMBERS = 0.6
 _CURVE_WIDTH, _CURVE_HEIGHT, _LEGEND_ROW = 4.2, 3.0, 0.19  # inches
 
 
-def curve_drawings(runs: Sequence[RunResult]) -> list[str]:
+def curve_drawings(runs: Sequence[Record]) -> list[str]:
     """Loss, metric and function evaluations against epochs, each as far as the runs have it.
 
     Args:
@@ -46,7 +46,7 @@ def curve_drawings(runs: Sequence[RunResult]) -> list[str]:
     return [svg for svg in drawn if svg is not None]
 
 
-def confusion_matrix(run: RunResult) -> str | None:
+def confusion_matrix(run: Record) -> str | None:
     """Which classes a run takes for which; none if the run recorded no such counts."""
     size = len(run.confusion)
     if not size:
@@ -71,7 +71,7 @@ def confusion_matrix(run: RunResult) -> str | None:
     return svg_element(written.getvalue().decode(), alt)
 
 
-def _curves(runs: Sequence[RunResult], plot: Plot) -> str | None:
+def _curves(runs: Sequence[Record], plot: Plot) -> str | None:
     groups, keys = replicates(runs), plot.keys
     series = [
         (group, key, points)

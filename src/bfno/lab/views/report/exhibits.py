@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from string import ascii_uppercase
 from typing import Any
 
+from bfno.lab.runs.record import Record
 from bfno.lab.views.exhibit import (
     Flow,
     FlowImage,
@@ -17,7 +18,6 @@ from bfno.lab.views.exhibit import (
     class_name,
 )
 from bfno.lab.views.figures.style import CLASS_INKS
-from bfno.lab.views.record import RunResult
 
 __all__ = ["ShownFlow", "flow_data", "flow_view", "mistakes_view", "scatter_view", "spectra_view"]
 
@@ -45,7 +45,7 @@ class ShownFlow:
 
     label: str
     mark: dict[str, Any]
-    run: RunResult
+    run: Record
     flow: Flow
 
 
@@ -74,7 +74,7 @@ def flow_data(shown: Sequence[ShownFlow]) -> dict[str, Any] | None:
     return {"times": times, "methods": moments}
 
 
-def mistakes_view(mistakes: Sequence[Mistake], run: RunResult) -> list[dict[str, str]]:
+def mistakes_view(mistakes: Sequence[Mistake], run: Record) -> list[dict[str, str]]:
     """Errors with a caption each."""
     return [
         {
@@ -86,7 +86,7 @@ def mistakes_view(mistakes: Sequence[Mistake], run: RunResult) -> list[dict[str,
     ]
 
 
-def scatter_view(scatter: Scatter, run: RunResult) -> dict[str, Any] | None:
+def scatter_view(scatter: Scatter, run: Record) -> dict[str, Any] | None:
     """Points in a square of the page, each a glyph of its class; errors are ringed."""
     placed = scatter.placed()
     if not placed:
@@ -192,7 +192,7 @@ def _method_view(shown: ShownFlow) -> dict[str, Any]:
     }
 
 
-def _image_view(image: FlowImage, run: RunResult) -> dict[str, Any]:
+def _image_view(image: FlowImage, run: Record) -> dict[str, Any]:
     bars = [
         {
             "name": class_name(run, place),
@@ -224,7 +224,7 @@ def _fitted(values: list[float]) -> list[float]:
     return [round(_MARGIN + inner * (value - low) / span, 1) for value in values]
 
 
-def _class_mark(run: RunResult, label: int) -> dict[str, Any]:
+def _class_mark(run: Record, label: int) -> dict[str, Any]:
     """A glyph and a colour; a name of one letter is its own glyph."""
     names = run.classes
     short = bool(names) and all(len(name) == 1 for name in names)
@@ -232,7 +232,7 @@ def _class_mark(run: RunResult, label: int) -> dict[str, Any]:
     return {"glyph": glyph, "hue": label % len(CLASS_INKS)}
 
 
-def _taken(run: RunResult, label: int, predicted: int) -> str:
+def _taken(run: Record, label: int, predicted: int) -> str:
     name = class_name(run, label)
     return name if label == predicted else f"{name} taken for {class_name(run, predicted)}"
 

@@ -13,12 +13,13 @@ from typing import Any
 
 from bfno.lab.errors import ConfigError
 from bfno.lab.files import write_atomically
+from bfno.lab.runs.folder import read_runs
+from bfno.lab.runs.record import Record
 from bfno.lab.views.curves import charts, curves, epoch_ticks
 from bfno.lab.views.exhibit import Exhibit, read_exhibit
 from bfno.lab.views.figures import style
 from bfno.lab.views.layout import cell_text
 from bfno.lab.views.methods import Replicates, replicates
-from bfno.lab.views.record import RunResult, read_runs
 from bfno.lab.views.report.drawings import curve_drawings
 from bfno.lab.views.report.exhibits import ShownFlow, flow_data, flow_view
 from bfno.lab.views.report.run import Pictures, portable, read_pictures, run_view, setting_text
@@ -94,7 +95,7 @@ def check_page(out: Path, force: bool = False) -> None:
 
 
 def render_report(
-    runs: Sequence[RunResult],
+    runs: Sequence[Record],
     pictures: Sequence[Pictures] | None = None,
     exhibits: Sequence[Exhibit | None] | None = None,
 ) -> str:
@@ -148,10 +149,10 @@ class _Shown:
     looks: dict[Task, dict[str, style.Look]]
 
     @property
-    def ordered(self) -> list[RunResult]:
+    def ordered(self) -> list[Record]:
         return _runs(self.groups)
 
-    def mark(self, group: Replicates, run: RunResult) -> dict[str, Any]:
+    def mark(self, group: Replicates, run: Record) -> dict[str, Any]:
         """How a method is drawn among those of its task, and where on the page a run of it is."""
         # By place, not by name: a name may hold anything.
         place = next(place for place, other in enumerate(self.ordered, 1) if other is run)
@@ -181,7 +182,7 @@ def _dashes(dashes: Any) -> str:
 
 
 def _shown(
-    runs: Sequence[RunResult],
+    runs: Sequence[Record],
     pictures: Sequence[Pictures],
     exhibits: Sequence[Exhibit | None],
 ) -> _Shown:
@@ -199,7 +200,7 @@ def _by_task(groups: list[Replicates]) -> list[tuple[Task, list[Replicates]]]:
     return [(task, list(one)) for task, one in groupby(groups, key=lambda group: group.task)]
 
 
-def _runs(groups: list[Replicates]) -> list[RunResult]:
+def _runs(groups: list[Replicates]) -> list[Record]:
     return [run for group in groups for run in group.runs]
 
 
@@ -256,7 +257,7 @@ def _task(groups: list[Replicates], shown: _Shown) -> dict[str, Any]:
     }
 
 
-def _epoch_ticks(runs: Sequence[RunResult]) -> list[int]:
+def _epoch_ticks(runs: Sequence[Record]) -> list[int]:
     epochs = [epoch["epoch"] for run in runs for epoch in run.epochs]
     return epoch_ticks(min(epochs), max(epochs)) if epochs else []
 

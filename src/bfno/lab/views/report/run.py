@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath, PureWindowsPath
 from typing import Any
 
+from bfno.lab.runs.record import Record, flat_config, task_of
 from bfno.lab.views.exhibit import Exhibit
 from bfno.lab.views.figures.style import read_picture
 from bfno.lab.views.layout import Table, cell_text
-from bfno.lab.views.methods import flat_config, is_transductive, task_of
+from bfno.lab.views.methods import is_transductive
 from bfno.lab.views.metrics import Estimate, find_metric, headline_of
-from bfno.lab.views.record import RunResult
 from bfno.lab.views.report.drawings import confusion_matrix
 from bfno.lab.views.report.exhibits import mistakes_view, scatter_view, spectra_view
 from bfno.lab.views.summary import samples_text
@@ -70,7 +70,7 @@ def read_pictures(folder: Path) -> Pictures:
 
 
 def run_view(
-    run: RunResult, label: str, mark: dict[str, Any], pictures: Pictures, exhibit: Exhibit | None
+    run: Record, label: str, mark: dict[str, Any], pictures: Pictures, exhibit: Exhibit | None
 ) -> dict[str, Any]:
     """All that the template shows of a run.
 
@@ -104,7 +104,7 @@ def run_view(
     }
 
 
-def _facts(run: RunResult) -> dict[str, str | int | None]:
+def _facts(run: Record) -> dict[str, str | int | None]:
     chosen = None if run.chosen_epoch is None else f"{run.chosen_epoch} of {len(run.epochs)}"
     if chosen and run.chosen_by:
         chosen += f", by {find_metric(run.chosen_by).title}"
@@ -120,7 +120,7 @@ def _facts(run: RunResult) -> dict[str, str | int | None]:
     }
 
 
-def _environment(run: RunResult) -> dict[str, str]:
+def _environment(run: Record) -> dict[str, str]:
     known = {
         "commit": run.commit,
         **run.versions,
@@ -155,7 +155,7 @@ def portable(text: str) -> str:
     return text
 
 
-def _score(run: RunResult) -> str:
+def _score(run: Record) -> str:
     metric = headline_of(run)
     if metric is None:
         return ""
