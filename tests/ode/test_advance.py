@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from bfno.ode import METHODS, advance, solve
+from bfno.ode.step import RowSums, take_stages
 from tests.ode.problems import Network
 
 FIXED = ["euler", "midpoint", "heun", "rk4"]
@@ -51,6 +52,27 @@ def test_a_gap_of_zero_changes_nothing():
     assert torch.equal(advance(lambda t, y: y, y, torch.ones(3), torch.zeros(3), steps=none), y)
 
 
+@pytest.mark.parametrize(("method", "calls"), [("bosh3", 9), ("dopri5", 18), ("rk4", 12)])
+def test_no_slope_is_computed_that_only_an_error_estimate_needs(method, calls):
+    field, y, gap = Network(), torch.randn(4, 3), torch.rand(4)
+    times = []
+
+    def counted(t, y):
+        times.append(t)
+        return field(t, y)
+
+    found = advance(counted, y, torch.zeros(4), gap, method=method, steps=3)
+    assert len(times) == calls
+    expected = y
+    for number in range(3):  # with all stages
+        tableau, sums = METHODS[method], RowSums(METHODS[method])
+        sums.begin(expected, gap / 3)
+        start = torch.add(torch.zeros(4), gap / 3, alpha=number)
+        moments = [torch.add(start, gap / 3, alpha=c) if c else start for c in tableau.nodes]
+        expected = take_stages(field, moments, sums)
+    assert torch.equal(found, expected)
+
+
 def test_gradients_reach_states_times_gaps_and_parameters():
     field, steps = Network(), torch.tensor([1, 3])
     inputs = (torch.randn(2, 3), torch.rand(2), torch.randn(2))
@@ -77,7 +99,7 @@ def test_single_precision_states_stay_single():
         ({"method": "midpoit"}, "midpoint"),
     ],
 )
-def test_impossible_ways_are_refused(change, words):
+def test_impossible_intervals_are_refused(change, words):
     arguments = {"y": torch.ones(2, 1), "start": torch.zeros(2), "gap": torch.ones(2)} | change
     with pytest.raises(ValueError, match=words):
         advance(lambda t, y: y, **arguments)

@@ -1,8 +1,10 @@
+import functools
 import shutil
 
 import pytest
 import torch
 
+import bfno
 from bfno import solve
 from tests.ode.problems import Network
 
@@ -38,3 +40,67 @@ def test_what_cannot_be_compiled_is_refused_by_name():
         solve(lambda t, y: y, torch.ones(2, 1), ts.expand(2, 2), compile=True)
     with pytest.raises(ValueError, match="default norm"):
         solve(lambda t, y: y, torch.ones(2), ts, compile=True, norm=lambda y: y.abs().max())
+
+
+@pytest.mark.parametrize("settings", [{}, {"method": "rk4"}, {"gradient": "adjoint"}])
+def test_complex_states_are_refused_by_name(settings):
+    y0, ts = torch.ones(2, dtype=torch.complex64), torch.tensor([0.0, 1.0])
+    with pytest.raises(ValueError, match=r"compile=True needs a real state, got torch\.comp"):
+        solve(lambda t, y: 1j * y, y0, ts, compile=True, **settings)
+
+
+@pytest.fixture
+def uncompiled(monkeypatch):
+    """Steps that would be compiled are run as they are, so that their calls can be counted."""
+    monkeypatch.setattr(torch, "compile", lambda function, **_: function)
+
+
+@pytest.mark.parametrize("graph", [False, True])
+@pytest.mark.parametrize("method", ["dopri5", "tsit5", "bosh3"])
+def test_requested_times_inside_one_step_cost_one_repetition(uncompiled, method, graph):
+    network, calls = Network(), []
+
+    def field(t, y):
+        calls.append(t)
+        return network(t, y)
+
+    y0, ts = torch.randn(4, 3, requires_grad=graph), torch.linspace(0, 2, 41)
+    settings = {"method": method, "rtol": 1e-3, "atol": 1e-3}
+    solution = solve(field, y0, ts, compile=True, **settings)
+    stats, counted = solution.stats, len(calls)
+    assert stats.accepted < len(ts) / 4  # many times lie in every step
+    assert stats.forward_evaluations == counted
+    plain = solve(network, y0, ts, **settings)
+    assert stats.accepted == plain.stats.accepted
+    repeated = counted - plain.stats.forward_evaluations
+    assert repeated <= stats.accepted * (len(bfno.METHODS[method].stages) - 1)
+    torch.testing.assert_close(solution.ys, plain.ys, rtol=0, atol=1e-12)
+
+
+def test_a_number_that_stays_zero_needs_no_absolute_tolerance(uncompiled):
+    y0, ts = torch.tensor([1.0, 0.0]), torch.tensor([0.0, 1.0])
+    ys = [
+        solve(lambda t, y: -y, y0, ts, rtol=1e-6, atol=0.0, compile=one).ys for one in (True, False)
+    ]
+    torch.testing.assert_close(ys[0], ys[1], rtol=0, atol=1e-14)
+
+
+def test_every_field_is_compiled_however_many_there_are(monkeypatch):
+    compiled = []
+
+    def backend(graph, inputs):
+        compiled.append(graph)
+        return graph.forward
+
+    compile_with = functools.partial(torch.compile, backend=backend, dynamic=False)
+    monkeypatch.setattr(torch, "compile", lambda step, **_: compile_with(step))
+    limit = torch._dynamo.config.recompile_limit
+
+    def decay(rate):
+        return lambda t, y: -rate * y
+
+    y0, ts = torch.ones(2), torch.tensor([0.0, 1.0])
+    for count in range(1, limit + 3):
+        ys = solve(decay(float(count)), y0, ts, method="euler", compile=True).ys
+        torch.testing.assert_close(ys[-1], y0 * (1 - count))
+        assert len(compiled) == count

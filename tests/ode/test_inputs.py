@@ -95,6 +95,8 @@ ADJOINTS: list[tuple[dict[str, Any], str]] = [
     ({"adjoint": {"step": 0.0}}, "adjoint step must be positive, got 0.0"),
     ({"adjoint": {"method": None}}, "method must be one of"),
     ({"adjoint": {"rtol": 0.0, "atol": 0}}, "adjoint rtol and adjoint atol must not both be zero"),
+    ({"adjoint": {"seminorm": "no"}}, "adjoint seminorm must be True or False, got 'no'"),
+    ({"adjoint": {"seminorm": 1}}, "adjoint seminorm must be True or False, got 1"),
     ({"adjoint": {1: 2}}, "adjoint option 1 does not exist"),
     ({"parameters": ["w"]}, "parameters must hold tensors, got 'w'"),
     ({"parameters": torch.ones(2)}, r"parameters must be a collection .*parameters=\(weight,\)"),

@@ -8,6 +8,7 @@ import torch
 import torchdiffeq
 
 import bfno
+from bfno.ode import Tableau
 from tests.ode.problems import Network
 
 # Methods whose steps and dense output are the same formulas in both libraries.
@@ -85,7 +86,7 @@ def test_adjoint_gradients_are_those_of_torchdiffeq(seminorm):
         counts.append(call.evaluations)
     for one, other in zip(*results, strict=True):
         torch.testing.assert_close(one, other, rtol=0, atol=1e-9)
-    assert counts[0] == counts[1] + 2  # bfno looks twice whether the field is still the same
+    assert counts[0] == counts[1] + 3  # bfno looks three times whether the field is the same
 
 
 def test_adjoint_finds_parameters_without_being_told():
@@ -200,3 +201,82 @@ def test_an_unknown_adjoint_argument_is_named():
             lambda t, y: -y, torch.ones(2), torch.tensor([0.0, 1.0]), method="rk4",
             options={"step_size": 0.1}, adjoint_method="dopri5",
         )  # fmt: skip
+
+
+def named(name):
+    """Ralston's method of order two, under any name."""
+    line = ((1 / 4,), (3 / 4,))
+    return Tableau(name, 2, ((), (2 / 3,)), (1 / 4, 3 / 4), None, line, 1)
+
+
+@pytest.mark.parametrize("interface", [bfno.odeint, bfno.odeint_adjoint])
+@pytest.mark.parametrize("name", ["ralston", "dopri5", "scipy_solver", "explicit_adams"])
+def test_a_tableau_is_a_method_whatever_its_name_is(interface, name):
+    field, y0, t = Network(), torch.randn(2, 3), torch.tensor([0.0, 1.0])
+    settings: dict[str, Any] = {"method": named(name), "options": {"step_size": 0.25}}
+    found = interface(field, y0, t, **settings)
+    expected = bfno.solve(field, y0, t, method=named("ralston"), step=0.25).ys
+    torch.testing.assert_close(found, expected, rtol=0, atol=1e-14)
+    gradients = torch.autograd.grad(found[-1].sum(), tuple(field.parameters()))
+    assert all(bool(torch.isfinite(one).all()) for one in gradients)
+
+
+def test_a_tableau_serves_the_backward_solve_and_dense_output():
+    field, y0, t = Network(), torch.randn(2, 3), torch.tensor([0.0, 1.0])
+    tsit5 = bfno.METHODS["tsit5"]
+    results = []
+    for method in ("tsit5", tsit5):
+        ys = bfno.odeint_adjoint(field, y0, t, adjoint_method=method, adjoint_options={})
+        results.append(torch.autograd.grad(ys[-1].sum(), tuple(field.parameters())))
+    assert all(map(torch.equal, *results))
+    dense = bfno.odeint_dense(field, y0, 0.0, 1.0, method=tsit5)
+    assert torch.equal(dense(0.5), bfno.odeint_dense(field, y0, 0.0, 1.0, method="tsit5")(0.5))
+
+
+@pytest.mark.parametrize(
+    ("interface", "change", "message"),
+    [
+        (bfno.odeint, {"options": {"max_step": 1.0}}, "option of ralston 'max_step'"),
+        (bfno.odeint_dense, {}, "adaptive method, got 'ralston'"),
+        (bfno.odeint_event, {"event_fn": lambda t, y: y[0]}, "method 'ralston' needs the option"),
+        (
+            bfno.odeint_adjoint,
+            {"options": {"step_size": 0.5}, "adjoint_method": bfno.METHODS["dopri8"]},
+            "adjoint_method='dopri8' differs from method='ralston'",
+        ),
+    ],
+)
+def test_messages_name_the_tableau(interface, change, message):
+    times = {
+        bfno.odeint_dense: (0.0, 1.0),
+        bfno.odeint_event: (0.0,),
+    }.get(interface, (torch.tensor([0.0, 1.0]),))
+    with pytest.raises(ValueError, match=message) as caught:
+        interface(lambda t, y: -y, torch.ones(2), *times, method=named("ralston"), **change)
+    assert len(str(caught.value)) < 200
+
+
+# Of y' = y², whose solution 1 / (1 - t) ends at t = 1, LSODA never returns.
+BLOWING_UP = [("RK45", "blown-up"), ("Radau", "blown-up"), ("BDF", "blown-up")]
+NON_FINITE = [
+    (solver, kind)
+    for solver in ("RK45", "Radau", "BDF", "LSODA")
+    for kind in ("not-a-number", "not-a-number-later")
+]
+
+
+@pytest.mark.parametrize(("solver", "kind"), [*BLOWING_UP, *NON_FINITE])
+@pytest.mark.filterwarnings("ignore::UserWarning", "ignore::RuntimeWarning")  # SciPy's own
+def test_a_failure_of_scipy_is_one_of_the_solver(solver, kind):
+    field = {
+        "blown-up": lambda t, y: y * y,
+        "not-a-number": lambda t, y: y * math.nan,
+        "not-a-number-later": lambda t, y: torch.where(t < 0.5, -y, y * math.nan),
+    }[kind]
+    start, t = torch.ones(1), torch.tensor([0.0, 2.0])
+    with pytest.raises(bfno.SolverError, match="scipy_solver stopped near t = ") as caught:
+        bfno.odeint(field, start, t, method="scipy_solver", options={"solver": solver})
+    blown_up = kind == "blown-up"
+    right = bfno.Status.STEP_UNDERFLOW if blown_up else bfno.Status.NON_FINITE
+    assert caught.value.status is right
+    assert caught.value.stats.forward_evaluations > 0

@@ -24,7 +24,7 @@ from bfno.ode.tableaus import METHODS
 __all__ = ["AdamsMethod", "AdamsStepper"]
 
 _SHORTEST = 3
-"""Least number of earlier slopes from which a step is extrapolated."""
+"""Smallest number of earlier slopes from which a step is extrapolated."""
 
 
 @dataclass(frozen=True)
@@ -34,9 +34,10 @@ class AdamsMethod:
     Attributes:
         implicit: Whether predicted steps are corrected by fixed-point iteration.
         max_order: Highest order that is used.
-        max_iterations: Most corrections a step.
-        rtol: Corrections stop when they change the step by less than this share of it,
-        atol: or by less than this; numbers, or tensors that broadcast to the state.
+        max_iterations: Most corrections per step.
+        rtol: Corrections stop once they change the step by less than this share of it plus `atol`;
+            a number, or a tensor that broadcasts to the state.
+        atol: The absolute part of that bound, likewise.
         cubic: Whether output between grid points is cubic instead of linear.
     """
 
@@ -133,8 +134,8 @@ class AdamsStepper(Stepper):
             "take smaller steps",
             stacklevel=2,
         )
-        # The oldest slope has misled this step, and is forgotten: the next one has no higher order.
-        # So it is in torchdiffeq.
+        # The oldest slope has misled this step and is dropped, so that the next step has no higher
+        # order, as in torchdiffeq.
         self._history.pop()
         return change
 

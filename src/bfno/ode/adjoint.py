@@ -178,7 +178,7 @@ class _Noted:
 
     def seen(self) -> list[tuple[Tensor, Tensor, Tensor]]:
         """Times, states and checksums of the two calls."""
-        if not isinstance(self._last[-1], Tensor):
+        if not self._last or not isinstance(self._last[-1], Tensor):
             return []
         self._last[-1] = self._replayer.checksum(self._last[-1])
         # Copies: a state may be a small part of a large table.

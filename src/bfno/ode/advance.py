@@ -1,7 +1,8 @@
 """Fixed Runge–Kutta steps over an interval of every sample's own, recorded by plain autograd.
 
-`solve` is made for long ways and many requested times. A recurrent model instead asks for a short
-way between every two of its updates, where whatever surrounds the steps costs more than they do.
+`solve` is made for long intervals and many requested times. A recurrent model instead asks for a
+short interval between every two of its updates, where whatever surrounds the steps costs more than
+the steps themselves.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ def advance(
         steps: Number of steps, the same for all or one per sample, `(batch,)`.
 
     Raises:
-        ValueError: If shapes do not fit or a way has no steps.
+        ValueError: If shapes do not fit or an interval has no steps.
 
     Example:
         >>> y = torch.ones(2, 1)
@@ -73,6 +74,7 @@ def take_step(
             its own.
     """
     time, length = clock
+    tableau = tableau.without_end_stage  # no one asks for an error estimate
     sums = RowSums(tableau)
     sums.begin(y, size)
     times = [torch.add(time, length, alpha=node) if node else time for node in tableau.nodes]

@@ -114,4 +114,6 @@ class NeuralODE(nn.Module):
         return solution
 
     def extra_repr(self) -> str:
-        return ", ".join(f"{name}={value!r}" for name, value in self.settings.items())
+        method = self.settings["method"]
+        shown_as = {**self.settings, "method": getattr(method, "name", method)}
+        return ", ".join(f"{name}={value!r}" for name, value in shown_as.items())

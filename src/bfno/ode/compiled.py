@@ -51,12 +51,18 @@ class CompiledStepper(Stepper):
         self._last: Any = None
         self._squares: Any = None
 
+    def start(self, moment: Moment, y: Tensor, slope: Tensor | None = None) -> Tensor:
+        if y.is_complex():
+            raise ValueError(f"compile=True needs a real state, got {y.dtype}; leave compile out")
+        return super().start(moment, y, slope)
+
     def attempt(self, start: Moment, end: Moment, y: Tensor, *, end_inside: bool = False) -> Tensor:
         if end_inside:
             raise ValueError("compile=True does not support jumps; leave one of the two out")
         if self._first is None:
             self.start(start, y)
         self.stats.forward_evaluations += len(self.tableau.stages) - 1
+        self._sums.slopes = []  # what was repeated belongs to an earlier attempt
         y1, self._last, self._squares, _ = self._call(self._step, start, end, y)
         return y1
 
@@ -75,8 +81,10 @@ class CompiledStepper(Stepper):
         self._first = self._last if self.tableau.reuses_last_stage else None
 
     def interpolate(self, start: Moment, end: Moment, y: Tensor, requested: Moment) -> Tensor:
-        full = _compiled_step(self._field, self.tableau, full=True)
-        self._sums.slopes = [self._first, *self._call(full, start, end, y)[3]]
+        if not self._sums.slopes:  # the first time inside this step: repeat it for its slopes
+            full = _compiled_step(self._field, self.tableau, full=True)
+            self.stats.forward_evaluations += len(self.tableau.stages) - 1
+            self._sums.slopes = [self._first, *self._call(full, start, end, y)[3]]
         return super().interpolate(start, end, y, requested)
 
     def _call(self, step: Callable[..., Any], start: Moment, end: Moment, y: Tensor) -> Any:
@@ -109,9 +117,13 @@ def _compiled_step(field: Field, tableau: Tableau, *, full: bool) -> Callable[..
         sums.add(first)
         end = take_stages(field, times, sums)
         scale = torch.maximum(y.abs(), end.abs()) * rtol.to(y.dtype) + atol.to(y.dtype)
+        # Where a number is zero so may its tolerance be; no error there is still no error.
+        scale = scale.clamp(min=torch.finfo(y.dtype).tiny)
         squares = (sums.error() / scale).detach().square().sum()
         return end, sums.slopes[-1], squares, tuple(sums.slopes[1:]) if full else ()
 
+    # The compiler serves only so many variants of one code object; every field gets its own.
+    step.__code__ = step.__code__.replace()
     options: dict[str, Any] = {"cpp.simdlen": _vector_bits()}
     return torch.compile(step, dynamic=False, options=options)
 

@@ -337,11 +337,13 @@ def _read_adjoint(given: Any) -> dict[str, Any]:
         found["step"] = read_number("adjoint step", found["step"])
     if "method" in found:
         find_method(found["method"])
+    if not isinstance(found.get("seminorm", False), bool):
+        raise ValueError(f"adjoint seminorm must be True or False, got {shown(found['seminorm'])}")
     return found
 
 
 def check_use(options: Any, gradient: str, tolerances: tuple[Any, Any], y0: Any = None) -> None:
-    """Refuse options that a gradient or a state cannot make anything of.
+    """Refuse options that have no meaning for this gradient or state.
 
     Args:
         options: Options of `solve`.

@@ -1,8 +1,8 @@
 """`odeint`, `odeint_adjoint`, `odeint_event` and `odeint_dense` with the calls of torchdiffeq.
 
 Someone who replaces only the import line gets the same answers: steps follow the same rule and run
-past the last requested time like there. With dopri5 and all fixed methods they are the same to
-rounding. With dopri8, bosh3, fehlberg2 and adaptive_heun they agree to the tolerance only, for
+past the last requested time as they do there. With dopri5 and all fixed methods they are the same
+to rounding. With dopri8, bosh3, fehlberg2 and adaptive_heun they agree to the tolerance only, for
 torchdiffeq starts their next step with a slope that is not the one at its start, or interpolates
 with a lower order; fehlberg2 and adaptive_heun take more evaluations here. An option that is not
 known is an error.
@@ -46,7 +46,7 @@ def odeint(
     *,
     rtol: Any = 1e-7,
     atol: Any = 1e-9,
-    method: str | None = None,
+    method: str | Tableau | None = None,
     options: Mapping[str, Any] | None = None,
     event_fn: Callable[[Any, Any], Tensor] | None = None,
 ) -> Any:
@@ -59,7 +59,7 @@ def odeint(
         t: Requested times, strictly increasing or decreasing.
         rtol: Relative tolerance, or one per component of a tuple.
         atol: Absolute tolerance, or one per component of a tuple.
-        method: Name of a method; dopri5 if None.
+        method: Name of a method, or a tableau; dopri5 if None.
         options: Settings of the method by torchdiffeq's names.
         event_fn: Solve until this function of time and state changes its sign; of `t`, the first
             element is the start and the second one gives the direction.
@@ -82,7 +82,7 @@ def odeint_adjoint(
     *,
     rtol: Any = 1e-7,
     atol: Any = 1e-9,
-    method: str | None = None,
+    method: str | Tableau | None = None,
     options: Mapping[str, Any] | None = None,
     event_fn: Callable[[Any, Any], Tensor] | None = None,
     adjoint_params: Iterable[Tensor] | None = None,
@@ -97,7 +97,7 @@ def odeint_adjoint(
         t: Requested times, strictly increasing or decreasing.
         rtol: Relative tolerance, or one per component of a tuple.
         atol: Absolute tolerance, or one per component of a tuple.
-        method: Name of a method; dopri5 if None.
+        method: Name of a method, or a tableau; dopri5 if None.
         options: Settings of the method by torchdiffeq's names.
         event_fn: As in `odeint`.
         adjoint_params: The only tensors that get gradients; None finds all that `func` uses.
@@ -147,7 +147,7 @@ def odeint_dense(
     *,
     rtol: Any = 1e-7,
     atol: Any = 1e-9,
-    method: str | None = None,
+    method: str | Tableau | None = None,
     options: Mapping[str, Any] | None = None,
 ) -> Callable[[Tensor | float], Any]:
     """Solve from `t0` to `t1` and return the solution as a function of time.
@@ -159,7 +159,7 @@ def odeint_dense(
         t1: The end.
         rtol: Relative tolerance.
         atol: Absolute tolerance.
-        method: Name of an adaptive method; dopri5 if None.
+        method: Name of an adaptive method, or its tableau; dopri5 if None.
         options: Settings of the method by torchdiffeq's names.
 
     Example:
@@ -216,7 +216,7 @@ class _Call:
 
     def direct(self, times: Tensor) -> Tensor:
         """Solve with autograd; SciPy's solvers, which it cannot see into, with the adjoint."""
-        if self._scheme.name == "scipy_solver":
+        if self._scheme.by_scipy:
             return self.adjoint(times, self._scheme.for_adjoint({"adjoint_options": {}}))
         problem = self._problem()
         ys = problem.states(self._y0, times)
@@ -257,7 +257,7 @@ class _Call:
 
     def _problem(self) -> Problem:
         scheme, kind = self._scheme, Problem
-        if scheme.name == "scipy_solver":
+        if scheme.by_scipy:
             kind = functools.partial(ScipyProblem, settings=scheme.scipy_settings())
         return kind(
             self._field,

@@ -71,18 +71,30 @@ class Scheme:
     time; steps are always computed in double precision here, where the device has it.
 
     Args:
-        name: Name of a method; dopri5 if None.
+        method: Name of a method, or a tableau; dopri5 if None.
         options: Settings by name.
         rtol: Relative tolerance, or one per component.
         atol: Absolute tolerance, or one per component.
+
+    Attributes:
+        name: Name of the method.
+        method: The method; with SciPy's solvers, that of the backward solve.
+        by_scipy: Whether SciPy solves forward.
     """
 
     def __init__(
-        self, name: str | None, options: Mapping[str, Any] | None, rtol: Any, atol: Any
+        self,
+        method: str | Tableau | None,
+        options: Mapping[str, Any] | None,
+        rtol: Any,
+        atol: Any,
     ) -> None:
-        self.name = "dopri5" if name is None else name
-        if self.name not in (*_ADAMS, "scipy_solver"):
-            find_method(self.name)
+        self._given = "dopri5" if method is None else method
+        # A tableau may have any name.
+        self.name = self._given.name if isinstance(self._given, Tableau) else self._given
+        self.by_scipy = self._given == "scipy_solver"
+        self._by_adams = isinstance(self._given, str) and self._given in _ADAMS
+        self._tableau = find_method("dopri5" if self.by_scipy or self._by_adams else self._given)
         self.rtol, self.atol = rtol, atol
         if not isinstance(options, Mapping | None):
             raise ValueError(f"options must be a dict of settings by name, got {shown(options)}")
@@ -100,15 +112,15 @@ class Scheme:
     def _read_options(self, given: Mapping[str, Any]) -> dict[str, Any]:
         """Options in the form that is used; None is a default there and here."""
         known = _SCIPY_OPTIONS
-        if self.name in _ADAMS:
+        if self._by_adams:
             known = (*_ADAMS_OPTIONS, "implicit") if _ADAMS[self.name] else _ADAMS_OPTIONS
-        elif self.name != "scipy_solver":
-            known = _ADAPTIVE_OPTIONS if find_method(self.name).adaptive else _FIXED_OPTIONS
-        idle = _IDLE_OPTIONS if self.name == "scipy_solver" else _IDLE_OPTIONS[:1]
+        elif not self.by_scipy:
+            known = _ADAPTIVE_OPTIONS if self._tableau.adaptive else _FIXED_OPTIONS
+        idle = _IDLE_OPTIONS if self.by_scipy else _IDLE_OPTIONS[:1]
         refuse_unknown(
             f"option of {self.name}", {key: given[key] for key in given if key not in idle}, known
         )
-        if "eps" in given and self.name != "scipy_solver":
+        if "eps" in given and not self.by_scipy:
             warnings.warn(
                 f"option of {self.name} 'eps' does nothing; use perturb or jump_t", stacklevel=4
             )
@@ -123,7 +135,7 @@ class Scheme:
 
     def _find_method(self) -> Tableau | AdamsMethod:
         cubic = self.options.get("interp") == "cubic"
-        if self.name in _ADAMS:
+        if self._by_adams:
             order = self.options.get("max_order", 12)
             if order < 4:
                 warnings.warn(
@@ -136,16 +148,16 @@ class Scheme:
                 max_iterations=self.options.get("max_iters", 4),
                 cubic=cubic,
             )
-        tableau = find_method("dopri5" if self.name == "scipy_solver" else self.name)
-        return tableau.with_end_stage() if cubic else tableau
+        return self._tableau.with_end_stage() if cubic else self._tableau
 
     def for_adjoint(self, given: Mapping[str, Any]) -> Scheme:
         """The scheme of the backward solve, given what differs."""
         names = [f"adjoint_{name}" for name in ("rtol", "atol", "method", "options")]
         refuse_unknown("argument", given, names)
-        rtol, atol, name, options = (given.get(argument) for argument in names)
+        rtol, atol, method, options = (given.get(argument) for argument in names)
         if options is None:
-            if name not in (None, self.name) and self.options.keys() - {"norm"}:
+            if method not in (None, self._given) and self.options.keys() - {"norm"}:
+                name = getattr(method, "name", method)
                 raise ValueError(
                     f"adjoint_options must be given when adjoint_method={name!r} differs from "
                     f"method={self.name!r}; pass adjoint_options={{}} for defaults"
@@ -157,7 +169,7 @@ class Scheme:
             _smallest("adjoint_atol", self.atol if atol is None else atol),
             prefix="adjoint_",
         )
-        backward = Scheme(self.name if name is None else name, options, rtol, atol)
+        backward = Scheme(self._given if method is None else method, options, rtol, atol)
         backward._settle(rtol, atol, self._kind_of_time)
         return backward
 
@@ -236,7 +248,7 @@ class Scheme:
 
     def callbacks(self) -> tuple[str, ...]:
         """Callbacks that the method can make."""
-        if self.name == "scipy_solver":
+        if self.by_scipy:
             return ()
         if self.is_adaptive():
             return ("callback_step", "callback_accept_step", "callback_reject_step")

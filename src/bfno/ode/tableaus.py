@@ -22,9 +22,13 @@ __all__ = ["METHODS", "Row", "Tableau", "find_method"]
 Row = tuple[float, ...]
 
 
-@dataclass(frozen=True)
+_CLOSE = 1e-10
+"""How exactly sums of coefficients have to be right; published ones are rounded."""
+
+
+@dataclass(frozen=True, repr=False)
 class Tableau:
-    """Coefficients of one method.
+    """Coefficients of one explicit method.
 
     Attributes:
         name: What users call it.
@@ -34,6 +38,9 @@ class Tableau:
         error: `e`, or None where the method cannot estimate its error.
         dense: Coefficients of `p_i`, one row per stage, lowest power (θ) first.
         dense_order: Order of the dense output.
+
+    Raises:
+        ValueError: If the stages are not explicit, or the numbers do not fit each other.
     """
 
     name: str
@@ -43,6 +50,19 @@ class Tableau:
     error: Row | None
     dense: tuple[Row, ...]
     dense_order: int
+
+    def __post_init__(self) -> None:
+        for part in ("stages", "dense"):
+            rows = tuple(tuple(map(float, row)) for row in getattr(self, part))
+            object.__setattr__(self, part, rows)
+        for part in ("weights", "error"):
+            if getattr(self, part) is not None:
+                object.__setattr__(self, part, tuple(map(float, getattr(self, part))))
+        _check_lengths(self)
+        _check_sums(self)
+
+    def __repr__(self) -> str:
+        return f"Tableau(name={self.name!r}, order={self.order})"
 
     @functools.cached_property
     def nodes(self) -> Row:
@@ -81,9 +101,53 @@ class Tableau:
             dense_order=min(3, self.order),
         )
 
+    @functools.cached_property
+    def without_end_stage(self) -> Tableau:
+        """The same method without a stage that only its error estimate and the next step need."""
+        if not self.reuses_last_stage:
+            return self
+        return _fixed(self.name, self.order, self.stages[:-1], self.weights[:-1])
+
+
+def _check_lengths(tableau: Tableau) -> None:
+    """Refuse implicit stages, and rows that do not fit the number of stages."""
+    name, count = tableau.name, len(tableau.stages)
+    for index, row in enumerate(tableau.stages):
+        if len(row) != index:
+            entries = "1 entry" if index == 1 else f"{index} entries"
+            raise ValueError(
+                f"row {index} of stages of tableau {name!r} must have {entries}, got {len(row)}; "
+                "all methods are explicit: a stage depends on those before it"
+            )
+    for part in ("weights", "error", "dense"):
+        row = getattr(tableau, part)
+        if row is not None and len(row) != count:
+            raise ValueError(
+                f"{part} of tableau {name!r} must have one entry per stage, which are {count}, got "
+                f"{len(row)}"
+            )
+    degrees = sorted({len(row) for row in tableau.dense})
+    if len(degrees) > 1:
+        got = ", ".join(map(str, degrees))
+        raise ValueError(f"rows of dense of tableau {name!r} must have one length, got {got}")
+
+
+def _check_sums(tableau: Tableau) -> None:
+    """Refuse weights, an error estimate or dense output that even a constant slope shows wrong."""
+    name, weights = tableau.name, tableau.weights
+    for part, row, right in (("weights", weights, 1), ("error", tableau.error or (), 0)):
+        if not abs(sum(row) - right) <= _CLOSE:
+            raise ValueError(f"{part} of tableau {name!r} must sum to {right}, got {sum(row):.12g}")
+    for stage, (row, weight) in enumerate(zip(tableau.dense, weights, strict=True)):
+        if not abs(sum(row) - weight) <= _CLOSE:
+            raise ValueError(
+                f"dense of tableau {name!r} must give the weights at the end of the step: row "
+                f"{stage} must sum to {weight:.12g}, got {sum(row):.12g}"
+            )
+
 
 def find_method(name: str | Tableau) -> Tableau:
-    """A method by its name; a tableau is one already."""
+    """The method of that name; a tableau is returned as it is."""
     if isinstance(name, Tableau):
         return name
     if not isinstance(name, str) or name not in METHODS:
@@ -134,17 +198,16 @@ _RK4 = _fixed(
     (1 / 8, 3 / 8, 3 / 8, 1 / 8),
 )
 
-_ADAPTIVE_HEUN = replace(
-    _HEUN2, name="adaptive_heun", error=(1 / 2, -1 / 2), dense=((0.0,), (0.0,))
-).with_end_stage()
+_ADAPTIVE_HEUN = replace(_HEUN2, name="adaptive_heun", error=(1 / 2, -1 / 2)).with_end_stage()
+_FEHLBERG2_WEIGHTS = (1 / 512, 255 / 256, 1 / 512)
 _FEHLBERG2 = Tableau(
     "fehlberg2",
     2,
     ((), (1 / 2,), (1 / 256, 255 / 256)),
-    (1 / 512, 255 / 256, 1 / 512),
+    _FEHLBERG2_WEIGHTS,
     (-1 / 512, 0.0, 1 / 512),
-    ((0.0,),) * 3,
-    2,
+    _linear(_FEHLBERG2_WEIGHTS),
+    1,
 ).with_end_stage()
 
 _BOSH3_WEIGHTS = (2 / 9, 1 / 3, 4 / 9, 0.0)
@@ -160,6 +223,10 @@ _BOSH3 = Tableau(
 
 # Dormand and Prince 1980; dense output of Shampine 1986.
 _DOPRI5_WEIGHTS = (35 / 384, 0.0, 500 / 1113, 125 / 192, -2187 / 6784, 11 / 84, 0.0)
+_DOPRI5_MIDDLE = (
+    6025192743 / 60171106304, 0.0, 51252292925 / 130801643196, -2691868925 / 90256659456,
+    187940372067 / 3189068634112, -1776094331 / 39487288512, 11237099 / 470086768,
+)  # fmt: skip
 _DOPRI5 = Tableau(
     "dopri5",
     5,
@@ -177,31 +244,15 @@ _DOPRI5 = Tableau(
         _DOPRI5_WEIGHTS,
         (1951 / 21600, 0.0, 22642 / 50085, 451 / 720, -12231 / 42400, 649 / 6300, 1 / 60),
     ),
-    _quartic(
-        _DOPRI5_WEIGHTS,
-        (
-            6025192743 / 60171106304,
-            0.0,
-            51252292925 / 130801643196,
-            -2691868925 / 90256659456,
-            187940372067 / 3189068634112,
-            -1776094331 / 39487288512,
-            11237099 / 470086768,
-        ),
-    ),
+    _quartic(_DOPRI5_WEIGHTS, _DOPRI5_MIDDLE),
     4,
 )
 
 # Tsitouras 2011.
 _TSIT5_WEIGHTS = (
-    0.09646076681806523,
-    0.01,
-    0.4798896504144996,
-    1.379008574103742,
-    -3.290069515436081,
-    2.324710524099774,
-    0.0,
-)
+    0.09646076681806523, 0.01, 0.4798896504144996, 1.379008574103742, -3.290069515436081,
+    2.324710524099774, 0.0,
+)  # fmt: skip
 
 
 def _product(scale: float, *factors: Sequence[float]) -> Row:
@@ -212,34 +263,28 @@ def _product(scale: float, *factors: Sequence[float]) -> Row:
     return tuple(result[1:].tolist())
 
 
+_TSIT5_STAGES = (
+    (),
+    (0.161,),
+    (-0.008480655492356989, 0.335480655492357),
+    (2.8971530571054935, -6.359448489975075, 4.3622954328695815),
+    (5.325864828439257, -11.748883564062828, 7.4955393428898365, -0.09249506636175525),
+    (
+        5.86145544294642, -12.92096931784711, 8.159367898576159, -0.071584973281401,
+        -0.028269050394068383,
+    ),
+    _TSIT5_WEIGHTS[:-1],
+)  # fmt: skip
+_TSIT5_ERROR = (
+    -0.00178001105222577714, -0.0008164344596567469, 0.007880878010261995, -0.1447110071732629,
+    0.5823571654525552, -0.45808210592918697, 1 / 66,
+)  # fmt: skip
 _TSIT5 = Tableau(
     "tsit5",
     5,
-    (
-        (),
-        (0.161,),
-        (-0.008480655492356989, 0.335480655492357),
-        (2.8971530571054935, -6.359448489975075, 4.3622954328695815),
-        (5.325864828439257, -11.748883564062828, 7.4955393428898365, -0.09249506636175525),
-        (
-            5.86145544294642,
-            -12.92096931784711,
-            8.159367898576159,
-            -0.071584973281401,
-            -0.028269050394068383,
-        ),
-        _TSIT5_WEIGHTS[:-1],
-    ),
+    _TSIT5_STAGES,
     _TSIT5_WEIGHTS,
-    (
-        -0.00178001105222577714,
-        -0.0008164344596567469,
-        0.007880878010261995,
-        -0.1447110071732629,
-        0.5823571654525552,
-        -0.45808210592918697,
-        1 / 66,
-    ),
+    _TSIT5_ERROR,
     (
         _product(
             -1.0530884977290216,
@@ -346,21 +391,10 @@ _DOPRI8 = Tableau(
     5,
 )
 
+_FIXED_METHODS = (_EULER, _MIDPOINT, _HEUN2, _HEUN3, _RK4)
+_ADAPTIVE_METHODS = (_ADAPTIVE_HEUN, _FEHLBERG2, _BOSH3, _DOPRI5, _TSIT5, _DOPRI8)
 METHODS: dict[str, Tableau] = {
-    tableau.name: tableau
-    for tableau in (
-        _EULER,
-        _MIDPOINT,
-        _HEUN2,
-        _HEUN3,
-        _RK4,
-        _ADAPTIVE_HEUN,
-        _FEHLBERG2,
-        _BOSH3,
-        _DOPRI5,
-        _TSIT5,
-        _DOPRI8,
-    )
+    **{tableau.name: tableau for tableau in _FIXED_METHODS + _ADAPTIVE_METHODS},
+    "heun": _HEUN2,
 }
-METHODS["heun"] = _HEUN2
 """Every method by name; `heun` is short for `heun2`."""
