@@ -2,8 +2,8 @@
 
 import pytest
 import torch
-from bfno.fields.series import LatentOperatorField
 
+from bfno.fields import LatentOperatorField
 from bfno.lab.data import SERIES_SETS
 from bfno.lab.errors import ConfigError
 from bfno.lab.experiments.resolve import SCALES, changed_settings, resolve

@@ -9,13 +9,12 @@ from typing import Annotated, Any, Literal, get_args
 from pydantic import Field
 from torch import nn
 
-from bfno.fields.series import Autonomous, LatentOperatorField
+from bfno.fields import Autonomous, LatentOperatorField
 from bfno.lab.experiments.presets import kinds_of
 from bfno.lab.experiments.settings import Settings, one_of
 from bfno.models import SeriesModel
-from bfno.models.ace import ACEGenerator
 from bfno.models.encoders import ODERNNEncoder, RNNEncoder, SeriesEncoder
-from bfno.models.generators import CoupledGenerator, LatentGenerator
+from bfno.models.generators import ACEGenerator, CoupledGenerator, LatentGenerator
 from bfno.models.latent import LatentODE
 from bfno.models.ode_rnn import DYNAMICS, ODERNNClassifier, make_ode_rnn
 from bfno.models.recurrent import RecurrentClassifier
