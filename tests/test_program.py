@@ -31,8 +31,8 @@ def _single_precision():
 def test_a_run_tells_its_metrics_its_folder_and_its_settings(run):
     assert 0 <= run.metrics["test_accuracy"] <= 1
     assert (run.folder / "record.json").is_file()
-    assert run.record["seed"] == 3 and run.record["epochs"] == 1
-    assert run.record["config"]["data"]["train_limit"] == 40
+    assert run.record.seed == 3 and len(run.record.epochs) == 1
+    assert run.record.config["data"]["train_limit"] == 40
 
 
 def test_a_run_and_its_folder_give_the_same_model(run):

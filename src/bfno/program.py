@@ -89,7 +89,8 @@ def train(
         changes = merged(_nested(settings or {}), seeded)
         config = resolve(str(experiment), scale=scale, changes=changes)
         folder = session.default_folder(config) if out is None else Path(out)
-        return _finished(folder, session.start(config, folder, _watchers(on_epoch)))
+        session.start(config, folder, _watchers(on_epoch))
+        return _finished(folder)
 
 
 def resume(
@@ -120,8 +121,8 @@ def resume(
     with _installed("bfno.resume"):
         from bfno.lab.runs import session
 
-        record = session.resume(folder, _nested(settings or {}), _watchers(on_epoch))
-        return _finished(folder, record)
+        session.resume(folder, _nested(settings or {}), _watchers(on_epoch))
+        return _finished(folder)
 
 
 @overload
@@ -174,7 +175,10 @@ def _folder(run: str | Path | Run) -> Path:
     return run.folder if isinstance(run, Run) else Path(run)
 
 
-def _finished(folder: Path, record: Record) -> Run:
+def _finished(folder: Path) -> Run:
+    from bfno.lab.runs.folder import read_run
+
+    record = read_run(folder)
     return Run(folder, record.result, record)
 
 

@@ -112,7 +112,7 @@ def test_models_prints_every_preset_with_the_paper_beside_it(capsys):
 
 def test_a_run_has_its_files(digits_run):
     names = {path.name for path in digits_run.iterdir() if not path.name.startswith(".")}
-    assert names == {"config.yaml", "metrics.jsonl", "record.json", "checkpoints"}
+    assert names == {"config.yaml", "metrics.jsonl", "record.json", "run.json", "checkpoints"}
     record = json.loads((digits_run / "record.json").read_text())
     assert record["experiment"] == "digits/bfno-node" and record["status"] == "finished"
     assert {"config", "versions", "commit", "threads", "seed", "seconds"} <= set(record)
@@ -279,7 +279,7 @@ def test_a_checkpoint_of_another_model_is_refused(digits_run, tmp_path, capsys):
     (run / "config.yaml").write_text(config)
     capsys.readouterr()
     assert main(["eval", str(run)]) == 2
-    assert "another model" in error_line(capsys)
+    assert "is 'digits/bfno-node', but 'digits/node' in its checkpoints" in error_line(capsys)
 
 
 def test_an_internal_error_shows_its_traceback_only_when_asked(monkeypatch, capsys):

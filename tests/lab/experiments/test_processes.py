@@ -341,7 +341,8 @@ def test_a_failure_in_one_process_stops_all_before_the_step(tmp_path, uninterrup
     said = [(tmp_path / f"log{rank}.err").read_text() for rank in (0, 1)]
     assert all(one.startswith("error: step 4 of digits/bfno-node: ") for one in said)
     assert all(one.count("\n") == 1 for one in said)
-    assert _steps(run) == ["step-00000003"]
+    # The third step may be what spoilt the fourth one's loss.
+    assert _steps(run) == ["step-00000002"]
     again = launch.fork_several(["resume", str(run)], tmp_path / "again")
     assert launch.codes(again) == [0, 0]
     _assert_same(run, uninterrupted)

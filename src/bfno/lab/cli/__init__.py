@@ -16,7 +16,7 @@ def main(arguments: list[str] | None = None) -> int:
         arguments: The words after the program's name; None takes those of this process.
     """
     if sys.platform == "win32":  # runs are locked and synced as only Unix can
-        print("error: Windows: is not supported. Fix: use Linux, macOS or WSL", file=sys.stderr)
+        sys.stderr.write("error: Windows: is not supported. Fix: use Linux, macOS or WSL\n")
         return 2
     for stream in (sys.stdout, sys.stderr):
         # What a terminal or a locale cannot show is no reason to fail.
@@ -24,8 +24,6 @@ def main(arguments: list[str] | None = None) -> int:
             stream.reconfigure(errors="backslashreplace")
     words = list(sys.argv[1:] if arguments is None else arguments)
     debug = "--debug" in words  # an option of every command, wherever it stands
-    if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(errors="backslashreplace")  # for letters that its encoding lacks
     try:
         return _run([word for word in words if word != "--debug"])
     except Exception as error:
