@@ -100,7 +100,19 @@ def _run(block: Block) -> None:
             world.leave_runs(printed.getvalue())
 
 
-@pytest.mark.parametrize("page", PAGES)
+def _trains(page: str) -> bool:
+    programs = any({*words[1:2]} & {"train", "demo", "resume"} for _, words in _commands(page))
+    return programs or any("bfno.train(" in block.text for block in documents.blocks(page))
+
+
+# Pages that train models take long; of these, README is what everyone tries first.
+WORKED_THROUGH = [
+    pytest.param(page, marks=[pytest.mark.slow] if _trains(page) and page != "README.md" else [])
+    for page in PAGES
+]
+
+
+@pytest.mark.parametrize("page", WORKED_THROUGH)
 def test_every_block_of_a_page_works_in_the_order_printed(page, reader):
     for block in documents.blocks(page):
         _run(block)

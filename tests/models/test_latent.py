@@ -181,7 +181,7 @@ def test_reconstruction_before_the_first_row_is_refused():
     model, batch = make_latent(), random_batch()
     with pytest.raises(ValueError, match="first time"):
         model.reconstruct(*batch, batch.times - 0.1)
-    with pytest.raises(ValueError, match="one row of times a series"):
+    with pytest.raises(ValueError, match="one row of times per series"):
         model.reconstruct(*batch, torch.ones(2, 3))
 
 

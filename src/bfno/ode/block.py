@@ -12,13 +12,13 @@ from bfno.ode.solution import Solution, Stats
 from bfno.ode.solve import GRADIENTS, read_options, solve
 from bfno.ode.tableaus import Tableau, find_method
 
-__all__ = ["Dynamics", "NeuralODE", "solver_settings"]
+__all__ = ["DynamicsLike", "NeuralODE", "solver_settings"]
 
 
 _PARTS = ("interval", "initial", "read_out")
 
 
-class Dynamics(Protocol):
+class DynamicsLike(Protocol):
     """How a state moves, where it starts and what is read out of it."""
 
     interval: tuple[float, float]
@@ -82,7 +82,7 @@ class NeuralODE(nn.Module):
 
     def __init__(
         self,
-        dynamics: Dynamics,
+        dynamics: DynamicsLike,
         *,
         method: str | Tableau = "dopri5",
         rtol: float = 1e-3,

@@ -114,18 +114,23 @@ def survives(path: Path, content: bytes, labels: str = "auto") -> bool:
     return True
 
 
-def test_invented_tables_load_or_are_refused(tmp_path):
+MANY = [200, pytest.param(2000, marks=pytest.mark.slow)]
+
+
+@pytest.mark.parametrize("count", MANY)
+def test_invented_tables_load_or_are_refused(tmp_path, count):
     labels = ["auto", "row", "series"]
     loaded = sum(
-        survives(tmp_path / "t.csv", invented(seed), labels[seed % 3]) for seed in range(2000)
+        survives(tmp_path / "t.csv", invented(seed), labels[seed % 3]) for seed in range(count)
     )
-    assert 300 < loaded < 1700
+    assert 0.15 * count < loaded < 0.85 * count
 
 
-def test_damaged_tables_load_or_are_refused(tmp_path):
+@pytest.mark.parametrize("count", MANY)
+def test_damaged_tables_load_or_are_refused(tmp_path, count):
     good = GOOD.encode()
-    loaded = sum(survives(tmp_path / "t.csv", mutated(good, seed)) for seed in range(1000))
-    assert 5 < loaded < 500  # almost any fault of bytes is one of the text
+    loaded = sum(survives(tmp_path / "t.csv", mutated(good, seed)) for seed in range(count))
+    assert 0.005 * count < loaded < 0.5 * count  # almost any fault of bytes is one of the text
 
 
 def test_damaged_tables_train_or_are_refused(tmp_path):

@@ -35,11 +35,12 @@ def _odd_series(count: int, seed: int) -> Series:
     )
 
 
+@pytest.mark.parametrize("count", [200, pytest.param(2000, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("method", ["gru-d", "rnn-vae", "gnesterovnode-rnn", "latent-bfno-node"])
-def test_two_thousand_odd_series_have_finite_answers(tmp_path, method):
+def test_odd_series_have_finite_answers(tmp_path, method, count):
     start(tiny(method), tmp_path / "run")
     run = open_run(tmp_path / "run")
-    series = scaling_of(run).apply(_odd_series(2000, seed=1))
+    series = scaling_of(run).apply(_odd_series(count, seed=1))
     found = predict_series(run.model, series, 100, "own")
     assert found.probabilities.isfinite().all()
     ones = torch.ones(found.probabilities.shape[:-1])
