@@ -150,7 +150,7 @@ def test_notes_tell_scale_seeds_hardware_commit_and_choice_of_the_epoch():
     ]
     text = " ".join(paper_comparison("1", runs, "cpu").notes)
     assert "Here: cpu scale" in text and "Seeds 7, 8" in text
-    assert "A Processor with 2 cores, A Card, one thread a run (2 runs)" in text
+    assert "A Processor with 2 cores, A Card, one thread per run (2 runs)" in text
     assert "not recorded (1 run)" in text
     assert "Commit: a7adaec3 (1 run), bbbbbbbb (1 run), not recorded (1 run)" in text
     assert "the epoch that was best by validation accuracy (2 runs)" in text

@@ -113,7 +113,7 @@ def judge_claims(
 
 
 def _note(scale: str) -> str:
-    full = "" if scale == "paper" else " No run of this size can refute what the paper says of its."
+    full = "" if scale == "paper" else " Such runs cannot refute what the paper says of full size."
     return (
         f"Scale {scale}.{full} A claim is borne out if the method leads and chance alone would "
         f"give such a lead with a probability p of less than {LIMIT:g}, by Welch's test over the "

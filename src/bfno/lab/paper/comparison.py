@@ -31,9 +31,8 @@ _FOR_PROGRAMS: Mapping[str, Callable[[list[Record]], Cell]] = {
 # What a scale means for the columns of a table.
 _OF_COLUMNS = {
     "cpu": (
-        "; compare rows, not columns: neither "
-        "scores nor sizes are those that the paper's columns are about, and methods that the paper "
-        "has matched in size are not"
+        "; compare rows, not columns: neither scores nor sizes are those of the paper, and methods "
+        "that it matched in size are not matched here"
     ),
 }
 _COMMIT_LETTERS = 8
@@ -313,7 +312,7 @@ def _hardware_words(run: Record) -> str:
     gpus = known.get("gpus")
     parts += map(str, gpus) if isinstance(gpus, list) else []
     if run.threads:
-        parts.append("one thread a run" if run.threads == 1 else f"{run.threads} threads a run")
+        parts.append("one thread per run" if run.threads == 1 else f"{run.threads} threads per run")
     return ", ".join(parts)
 
 

@@ -94,9 +94,9 @@ def introduction(folder: Path, out: Path, runs: Sequence[tuple[Path, Record]]) -
     hours = sum(run.seconds or 0 for _, run in runs) / 3600
     return (
         f"# Results\n\n{len(runs)} runs, {hours:.1f} hours of training. Every number here is "
-        f"computed from the records in `{folder}`; none is typed in but the paper's own. "
-        f"`{command}` makes this page again. The command of a table trains all of it, with "
-        f"`--runs {folder}` only what is missing there.\n"
+        f"computed from the records in `{folder}`; only the paper's own are typed in. "
+        f"`{command}` makes this page again. The command of a table trains all of it; with "
+        f"`--runs {folder}`, only what is missing there.\n"
     )
 
 
