@@ -48,12 +48,12 @@ NOT_RUN = {
     "pre-commit": "changes the clone",
     "python": "has a test of its own: tests/test_examples.py and the tests below",
     "tensorboard": "is another program, which serves until it is stopped",
-    "torchrun": "starts several processes; tests/train/test_processes.py does that",
-    "bfno data get": "needs the network; tests/data/test_store.py has a server of its own",
-    "bfno data check": "compares with official checksums; tests/data/test_store.py",
-    "bfno models": "builds all models; tests/cli/test_commands.py",
-    "bfno results": "needs whole runs of a table; tests/cli/test_results.py",
-    "bfno bench": "measures for minutes; tests/results/test_bench.py",
+    "torchrun": "starts several processes; tests/lab/experiments/test_processes.py does that",
+    "bfno data get": "needs the network; tests/lab/data/test_store.py has a server of its own",
+    "bfno data check": "compares with official checksums; tests/lab/data/test_store.py",
+    "bfno models": "builds all models; tests/lab/cli/test_commands.py",
+    "bfno results": "needs whole runs of a table; tests/lab/cli/test_show.py",
+    "bfno bench": "measures for minutes; tests/benchmarks/test_bench.py",
 }
 SECTIONS = ("data", "model", "solver", "train", "loss", "evaluation")
 LARGEST_FIGURE = 200_000

@@ -353,3 +353,14 @@ def test_a_state_that_says_nothing_is_one_line(run, capsys, content):
     (chosen / "manifest.json").write_text(json.dumps(manifest))
     code, err = _error(capsys, "eval", str(run))
     assert code == 3 and err.count("\n") == 1 and "state.json" in err
+
+
+def test_a_run_whose_checkpoints_are_all_damaged_does_not_begin_anew(tmp_path):
+    run = tmp_path / "run"
+    start(tiny(), run)
+    before = (run / "metrics.jsonl").read_bytes()
+    for weights in run.glob("checkpoints/*/model.safetensors"):
+        weights.write_bytes(b"damaged")
+    with pytest.raises(DataError, match="all its checkpoints are damaged"):
+        resume(run, {"train": {"epochs": 4}})
+    assert (run / "metrics.jsonl").read_bytes() == before

@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from bfno.lab.errors import DataError
 from bfno.lab.experiments.experiment import Experiment
 from bfno.lab.experiments.resolve import changed_settings
 from bfno.lab.experiments.seeds import derive_seed
@@ -81,6 +82,10 @@ def resume(
     trainer = _prepare(config, run, watchers)
     with _held(trainer):
         checkpoint, problems = run.checkpoints.newest()
+        if checkpoint is None and problems:
+            why = f"all its checkpoints are damaged ({problems[0].what} {problems[0].why})"
+            fix = "bring them back from a copy, or train anew in another folder with `bfno train`"
+            raise DataError(folder, why, fix)
         for problem in problems:
             _logger.warning("%s: %s; an earlier checkpoint is used", problem.what, problem.why)
         if checkpoint is not None:
