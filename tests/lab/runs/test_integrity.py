@@ -359,8 +359,8 @@ def test_a_run_whose_checkpoints_are_all_damaged_does_not_begin_anew(tmp_path):
     run = tmp_path / "run"
     start(tiny(), run)
     before = (run / "metrics.jsonl").read_bytes()
-    for weights in run.glob("checkpoints/*/model.safetensors"):
-        weights.write_bytes(b"damaged")
+    for file in run.glob("checkpoints/*/model.safetensors"):
+        file.write_bytes(b"damaged")
     with pytest.raises(DataError, match="all its checkpoints are damaged"):
         resume(run, {"train": {"epochs": 4}})
     assert (run / "metrics.jsonl").read_bytes() == before
