@@ -10,6 +10,7 @@ import yaml
 from bfno.lab.errors import ConfigError
 from bfno.lab.experiments.resolve import changed_settings, read_experiment, resolve
 from bfno.lab.runs.checkpoint import CheckpointStore
+from bfno.lab.runs.folder import RunFolder
 from bfno.lab.runs.load import open_run
 from bfno.lab.runs.session import resume, start
 from tests.conftest import REPOSITORY
@@ -20,14 +21,14 @@ OLD = sorted((REPOSITORY / "results").rglob("record.json"))
 
 def _age(folder) -> None:
     """Give a run the settings and the tensor that earlier releases wrote, and no identity."""
-    (folder / "run.json").unlink()
     file = folder / "config.yaml"
     settings = yaml.safe_load(file.read_text())
     settings["model"]["idle_scalars"] = 1
     file.write_text(yaml.safe_dump(settings, sort_keys=False))
-    store = CheckpointStore(folder / "checkpoints")
+    known, store = RunFolder(folder).checkpoints, CheckpointStore(folder / "checkpoints")
+    (folder / "run.json").unlink()
     for step in store.steps():
-        found = store.load(step)
+        found = known.load(step)
         store.keep(set(store.steps()) - {step})
         state = {**found.state, "config": settings}
         store.save(replace(found, model={**found.model, "idle": torch.zeros(1)}, state=state))

@@ -12,7 +12,7 @@ from bfno.lab.runs.loop import Watcher
 
 # What a metrics line says of the machine and not of the model.
 # A commit beside a running test is none of the model's business either.
-OF_THE_MACHINE = ("seconds", "peak_memory", "commit", "sha256")
+OF_THE_MACHINE = ("seconds", "peak_memory", "commit", "sha256", "metrics_sha256")
 
 _TINY = {
     "seed": 3,

@@ -148,12 +148,6 @@ def test_every_run_has_an_identity_of_its_own_that_stays(run, tmp_path):
     assert RunFolder(run).identity() == identity
 
 
-def test_a_run_without_identity_says_so_only_where_it_matters(run, caplog):
-    (run / "run.json").unlink()
-    open_run(run)
-    assert caplog.text.count("run.json") == 1
-
-
 @pytest.mark.parametrize("content", ["", "{}", "[]", "[" * 9999])
 def test_a_spoilt_identity_is_one_line(run, content):
     (run / "run.json").write_text(content)
@@ -294,7 +288,9 @@ def test_a_new_run_writes_no_metrics_through_a_link_or_pipe(tmp_path, kind):
     victim.write_text("mine")
     (tmp_path / "run").mkdir()
     _plant(kind, tmp_path / "run" / "metrics.jsonl", victim)
-    with pytest.raises(DataError, match=r"metrics\.jsonl: is (a link|not a plain file)"):
+    with pytest.raises(
+        ConfigError, match=r"there is a run in this folder already \(metrics\.jsonl"
+    ):
         start(tiny(), tmp_path / "run")
     assert victim.read_text() == "mine"
 
@@ -364,3 +360,47 @@ def test_a_run_whose_checkpoints_are_all_damaged_does_not_begin_anew(tmp_path):
     with pytest.raises(DataError, match="all its checkpoints are damaged"):
         resume(run, {"train": {"epochs": 4}})
     assert (run / "metrics.jsonl").read_bytes() == before
+
+
+def test_a_finished_run_with_emptied_metrics_is_not_shown(run, capsys):
+    (run / "metrics.jsonl").write_bytes(b"")
+    for command in (["compare", str(run)], ["report", str(run), "-o", str(run / "page.html")]):
+        assert main(command) == 3
+        assert "metrics.jsonl: is not what it was" in capsys.readouterr().err
+    assert not (run / "page.html").exists()
+
+
+def test_what_is_left_of_a_run_is_never_trained_over(trained, run, tmp_path):
+    (run / "config.yaml").unlink()
+    with pytest.raises(ConfigError, match="there is a run in this folder already"):
+        start(tiny(), run)
+    linked = tmp_path / "linked"
+    linked.mkdir()
+    (linked / "checkpoints").symlink_to(trained / "checkpoints")
+    with pytest.raises(ConfigError, match="there is a run in this folder already"):
+        start(tiny(), linked)
+
+
+def test_checkpoints_that_name_their_run_need_its_identity(run):
+    (run / "run.json").unlink()
+    with pytest.raises(DataError, match=r"no run\.json to compare"):
+        open_run(run)
+
+
+def test_a_finished_run_is_not_relabelled_by_settings_that_train_nothing(run):
+    before = (run / "record.json").read_bytes(), (run / "config.yaml").read_bytes()
+    with pytest.raises(ConfigError, match=r"has trained its 3 epochs.*train\.epochs=N"):
+        resume(run, {"train": {"lr": 5.0}})
+    assert ((run / "record.json").read_bytes(), (run / "config.yaml").read_bytes()) == before
+
+
+def test_a_finished_run_whose_checkpoints_are_gone_does_not_begin_anew(run):
+    shutil.rmtree(run / "checkpoints")
+    with pytest.raises(DataError, match="its checkpoints are gone"):
+        resume(run)
+
+
+def test_settings_are_not_read_from_a_pipe(tmp_path, capsys):
+    os.mkfifo(tmp_path / "mine.yaml")
+    assert main(["config", str(tmp_path / "mine.yaml")]) == 3
+    assert "is not a plain file" in capsys.readouterr().err

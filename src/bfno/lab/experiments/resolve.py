@@ -15,7 +15,7 @@ from bfno.lab.experiments.images.experiment import ImageExperiment
 from bfno.lab.experiments.series.experiment import SeriesExperiment
 from bfno.lab.experiments.settings import CIRCUMSTANCES, SCALES, migrated, parse
 from bfno.lab.experiments.trees import Tree, differences, merged
-from bfno.lab.files import parse_yaml
+from bfno.lab.files import parse_yaml, read_plain
 
 __all__ = ["EXPERIMENTS", "SCALES", "changed_settings", "read_experiment", "resolve"]
 
@@ -120,8 +120,7 @@ def _is_in(name: str, tree: Tree) -> bool:
 
 def _read_yaml(path: Path) -> Tree:
     try:
-        with open(path, "rb") as file:
-            content = file.read(_MOST_BYTES + 1)
+        content = read_plain(path, _MOST_BYTES + 1)
     except OSError as error:
         why = (error.strerror or "cannot be read").lower()
         raise DataError(path, why, "name a YAML file that exists") from error

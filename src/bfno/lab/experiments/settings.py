@@ -122,7 +122,7 @@ class TrainSettings(Settings):
     """
 
     epochs: int = Field(default=10, ge=1)
-    batch: int = Field(default=64, ge=1)
+    batch: int = Field(default=64, ge=1, le=10**9)
     optimizer: Literal["adam", "adamax"] = "adam"
     lr: float = Field(default=1e-3, gt=0, le=1e9)
     warmup: int = Field(default=0, ge=0)
@@ -132,7 +132,7 @@ class TrainSettings(Settings):
     weight_decay: float = Field(default=0.0, ge=0, le=1e9)
     clip: float | None = Field(default=1.0, gt=0)
     average: float | None = Field(default=None, gt=0, lt=1)
-    eval_batch: int = Field(default=100, ge=1)
+    eval_batch: int = Field(default=100, ge=1, le=10**9)
     checkpoint_seconds: float = Field(default=60.0, ge=0)
 
 

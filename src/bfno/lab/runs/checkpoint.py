@@ -156,7 +156,6 @@ class CheckpointStore:
 
     def __init__(self, folder: Path, run: str | None = None) -> None:
         self.folder, self.run = folder, run
-        self._has_noted = False
 
     def save(self, checkpoint: Checkpoint) -> None:
         """Write a checkpoint; until it is whole on the disk, it does not count.
@@ -267,13 +266,14 @@ class CheckpointStore:
             return
         if self.run is not None:
             raise ForeignCheckpoint(folder, "is the checkpoint of another run", remove)
-        if not self._has_noted:
-            self._has_noted = True
-            _logger.warning("%s: names a run, but its folder has no run.json to compare", folder)
+        why = "names the run that it belongs to, but there is no run.json to compare"
+        raise ForeignCheckpoint(folder, why, "bring run.json back from a copy of the run")
 
     def _is_whole(self, step: int) -> bool:
         try:
             self.load(step)
+        except ForeignCheckpoint:  # is not ours to replace
+            raise
         except DataError:
             return False
         return True

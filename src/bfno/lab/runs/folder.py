@@ -92,17 +92,24 @@ class RunFolder:
             ConfigError: If there is.
             DataError: If there can be no such folder.
         """
-        try:
-            os.lstat(self.config_file)
-        except (FileNotFoundError, NotADirectoryError):
-            return
-        except OSError as error:
-            raise self._cannot_be_made(error) from error
-        raise ConfigError(
-            self.path,
-            "there is a run in this folder already",
-            f"go on with `bfno resume {self.path}`, or choose another folder with --out",
-        )
+        # Each of them: what is left of a run that has lost its settings is somebody's, too.
+        for file in (
+            self.config_file,
+            self.record_file,
+            self.metrics_file,
+            self.path / "checkpoints",
+        ):
+            try:
+                os.lstat(file)
+            except (FileNotFoundError, NotADirectoryError):
+                continue
+            except OSError as error:
+                raise self._cannot_be_made(error) from error
+            raise ConfigError(
+                self.path,
+                f"there is a run in this folder already ({file.name})",
+                f"go on with `bfno resume {self.path}`, or choose another folder with --out",
+            )
 
     def create(self) -> None:
         """Make the folder, and give the run its identity.
@@ -214,7 +221,9 @@ class RunFolder:
     # -- record ---------------------------------------------------------------------------------
 
     def write_record(self, record: Record) -> None:
-        """Write what the run has found."""
+        """Write what the run has found, and a checksum of the metrics that belong to it."""
+        if _is_file(self.metrics_file):
+            record = replace(record, metrics_sha256=_digest(_content(self.metrics_file)))
         write_atomically(self.record_file, record.to_bytes())
 
     def record(self) -> Record:
@@ -254,7 +263,12 @@ class RunFolder:
         record = self.record()
         if not record.is_finished:
             raise ConfigError(self.path, f"is {record.status}, not finished", self._resume())
-        return replace(record, epochs=self.epochs())
+        epochs = self.epochs()
+        known = record.metrics_sha256
+        if known is not None and known != _digest(_content(self.metrics_file)):
+            why = "is not what it was when the run was finished"
+            raise DataError(self.metrics_file, why, "copy the whole folder of the run again")
+        return replace(record, epochs=epochs)
 
     def mark_unfinished(self) -> None:
         """Say in the record, if there is one, that the run goes on: its result is no longer it."""

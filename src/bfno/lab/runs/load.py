@@ -91,7 +91,8 @@ def check_settings(
     """
     before = _with_defaults(config, checkpoint.state["config"])
     refuse_changes(before, config.as_dict(), "its checkpoints")
-    if run.is_config_of(checkpoint) or run.checkpoints.steps()[0] != checkpoint.step:
+    newest, _ = run.checkpoints.newest()
+    if run.is_config_of(checkpoint) or (newest is not None and run.is_config_of(newest)):
         return  # what has changed since, a newer checkpoint knows
     for name, (old, new) in differences(before, config.as_dict()):
         if name not in asked and not _is_in(name, _SILENT):

@@ -107,6 +107,7 @@ class Record:
         status: `finished`, or why there is more to come.
         epoch_count: Number of finished epochs; `epochs` in the file.
         chosen_step: Step whose weights were kept.
+        metrics_sha256: Checksum of the run's metrics when it was finished.
         facts: What else the data had to say, such as the names of features.
     """
 
@@ -139,6 +140,7 @@ class Record:
     status: str = FINISHED
     epoch_count: _Int | None = None
     chosen_step: _Int | None = None
+    metrics_sha256: str | None = None
     facts: dict[str, Any] = field(default_factory=dict)
 
     @classmethod

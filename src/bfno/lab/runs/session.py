@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from bfno.lab.errors import DataError
+from bfno.lab.errors import ConfigError, DataError
 from bfno.lab.experiments.experiment import Experiment
 from bfno.lab.experiments.resolve import changed_settings
 from bfno.lab.experiments.seeds import derive_seed
@@ -82,6 +83,9 @@ def resume(
     trainer = _prepare(config, run, watchers)
     with _held(trainer):
         checkpoint, problems = run.checkpoints.newest()
+        if checkpoint is None and not problems and os.path.lexists(run.record_file):
+            fix = "bring them back from a copy, or train anew in another folder with `bfno train`"
+            raise DataError(folder, "its checkpoints are gone", fix)
         if checkpoint is None and problems:
             why = f"all its checkpoints are damaged ({problems[0].what} {problems[0].why})"
             fix = "bring them back from a copy, or train anew in another folder with `bfno train`"
@@ -92,6 +96,9 @@ def resume(
             check_settings(run, checkpoint, config, flat_config(changes or {}).keys())
             run.check_metrics(checkpoint)
             trainer.restore(checkpoint)
+        if trainer.progress.epoch >= config.train.epochs and config != before:
+            why = f"has trained its {trainer.progress.epoch} epochs, and settings have changed"
+            raise ConfigError(folder, why, "ask for more epochs with --set train.epochs=N")
         if trainer.processes.is_first:
             run.write_config(config)
             run.cut_metrics(trainer.progress.metrics_size)
