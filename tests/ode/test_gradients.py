@@ -575,3 +575,20 @@ def test_slopes_in_memory_that_is_used_again_are_copied(kind):
     found = solve(field, torch.ones(3), torch.tensor([0.0, 1.0]), **settings).ys
     right = solve(lambda t, y: -y * (1 + t), torch.ones(3), torch.tensor([0.0, 1.0]), **settings).ys
     torch.testing.assert_close(found, right, rtol=0, atol=1e-15)
+
+
+@pytest.mark.parametrize("size", [3, 17, 40, 57])
+@pytest.mark.parametrize("repeated", ["steps", "evaluations", "adjoint"])
+def test_slopes_that_begin_anywhere_in_memory_are_recognised(size, repeated, monkeypatch):
+    # Sums of many numbers are rounded by where in memory these begin.
+    monkeypatch.setattr(replay, "KEPT_BYTES", 0)
+    monkeypatch.setattr(problem, "SMALL_STATE", 0 if repeated == "evaluations" else 1 << 14)
+    weights = torch.nn.Parameter(torch.randn(size, size) / size)
+
+    def field(t, y):
+        return torch.cat([torch.zeros(1), torch.tanh(y @ weights)])[1:]
+
+    gradient = "adjoint" if repeated == "adjoint" else "checkpoint"
+    ys = solve(field, torch.randn(size), torch.tensor([0.0, 1.0]), gradient=gradient).ys
+    ys.sum().backward()
+    assert weights.grad is not None

@@ -182,7 +182,9 @@ class _Noted:
             return []
         self._last[-1] = self._replayer.checksum(self._last[-1])
         # Copies: a state may be a small part of a large table.
-        return [(t.detach(), y.detach().clone(), sum) for t, y, sum in (self._early, self._last)]
+        return [
+            (t.detach(), y.detach().clone(), check) for t, y, check in (self._early, self._last)
+        ]
 
 
 class _Adjoint(torch.autograd.Function):

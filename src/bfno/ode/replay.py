@@ -233,7 +233,8 @@ def _values(result: Any) -> Tensor:
     )
     flat = [_as_real(one.detach()).reshape(-1) for one in tensors]
     values = flat[0] if len(flat) == 1 else torch.cat(flat)
-    return values.to(clock_dtype(values.device))
+    # A copy, which begins where all copies do: the rounding of a sum depends on that.
+    return values.to(clock_dtype(values.device), copy=True)
 
 
 def _as_real(tensor: Tensor) -> Tensor:
