@@ -592,3 +592,17 @@ def test_slopes_that_begin_anywhere_in_memory_are_recognised(size, repeated, mon
     ys = solve(field, torch.randn(size), torch.tensor([0.0, 1.0]), gradient=gradient).ys
     ys.sum().backward()
     assert weights.grad is not None
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("features", [1, 7, 13, 33, 127, 255])
+@pytest.mark.parametrize("batch", [1, 3, 33])
+def test_the_adjoint_does_not_take_rounding_for_a_change(batch, features, dtype):
+    net = torch.nn.Sequential(
+        torch.nn.Linear(features, 2 * features + 1), torch.nn.Tanh(),
+        torch.nn.Linear(2 * features + 1, features),
+    ).to(dtype)  # fmt: skip
+    y0, ts = torch.randn(batch, features, dtype=dtype), torch.tensor([0.0, 0.3, 1.0])
+    tolerances: dict[str, Any] = {"rtol": 1e-3, "atol": 1e-3}
+    solve(lambda t, y: net(y), y0, ts, gradient="adjoint", **tolerances).ys.sum().backward()
+    assert all(one.grad is not None for one in net.parameters())
