@@ -30,6 +30,7 @@ if _typing.TYPE_CHECKING:
     from bfno.fields import FlowOperatorField as FlowOperatorField
     from bfno.fields import LatentOperatorField as LatentOperatorField
     from bfno.fields import MLPField as MLPField
+    from bfno.fields import NormedField as NormedField
     from bfno.fields import OperatorField as OperatorField
     from bfno.fields import PointField as PointField
     from bfno.fields import VectorField as VectorField
@@ -38,6 +39,7 @@ if _typing.TYPE_CHECKING:
     from bfno.layers import FNO as FNO
     from bfno.models import ODERNN as ODERNN
     from bfno.models import ACEGenerator as ACEGenerator
+    from bfno.models import ConvNet as ConvNet
     from bfno.models import CoupledGenerator as CoupledGenerator
     from bfno.models import ImageClassifier as ImageClassifier
     from bfno.models import LatentGenerator as LatentGenerator
@@ -55,6 +57,8 @@ if _typing.TYPE_CHECKING:
     from bfno.models import evidence_loss as evidence_loss
     from bfno.models import gaussian_log_likelihood as gaussian_log_likelihood
     from bfno.models import make_ode_rnn as make_ode_rnn
+    from bfno.models import ode_net as ode_net
+    from bfno.models import residual_net as residual_net
     from bfno.models.flows import ContinuousFlow as ContinuousFlow
     from bfno.models.flows import Encoding as Encoding
     from bfno.models.flows import Flow as Flow
@@ -91,7 +95,7 @@ else:
         "bfno.layers": "AFNO BFNO FNO",
         "bfno.fields": """
             Autonomous ConvField FlowConvField FlowOperatorField LatentOperatorField MLPField
-            OperatorField PointField VectorField
+            NormedField OperatorField PointField VectorField
         """,
         "bfno.dynamics": """
             AdamODE Dynamics FirstOrder GeneralizedHeavyBall GeneralizedNesterov HeavyBall
@@ -102,10 +106,10 @@ else:
             Tableau odeint odeint_adjoint odeint_dense odeint_event solve
         """,
         "bfno.models": """
-            ODERNN ACEGenerator CoupledGenerator ImageClassifier LatentGenerator LatentODE
+            ODERNN ACEGenerator ConvNet CoupledGenerator ImageClassifier LatentGenerator LatentODE
             ODERNNClassifier ODERNNEncoder RNNEncoder RecurrentClassifier RecurrentVAE
             SeriesEncoder SeriesModel SeriesOutput classification_loss count_parameters
-            evidence_loss gaussian_log_likelihood make_ode_rnn
+            evidence_loss gaussian_log_likelihood make_ode_rnn ode_net residual_net
         """,
         "bfno.models.flows": """
             ContinuousFlow Encoding Flow FlowError Glow IResNet MultiscaleFlow PixelFlow RealNVP

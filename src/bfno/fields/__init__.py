@@ -4,6 +4,7 @@ from bfno.fields.convolution import ConvField
 from bfno.fields.flow import FlowConvField, FlowOperatorField
 from bfno.fields.interface import VectorField
 from bfno.fields.mlp import MLPField
+from bfno.fields.normed import NormedField
 from bfno.fields.operator import LAYERS, OperatorField
 from bfno.fields.points import Autonomous, LatentOperatorField, PointField
 
@@ -15,6 +16,7 @@ __all__ = [
     "FlowOperatorField",
     "LatentOperatorField",
     "MLPField",
+    "NormedField",
     "OperatorField",
     "PointField",
     "VectorField",

@@ -12,6 +12,7 @@ from bfno.models.likelihood import (
     gaussian_log_likelihood,
     kl_weight,
 )
+from bfno.models.nets import ConvNet, ResidualBlock, ode_net, residual_net
 from bfno.models.ode_rnn import ODERNN, ODERNNClassifier, make_ode_rnn
 from bfno.models.recurrent import RecurrentClassifier
 from bfno.models.recurrent_vae import RecurrentVAE
@@ -20,6 +21,7 @@ from bfno.models.series import SeriesModel, SeriesOutput, tanh_network
 __all__ = [
     "ODERNN",
     "ACEGenerator",
+    "ConvNet",
     "CoupledGenerator",
     "ImageClassifier",
     "LatentGenerator",
@@ -30,6 +32,7 @@ __all__ = [
     "RNNEncoder",
     "RecurrentClassifier",
     "RecurrentVAE",
+    "ResidualBlock",
     "SeriesEncoder",
     "SeriesModel",
     "SeriesOutput",
@@ -40,5 +43,7 @@ __all__ = [
     "gaussian_log_likelihood",
     "kl_weight",
     "make_ode_rnn",
+    "ode_net",
+    "residual_net",
     "tanh_network",
 ]

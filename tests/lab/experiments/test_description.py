@@ -8,7 +8,7 @@ from bfno.fields import operator
 from bfno.fields.convolution import ConvField
 from bfno.lab.data import DATA_SETS, TOYS
 from bfno.lab.errors import ConfigError
-from bfno.lab.experiments.images.experiment import DYNAMICS, FIELDS
+from bfno.lab.experiments.images.models import DYNAMICS, FIELDS
 from bfno.lab.experiments.resolve import EXPERIMENTS, resolve
 from bfno.layers.activation import ACTIVATIONS
 from bfno.models.ode_rnn import DYNAMICS as RECURRENT_DYNAMICS

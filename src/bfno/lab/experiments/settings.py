@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Annotated, Any, Literal, TypeVar, get_args, get_origin
 
@@ -35,6 +36,9 @@ DATA_PLACES = ("dir", "folder", "path", "test_path")
 CIRCUMSTANCES = frozenset({"seed", "threads", *(f"data.{name}" for name in DATA_PLACES)})
 """Settings that say where and for which seed an experiment was run, not which one it was."""
 
+
+# Epochs that are chosen by themselves for a single sample, before the bounds.
+_AUTO_EPOCHS = 2200
 
 WeightT = TypeVar("WeightT")
 SettingsT = TypeVar("SettingsT", bound="Settings")
@@ -104,15 +108,23 @@ class TrainSettings(Settings):
     """The recipe.
 
     Attributes:
-        epochs: Passes over the training samples.
-        batch: Samples a step, over all processes.
-        optimizer: Adam, or its variant of the largest gradient.
-        lr: Learning rate at the start.
-        warmup: Steps over which it rises from nearly 0, in equal parts.
+        epochs: Passes over the training samples; `auto` takes many for few samples and few for
+            many, see `epochs_for`.
+        patience: Stop after so many epochs in a row whose validation score is no better than the
+            best one. None trains all epochs.
+        batch: Samples per step, over all processes.
+        optimizer: `adam`; `adamax`, its variant of the largest gradient; or `adamw`, whose weight
+            decay does not pass through the gradient.
+        lr: The highest learning rate.
+        schedule: How the rate falls: `steps` multiplies it by `decay` every `decay_every` steps,
+            `cosine` lets it fall along half a cosine until the last step.
+        warmup: Steps over which it rises from nearly 0, in equal parts; a number below 1 is a
+            share of all steps.
         decay: Factor of the learning rate after every `decay_every` steps.
         decay_every: Steps between two decays.
-        decay_floor: Share of the first learning rate below which it does not fall.
-        weight_decay: The optimizer's L2 penalty.
+        decay_floor: Share of the highest learning rate below which it does not fall.
+        weight_decay: The optimizer's L2 penalty; for `adamw` the share of a weight that a step at
+            learning rate 1 would take away.
         clip: Largest norm of a gradient; longer ones are scaled down. None scales none.
         average: Share of the old in a moving average of the weights, 0.999 say. It is what is
             evaluated and loaded; the training goes on from the weights themselves. None averages
@@ -121,11 +133,13 @@ class TrainSettings(Settings):
         checkpoint_seconds: Time between two checkpoints within an epoch.
     """
 
-    epochs: int = Field(default=10, ge=1)
+    epochs: Annotated[int, Field(ge=1)] | Literal["auto"] = 10
+    patience: int | None = Field(default=None, ge=1)
     batch: int = Field(default=64, ge=1, le=10**9)
-    optimizer: Literal["adam", "adamax"] = "adam"
+    optimizer: Literal["adam", "adamax", "adamw"] = "adam"
     lr: float = Field(default=1e-3, gt=0, le=1e9)
-    warmup: int = Field(default=0, ge=0)
+    schedule: Literal["steps", "cosine"] = "steps"
+    warmup: Annotated[int, Field(ge=0)] | Annotated[float, Field(gt=0, lt=1)] = 0
     decay: float = Field(default=0.95, gt=0, le=1)
     decay_every: int = Field(default=1000, ge=1)
     decay_floor: float = Field(default=0.0, ge=0, le=1)
@@ -135,23 +149,40 @@ class TrainSettings(Settings):
     eval_batch: int = Field(default=100, ge=1, le=10**9)
     checkpoint_seconds: float = Field(default=60.0, ge=0)
 
+    def epochs_for(self, samples: int) -> int:
+        """The number of epochs for so many training samples.
+
+        Where it is `auto`, the steps of a training grow with the square root of the samples: 100
+        epochs of 480, 31 of 5,000, at least 10 and at most 120.
+
+        Example:
+            >>> TrainSettings(epochs="auto").epochs_for(5000)
+            31
+        """
+        if self.epochs != "auto":
+            return self.epochs
+        return min(max(round(_AUTO_EPOCHS / math.sqrt(max(samples, 1))), 10), 120)
+
 
 def migrated(settings: Mapping[str, Any]) -> dict[str, Any]:
     """The settings that an earlier release wrote, as this one reads them.
 
     `model.idle_scalars` was the number of parameters that a published count includes although
-    nothing uses them. It now belongs to the count alone, and models do not have them.
+    nothing uses them. It now belongs to the count alone, and models do not have them. The models of
+    image classifiers had no `kind`, for there was one kind only.
 
     Args:
         settings: Nested values of a config.yaml, a record or a checkpoint; left as they are.
 
     Example:
-        >>> migrated({"seed": 7, "model": {"width": 50, "idle_scalars": 1}})
-        {'seed': 7, 'model': {'width': 50}}
+        >>> migrated({"seed": 7, "model": {"kind": "ode", "width": 50, "idle_scalars": 1}})
+        {'seed': 7, 'model': {'kind': 'ode', 'width': 50}}
     """
     found = dict(settings)
     if isinstance(model := found.get("model"), Mapping):
-        found["model"] = {name: value for name, value in model.items() if name != "idle_scalars"}
+        kept = {name: value for name, value in model.items() if name != "idle_scalars"}
+        is_old_classifier = "kind" not in model and "dynamics" in model
+        found["model"] = {"kind": "ode", **kept} if is_old_classifier else kept
     return found
 
 

@@ -82,6 +82,14 @@ class Task(Protocol):
     lower_is_better: bool = False
     """Whether the best epoch is the one where that metric is smallest, not largest."""
 
+    remedy_for_growth: str = "Loosen solver.rtol and solver.atol, or lower train.lr."
+    """What helps where solves take ever more evaluations."""
+
+    remedy_for_overfitting: str = (
+        "More samples help, or a smaller model; train.patience ends such a training early."
+    )
+    """What helps where a model learns its samples by heart."""
+
     @property
     def splits(self) -> tuple[str, ...]:
         """Names of the splits that are evaluated after an epoch."""

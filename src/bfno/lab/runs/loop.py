@@ -7,6 +7,7 @@ bit, as one that was never stopped.
 
 from __future__ import annotations
 
+import logging
 import math
 import time
 from collections.abc import Mapping
@@ -15,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from bfno.lab.errors import NumericalError
+from bfno.lab.errors import ConfigError, NumericalError
 from bfno.lab.experiments.experiment import Experiment
 from bfno.lab.experiments.processes import Processes, explain_lost_peers
 from bfno.lab.experiments.seeds import derive_seed
@@ -38,10 +39,19 @@ from bfno.lab.runs.checkpoint import (
 )
 from bfno.lab.runs.folder import RunFolder
 from bfno.lab.runs.record import peak_memory
+from bfno.lab.runs.schedule import learning_rate
 from bfno.lab.runs.signals import Stopped, StopSignals
+from bfno.lab.runs.signs import signs_of_trouble
 
 __all__ = ["Trainer", "Watcher"]
 
+_logger = logging.getLogger(__name__)
+
+_OPTIMIZERS = {
+    "adam": torch.optim.Adam,
+    "adamax": torch.optim.Adamax,
+    "adamw": torch.optim.AdamW,
+}
 # A loss that is so many times the first one further off is that of a training that diverges.
 _FAR = 10.0
 # What is suggested after a divergence: a share of the learning rate, and at most a sensible one.
@@ -63,6 +73,9 @@ def _rank(metrics: dict[str, Any], task: Task) -> tuple[float, float]:
 
 class Watcher:
     """What the loop tells about itself; a display or a log overrides what it needs."""
+
+    def on_start(self, epochs: int) -> None:
+        """A training of so many epochs begins or goes on."""
 
     def on_step(self, progress: Progress, steps: int) -> None:
         """A step of an epoch of so many steps was taken."""
@@ -148,8 +161,16 @@ class Trainer:
         self.facts, self.watchers = facts, watchers
         settings = config.train
         trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
-        kind = {"adam": torch.optim.Adam, "adamax": torch.optim.Adamax}[settings.optimizer]
+        kind = _OPTIMIZERS[settings.optimizer]
         optimizer = kind(trained, lr=settings.lr, weight_decay=settings.weight_decay)
+        self.epochs = settings.epochs_for(len(task.data.train))
+        self._steps_per_epoch = len(self._batches(0))
+        if settings.patience is not None and "validation" not in task.splits:
+            raise ConfigError(
+                "train.patience",
+                "needs validation samples to judge epochs by",
+                "keep some with --set data.validation=0.1, or set train.patience=null",
+            )
         with explain_lost_peers(run.path):
             self.processes = Processes.join()
             accelerator = self.processes.accelerator
@@ -189,13 +210,28 @@ class Trainer:
         with self.stop, explain_lost_peers(self.run.path, self.save):
             if self._is_new:
                 self._begin()
-            while self.progress.epoch < self.config.train.epochs:
+            for watcher in self.watchers:
+                watcher.on_start(self.epochs)
+            while not self.is_done:
                 try:
                     self._train_epoch()
                     self._finish_epoch()
                 except FAILURES as error:
                     raise self._failed(failure_line(error)) from error
         return self.progress
+
+    @property
+    def is_done(self) -> bool:
+        """Whether all epochs are trained, or so many in vain that patience is at its end."""
+        return self.progress.epoch >= self.epochs or self.has_stopped_early
+
+    @property
+    def has_stopped_early(self) -> bool:
+        """Whether the last epochs were no better than an earlier one, as many as patience has."""
+        patience, best = self.config.train.patience, self.progress.best
+        if patience is None or not best:
+            return False
+        return self.progress.epoch - best["metrics"]["epoch"] >= patience
 
     def _begin(self) -> None:
         """Let the task prepare the model, the same in every process."""
@@ -219,7 +255,7 @@ class Trainer:
 
     def _train_epoch(self) -> None:
         self.model.train()
-        batches = self._batches()
+        batches = self._batches(self.progress.epoch)
         for samples in batches[self.progress.batch :]:
             self._obey()
             started = time.perf_counter()
@@ -231,10 +267,10 @@ class Trainer:
                 self.save()
         self._obey()
 
-    def _batches(self) -> list[Tensor]:
-        """Training samples of each step of the epoch, over all processes."""
+    def _batches(self, epoch: int) -> list[Tensor]:
+        """Training samples of each step of an epoch, over all processes."""
         generator = torch.Generator()
-        generator.manual_seed(derive_seed(self.config.seed, "order", self.progress.epoch))
+        generator.manual_seed(derive_seed(self.config.seed, "order", epoch))
         return self.task.batches(self.config.train.batch, generator)
 
     def _step(self, samples: Tensor) -> Sums:
@@ -287,13 +323,8 @@ class Trainer:
         return found
 
     def _learning_rate(self) -> float:
-        step, warmup = self.progress.step, self.config.train.warmup
-        return self._decayed_rate() * min(1.0, (step + 1) / max(warmup, 1))
-
-    def _decayed_rate(self) -> float:
-        settings = self.config.train
-        share = settings.decay ** (self.progress.step // settings.decay_every)
-        return settings.lr * max(share, settings.decay_floor)
+        steps = self.epochs * self._steps_per_epoch
+        return learning_rate(self.config.train, self.progress.step, steps)
 
     def _note(self, totals: Sums, seconds: float) -> None:
         progress = self.progress
@@ -329,6 +360,21 @@ class Trainer:
         self.save()
         for watcher in self.watchers:
             watcher.on_epoch(metrics)
+        if self.processes.is_first:
+            self._say_what_is_wrong()
+
+    def _say_what_is_wrong(self) -> None:
+        for sign in signs_of_trouble(self.run.epochs_so_far(), self.task):
+            _logger.warning("%s", sign)
+        if self.has_stopped_early and self.progress.epoch < self.epochs:
+            best = self.progress.best["metrics"]["epoch"]
+            _logger.warning(
+                "stopped after epoch %d of %d: no epoch since %d was better on the validation "
+                "samples (train.patience)",
+                self.progress.epoch,
+                self.epochs,
+                best,
+            )
 
     def _epoch_metrics(self) -> tuple[dict[str, Any], list[list[int]]]:
         progress, sums = self.progress, self.progress.sums

@@ -54,7 +54,7 @@ def start(config: Experiment, folder: Path, watchers: Sequence[Watcher] = ()) ->
         run.create()
     with _held(trainer):
         if trainer.processes.is_first:
-            run.write_config(config)
+            run.write_config(trainer.config)
         return _fit(trainer)
 
 
@@ -96,13 +96,23 @@ def resume(
             check_settings(run, checkpoint, config, flat_config(changes or {}).keys())
             run.check_metrics(checkpoint)
             trainer.restore(checkpoint)
-        if trainer.progress.epoch >= config.train.epochs and config != before:
-            why = f"has trained its {trainer.progress.epoch} epochs, and settings have changed"
-            raise ConfigError(folder, why, "ask for more epochs with --set train.epochs=N")
+        if trainer.is_done and config != before:
+            raise _nothing_to_do(trainer)
         if trainer.processes.is_first:
-            run.write_config(config)
+            run.write_config(trainer.config)
             run.cut_metrics(trainer.progress.metrics_size)
         return _fit(trainer)
+
+
+def _nothing_to_do(trainer: Trainer) -> ConfigError:
+    """What to say to somebody who has changed settings of a run that does not train on."""
+    folder, epoch = trainer.run.path, trainer.progress.epoch
+    if epoch >= trainer.epochs:
+        why = f"has trained its {epoch} epochs, and settings have changed"
+        return ConfigError(folder, why, "ask for more epochs with --set train.epochs=N")
+    patience = trainer.config.train.patience
+    why = f"has stopped early: its last {patience} epochs were no better than one before"
+    return ConfigError(folder, why, "let it train on with --set train.patience=null")
 
 
 def _pinned(config: Experiment) -> Experiment:
@@ -122,7 +132,12 @@ def _prepare(config: Experiment, run: RunFolder, watchers: Sequence[Watcher]) ->
     known = config.facts(data)
     model = config.build(known)
     sizes = {"parameters": config.count(model), "published_parameters": config.published}
-    return Trainer(config, config.task(data), model, run, {**known, **sizes}, [*watchers])
+    task = config.task(data)
+    # Whoever resumes with other data or asks the run how long it takes finds a number.
+    epochs = config.train.epochs_for(len(task.data.train))
+    train = config.train.model_copy(update={"epochs": epochs})
+    config = config.model_copy(update={"train": train})
+    return Trainer(config, task, model, run, {**known, **sizes}, [*watchers])
 
 
 @contextlib.contextmanager
@@ -136,7 +151,7 @@ def _held(trainer: Trainer) -> Any:
 
 
 def _fit(trainer: Trainer) -> Record:
-    if trainer.processes.is_first and trainer.progress.epoch < trainer.config.train.epochs:
+    if trainer.processes.is_first and not trainer.is_done:
         trainer.run.mark_unfinished()
     progress, task = trainer.fit(), trainer.task
     facts = {

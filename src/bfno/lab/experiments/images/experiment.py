@@ -1,30 +1,16 @@
-"""Image classification by a neural ODE, as an experiment."""
+"""Image classification by neural ODEs, and by what they are compared with, as an experiment."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Annotated, Any, ClassVar
+from typing import Any, ClassVar
 
 import torch
 from pydantic import Field
 from torch import nn
 
-from bfno.dynamics import (
-    AdamODE,
-    Dynamics,
-    FirstOrder,
-    GeneralizedHeavyBall,
-    GeneralizedNesterov,
-    HeavyBall,
-    InitialMoments,
-    InitialVelocity,
-    Nesterov,
-    SecondOrder,
-)
-from bfno.fields.convolution import ConvField
-from bfno.fields.operator import LAYERS, OperatorField
 from bfno.lab.data import DATA_SETS, Split, Splits, resized
 from bfno.lab.errors import ConfigError, DataError
 from bfno.lab.experiments.experiment import (
@@ -37,6 +23,7 @@ from bfno.lab.experiments.experiment import (
     explained_failure,
     explained_misfit,
 )
+from bfno.lab.experiments.images.augment import AugmentSettings
 from bfno.lab.experiments.images.data import (
     ImageDataSettings,
     divided_images,
@@ -45,128 +32,48 @@ from bfno.lab.experiments.images.data import (
     read_image_file,
 )
 from bfno.lab.experiments.images.exhibit import exhibit_of
+from bfno.lab.experiments.images.models import MODEL_KINDS, ImageModelSettings
 from bfno.lab.experiments.images.presets import (
     IMAGE_DATA,
     IMAGE_PRESETS,
-    RECIPE,
-    SCALES,
+    NETS,
     ImagePreset,
     find_image_preset,
+    net_recipe,
+    paper_recipe,
 )
-from bfno.lab.experiments.images.task import ImageTask, evaluate_images
-from bfno.lab.experiments.presets import layered
-from bfno.lab.experiments.settings import Settings, one_of
+from bfno.lab.experiments.images.task import ImageTask, ImageTrainSettings, evaluate_images
+from bfno.lab.experiments.presets import layered, model_of_its_kind
 from bfno.lab.experiments.trees import Tree, setting
-from bfno.models import ImageClassifier, count_parameters
-from bfno.ode import NeuralODE
+from bfno.models import ConvNet, ImageClassifier, count_parameters
 
-__all__ = ["DYNAMICS", "FIELDS", "ImageExperiment", "ImageModelSettings"]
-
-DYNAMICS: dict[str, type[Dynamics]] = {
-    "first_order": FirstOrder,
-    "second_order": SecondOrder,
-    "heavy_ball": HeavyBall,
-    "generalized_heavy_ball": GeneralizedHeavyBall,
-    "nesterov": Nesterov,
-    "generalized_nesterov": GeneralizedNesterov,
-    "adam": AdamODE,
-}
-"""How a field moves an image, by name."""
-
-FIELDS: dict[str, Callable[[ImageModelSettings, int], nn.Module]] = {
-    "conv": lambda model, channels: ConvField(
-        channels, model.width, model.channels, **model.field_options
-    ),
-}
-"""Fields of images by name, besides one for each of `bfno.fields.operator.LAYERS`.
-
-Each makes, of the model's settings and the channels that it sees, a module that returns
-`model.channels` of them.
-"""
-
-
-class ImageModelSettings(Settings):
-    """The parts of a classifier and their sizes; any dynamics goes with any field.
-
-    Attributes:
-        dynamics: Name of the dynamics, one of `DYNAMICS`.
-        field: Name of the field: one of `FIELDS`, or an operator layer.
-        channels: Channels of the state's position.
-        width: Channels inside the field.
-        depth: Number of operator layers; a convolutional field has no choice of it.
-        field_options: Further arguments of the field, such as `branches` of bfno.
-        dynamics_options: Further arguments of the dynamics.
-    """
-
-    dynamics: Annotated[str, one_of(lambda: DYNAMICS)]
-    field: Annotated[str, one_of(lambda: (*FIELDS, *LAYERS))]
-    channels: int = Field(ge=1, le=4096)
-    width: int = Field(ge=1, le=65536)
-    depth: int = Field(default=3, ge=1, le=64)
-    field_options: dict[str, Any] = Field(default_factory=dict)
-    dynamics_options: dict[str, Any] = Field(default_factory=dict)
-
-    def build(
-        self, in_shape: tuple[int, int, int], classes: int, solver: Mapping[str, Any]
-    ) -> ImageClassifier:
-        """Build an untrained classifier.
-
-        Args:
-            in_shape: Channels, height and width of an image.
-            classes: Number of classes.
-            solver: Arguments of `NeuralODE`.
-
-        Raises:
-            ValueError: If the parts do not fit each other or the images.
-        """
-        if self.channels < in_shape[0]:
-            raise ValueError(
-                f"the state must hold the image: model.channels must be at least {in_shape[0]}, "
-                f"got {self.channels}"
-            )
-        return ImageClassifier(NeuralODE(self._dynamics(in_shape[0]), **solver), in_shape, classes)
-
-    def _dynamics(self, image_channels: int) -> Dynamics:
-        kind = DYNAMICS[self.dynamics]
-        # Only second-order dynamics show the field the whole state instead of the position.
-        field = self._field(2 * self.channels if kind is SecondOrder else self.channels)
-        if kind is FirstOrder:
-            return FirstOrder(field, self.channels - image_channels, **self.dynamics_options)
-        if kind is AdamODE:
-            start = InitialMoments(image_channels, self.width, self.channels)
-        else:
-            missing = kind.components * self.channels - image_channels
-            start = InitialVelocity(image_channels, self.width, missing)
-        return kind(field, start, **self.dynamics_options)
-
-    def _field(self, sees: int) -> nn.Module:
-        if self.field in FIELDS:
-            return FIELDS[self.field](self, sees)
-        return OperatorField(
-            self.field,
-            sees,
-            self.width,
-            self.depth,
-            out_channels=self.channels,
-            **self.field_options,
-        )
+__all__ = ["ImageExperiment"]
 
 
 class ImageExperiment(Experiment):
-    """Image classification by a neural ODE."""
+    """Image classification.
+
+    Attributes:
+        augment: How training images are changed.
+    """
 
     data_names: ClassVar[tuple[str, ...]] = (*IMAGE_DATA, "folder")
     # Whether a folder is read in colour also decides its model.
     deciding: ClassVar[tuple[tuple[str, str], ...]] = (("data", "colour"),)
 
     data: ImageDataSettings
-    model: ImageModelSettings
+    model: ImageModelSettings = Field(discriminator="kind")
+    # Settings are frozen, so a section may be a narrower one.
+    train: ImageTrainSettings = ImageTrainSettings()  # pyright: ignore[reportIncompatibleVariableOverride]
+    augment: AugmentSettings = AugmentSettings()
 
     @classmethod
     def preset(cls, data: str, method: str, tree: Mapping[str, Any]) -> Tree:
-        scale = SCALES[tree["scale"]]
-        settings = layered((RECIPE, scale.get("all", {}), scale.get(data, {})))
-        factor = settings.pop("width", 1.0)
+        own = {"data": {"name": data}}
+        if method in NETS:
+            model = model_of_its_kind(NETS[method], tree, MODEL_KINDS)
+            return layered((net_recipe(data, tree["scale"]), own, {"model": model}))
+        settings, factor = paper_recipe(data, tree["scale"])
         is_colour = setting(tree, "data", "colour", True)
         model = dict(_preset(data, method, bool(is_colour)).model)
         # AFNO cuts its channels into blocks of equal size.
@@ -175,11 +82,12 @@ class ImageExperiment(Experiment):
         for part in ("field", "dynamics"):  # another one does not have its options
             if setting(tree, "model", part, model[part]) != model[part]:
                 model[f"{part}_options"] = {}
-        return layered((settings, {"data": {"name": data}, "model": model}))
+        return layered((settings, own, {"model": model}))
 
     @classmethod
     def names(cls) -> Iterator[str]:
-        return (f"{data}/{method}" for data, method in IMAGE_PRESETS)
+        yield from (f"{data}/{method}" for data, method in IMAGE_PRESETS)
+        yield from (f"{data}/{method}" for data in IMAGE_DATA for method in NETS)
 
     @property
     def published(self) -> int | None:
@@ -199,7 +107,7 @@ class ImageExperiment(Experiment):
     def known_facts(self) -> dict[str, Any]:
         return {"classes": DATA_SETS[self.data.name].class_names}
 
-    def build(self, facts: Mapping[str, Any]) -> ImageClassifier:
+    def build(self, facts: Mapping[str, Any]) -> ImageClassifier | ConvNet:
         with explained_misfit():
             classes = tuple(facts["classes"])
             solver = self.solver.model_dump()
@@ -210,6 +118,8 @@ class ImageExperiment(Experiment):
     def count(self, model: nn.Module) -> int:
         """The number of a model's parameters, with those that the published code never uses."""
         data, _, method = self.experiment.partition("/")
+        if self.model.kind != "ode" or method in NETS:
+            return count_parameters(model)
         preset = _preset(data, method, self.data.colour)
         is_its_own = all(
             getattr(self.model, part) == preset.model[part] for part in ("field", "dynamics")
@@ -217,7 +127,7 @@ class ImageExperiment(Experiment):
         return count_parameters(model) + (preset.idle if is_its_own else 0)
 
     def task(self, data: Splits) -> ImageTask:
-        return ImageTask(data)
+        return ImageTask(data, self.train, self.augment)
 
     def evaluate(self, run: TrainedRun, request: TestRequest) -> dict[str, Any]:
         """Evaluate the trained model on test images it has not seen.
@@ -243,7 +153,9 @@ class ImageExperiment(Experiment):
         batch = request.batch or self.train.eval_batch
         with explained_failure():
             share = request.whole(batch, len(split))
-            evaluation = evaluate_images(run.model, split, len(classes), batch, share)
+            evaluation = evaluate_images(
+                run.model, split, len(classes), batch, share, _temperature(run)
+            )
         return {
             **evaluation.metrics,
             "unit": "images",
@@ -259,7 +171,10 @@ class ImageExperiment(Experiment):
         """Classify image files of any size; they are resized as in training.
 
         Each image is solved by itself, so that a prediction does not depend on its neighbours.
+        Probabilities are those at the temperature that suits the validation images, if there were
+        any.
         """
+        temperature = _temperature(run) or 1.0
         for file in files:
             try:
                 image = read_image_file(self.data, file)
@@ -269,7 +184,8 @@ class ImageExperiment(Experiment):
             with torch.inference_mode(), explained_failure():
                 scores = run.model(image.float().div(255))[0]
             names = run.model.class_names
-            probabilities = dict(zip(names, scores.softmax(0).tolist(), strict=True))
+            shares = (scores / temperature).softmax(0).tolist()
+            probabilities = dict(zip(names, shares, strict=True))
             yield Prediction(file, names[int(scores.argmax())], probabilities)
 
     def exhibit(self, run: TrainedRun) -> dict[str, Any]:
@@ -280,3 +196,10 @@ def _preset(data: str, method: str, colour: bool) -> ImagePreset:
     """The preset of data and method; a folder has those of CIFAR-10 or of MNIST."""
     like = data if data != "folder" else "cifar10" if colour else "mnist"
     return find_image_preset(like, method)
+
+
+def _temperature(run: TrainedRun) -> float | None:
+    """The temperature of the very epoch whose weights a run has; None if nobody has found it."""
+    best = run.facts.get("progress", {}).get("best", {})
+    is_this = best.get("step") == run.step
+    return best["metrics"].get("validation_temperature") if is_this else None

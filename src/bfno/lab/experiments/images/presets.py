@@ -13,22 +13,24 @@ from typing import Any
 
 from bfno.lab.data.catalogue import DATA_SETS
 from bfno.lab.errors import ConfigError
+from bfno.lab.experiments.presets import layered
 from bfno.lab.experiments.trees import Tree
 
 __all__ = [
     "IMAGE_DATA",
     "IMAGE_PRESETS",
+    "NETS",
     "PAPER_DATA",
-    "RECIPE",
-    "SCALES",
     "ImagePreset",
     "find_image_preset",
+    "net_recipe",
+    "paper_recipe",
 ]
 
 # The recipe of the paper's experiments. A scale changes what it names, first for every data set
 # (`all`), then for one. `width` multiplies the width of every model alike, so that methods keep
 # their proportions.
-RECIPE: Tree = {
+_RECIPE: Tree = {
     "data": {"validation": 0.0},
     "solver": {"method": "dopri5", "rtol": 1e-3, "atol": 1e-3, "gradient": "checkpoint"},
     "train": {
@@ -45,7 +47,7 @@ _COLOUR: Tree = {
     "width": 0.25,
     "data": {"size": 16, "train_limit": 8000, "test_limit": 5000},
 }
-SCALES: Mapping[str, Mapping[str, Tree]] = {
+_SCALES: Mapping[str, Mapping[str, Tree]] = {
     "paper": {},
     # About four minutes on two cores: fewer images on a coarser grid, a third of the width, a
     # looser tolerance, a larger learning rate that falls to almost nothing, and a tenth of the
@@ -77,6 +79,64 @@ SCALES: Mapping[str, Mapping[str, Tree]] = {
         },
     },
 }
+
+
+NETS: Mapping[str, Tree] = {
+    "bfno-net": {"kind": "net", "field": "bfno", "field_options": {"branches": 2, "skip": "conv"}},
+    "cnn": {"kind": "cnn"},
+}
+"""Networks for images of one's own, for every data set: one with ODE blocks, one without."""
+
+# How they are trained. Flips would make other digits of digits.
+_NET_RECIPE: Tree = {
+    "data": {"validation": 0.1},
+    "solver": {"method": "midpoint", "step": 1.0},
+    "train": {
+        "epochs": "auto",
+        "batch": 64,
+        "optimizer": "adamw",
+        "lr": 5e-3,
+        "schedule": "cosine",
+        "warmup": 0.1,
+        "weight_decay": 0.05,
+        "label_smoothing": 0.1,
+        "class_weights": "balanced",
+    },
+    "augment": {"flip": True, "shift": 0.125, "mix": 0.2},
+}
+_UPRIGHT: Tree = {"augment": {"flip": False}}
+_NET_DATA: Mapping[str, Tree] = {"digits": _UPRIGHT, "mnist": _UPRIGHT}
+_NET_SCALES: Mapping[str, Mapping[str, Tree]] = {
+    "paper": {},
+    "cpu": {
+        "mnist": {"data": {"train_limit": 12_000}},
+        "fashion-mnist": {"data": {"train_limit": 12_000}},
+        "cifar10": {"data": {"train_limit": 8000, "test_limit": 5000}},
+        "cifar100": {"data": {"train_limit": 8000, "test_limit": 5000}},
+        "stl10": {"data": {"size": 48}},
+    },
+    "smoke": {
+        "all": {
+            "data": {"size": 8, "train_limit": 160, "test_limit": 80, "validation": 0.2},
+            "train": {"epochs": 2, "batch": 32},
+        },
+    },
+}
+
+
+def paper_recipe(data: str, scale: str) -> tuple[Tree, float]:
+    """How the paper's models are trained on these data, and the factor of their widths."""
+    layers = _SCALES[scale]
+    settings = layered((_RECIPE, layers.get("all", {}), layers.get(data, {})))
+    return settings, settings.pop("width", 1.0)
+
+
+def net_recipe(data: str, scale: str) -> Tree:
+    """How the networks of `NETS` are trained on these data."""
+    layers = _NET_SCALES[scale]
+    return layered(
+        (_NET_RECIPE, _NET_DATA.get(data, {}), layers.get("all", {}), layers.get(data, {}))
+    )
 
 
 @dataclass(frozen=True)
@@ -210,6 +270,7 @@ def _baselines() -> Iterator[ImagePreset]:
         for data, (channels, width, published) in zip(PAPER_DATA, cells, strict=True):
             script = "mnist" if data == "mnist" else "cifar"
             model = {
+                "kind": "ode",
                 "dynamics": dynamics,
                 "field": "conv",
                 "channels": channels,
@@ -265,6 +326,7 @@ def _operator(
 ) -> ImagePreset:
     """An operator as a field of the image itself."""
     model = {
+        "kind": "ode",
         "dynamics": "first_order",
         "field": operator,
         "channels": DATA_SETS[data].shape[0],

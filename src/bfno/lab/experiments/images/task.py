@@ -2,13 +2,32 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 import torch
+from pydantic import Field
 from torch import Tensor, nn
 
 from bfno.lab.data import Split, Splits
+from bfno.lab.experiments.images.augment import AugmentSettings, augmented, mixing
+from bfno.lab.experiments.images.calibration import calibration_error, fitted_temperature
+from bfno.lab.experiments.settings import TrainSettings
 from bfno.lab.experiments.tasks import Evaluation, Place, Share, Sums, Task, solver_stats
 
-__all__ = ["ImageTask", "evaluate_images"]
+__all__ = ["ImageTask", "ImageTrainSettings", "evaluate_images"]
+
+
+class ImageTrainSettings(TrainSettings):
+    """The recipe of an image classifier.
+
+    Attributes:
+        label_smoothing: Share of the certainty in each label that is spread over all classes.
+        class_weights: `balanced` lets every class weigh the same however many images it has,
+            `none` every image.
+    """
+
+    label_smoothing: float = Field(default=0.0, ge=0, lt=1)
+    class_weights: Literal["none", "balanced"] = "none"
 
 
 class ImageTask(Task):
@@ -16,12 +35,26 @@ class ImageTask(Task):
 
     Args:
         data: The divided images.
+        recipe: Smoothing and weights of the labels.
+        augment: How training images are changed.
     """
 
     selection = "accuracy"
+    remedy_for_overfitting = (
+        "More images help, or stronger changes of those there are (augment.shift, augment.zoom, "
+        "augment.mix), or a smaller model; train.patience ends such a training early."
+    )
 
-    def __init__(self, data: Splits) -> None:
+    def __init__(
+        self,
+        data: Splits,
+        recipe: ImageTrainSettings | None = None,
+        augment: AugmentSettings | None = None,
+    ) -> None:
         self.data = data
+        self.recipe, self.augment = recipe or ImageTrainSettings(), augment or AugmentSettings()
+        self._weights = self._class_weights()
+        self._temperature: float | None = None
 
     @property
     def splits(self) -> tuple[str, ...]:
@@ -31,9 +64,16 @@ class ImageTask(Task):
         return list(torch.randperm(len(self.data.train), generator=generator).split(size))
 
     def loss(self, model: nn.Module, samples: Tensor, place: Place) -> tuple[Tensor, Sums]:
-        images, labels = _batch(self.data.train, samples, model, place.device)
+        bytes_, labels = self.data.train.images[samples], self.data.train.labels[samples]
+        images = _as_input(augmented(bytes_, self.augment), model, place.device)
+        labels = labels.to(place.device)
+        share, partners = mixing(len(images), self.augment)
+        if share < 1:
+            images = images.lerp(images[partners], 1 - share)
         scores = model(images)
-        loss = nn.functional.cross_entropy(scores, labels)
+        loss = self._cross_entropy(scores, labels)
+        if share < 1:
+            loss = share * loss + (1 - share) * self._cross_entropy(scores, labels[partners])
         correct = (scores.detach().argmax(1) == labels).sum().item()
         return loss, {"correct": correct}
 
@@ -44,15 +84,36 @@ class ImageTask(Task):
         }
 
     def evaluate(self, model: nn.Module, split: str, batch: int, share: Share) -> Evaluation:
-        return evaluate_images(
-            model, getattr(self.data, split), len(self.data.classes), batch, share
-        )
+        """Evaluate a split; the test images at the temperature of the validation images."""
+        images, classes = getattr(self.data, split), len(self.data.classes)
+        scores, nfe = _scores(model, images, classes, batch, share)
+        if split != "validation":
+            return _evaluation(scores, images.labels, nfe, self._temperature)
+        self._temperature = fitted_temperature(scores, images.labels)
+        found = _evaluation(scores, images.labels, nfe, None)
+        return Evaluation({**found.metrics, "temperature": self._temperature}, found.confusion)
+
+    def _cross_entropy(self, scores: Tensor, labels: Tensor) -> Tensor:
+        weights = None if self._weights is None else self._weights.to(scores)
+        smoothing = self.recipe.label_smoothing
+        return nn.functional.cross_entropy(scores, labels, weights, label_smoothing=smoothing)
+
+    def _class_weights(self) -> Tensor | None:
+        if self.recipe.class_weights == "none":
+            return None
+        counts = self.data.train.labels.bincount(minlength=len(self.data.classes)).double()
+        return counts.mean() / counts.clamp(min=1)
 
 
 def evaluate_images(
-    model: nn.Module, split: Split, classes: int, batch: int, share: Share | None = None
+    model: nn.Module,
+    split: Split,
+    classes: int,
+    batch: int,
+    share: Share | None = None,
+    temperature: float | None = None,
 ) -> Evaluation:
-    """Loss, accuracy, evaluations per batch and confusion matrix of a classifier.
+    """Loss, accuracy, calibration, evaluations per batch and confusion matrix of a classifier.
 
     Args:
         model: The classifier.
@@ -61,39 +122,51 @@ def evaluate_images(
         batch: Images at a time; the solver's steps suit all images of a batch, so that the last
             digits depend on it.
         share: This process's part; None is the whole.
+        temperature: What scores are divided by so that probabilities can be believed, if known.
     """
-    share = share or Share()
-    processes = share.processes
-    was_training = model.training
+    scores, nfe = _scores(model, split, classes, batch, share or Share())
+    return _evaluation(scores, split.labels, nfe, temperature)
+
+
+def _scores(
+    model: nn.Module, split: Split, classes: int, batch: int, share: Share
+) -> tuple[Tensor, float]:
+    """The scores of all images in double precision, and the evaluations per batch."""
+    processes, was_training = share.processes, model.training
     model.eval()
-    confusion = torch.zeros(classes, classes, dtype=torch.float64)
-    loss, evaluations, batches = 0.0, 0, 0
+    scores = torch.zeros(len(split), classes, dtype=torch.float64)
+    evaluations, batches = 0, 0
     with torch.inference_mode():
         for samples in torch.arange(len(split)).split(batch)[processes.rank :: processes.count]:
             share.pause()
-            images, labels = _batch(split, samples, model, processes.device)
-            scores = model(images)
-            loss += nn.functional.cross_entropy(scores, labels, reduction="sum").item()
+            images = _as_input(split.images[samples], model, processes.device)
+            scores[samples] = model(images).double().cpu()
             evaluations += solver_stats(model).forward_evaluations
             batches += 1
-            places = (labels * classes + scores.argmax(1)).cpu()
-            confusion += torch.bincount(places, minlength=classes**2).view(classes, classes)
     model.train(was_training)
-    sums = torch.tensor([loss, evaluations, batches], dtype=torch.float64)
-    total = processes.add_up(torch.cat((sums, confusion.flatten())))
-    confusion = total[3:].view(classes, classes)
+    # Every process has the scores of its own batches, and zeros for the rest.
+    counts = torch.tensor([evaluations, batches], dtype=torch.float64)
+    total = processes.add_up(torch.cat((counts, scores.flatten())))
+    return total[2:].view_as(scores), (total[0] / total[1]).item()
+
+
+def _evaluation(
+    scores: Tensor, labels: Tensor, nfe: float, temperature: float | None
+) -> Evaluation:
+    classes = scores.shape[1]
+    confusion = (labels * classes + scores.argmax(1)).bincount(minlength=classes**2)
+    confusion = confusion.view(classes, classes)
     metrics = {
-        "loss": total[0].item() / len(split),
-        "accuracy": confusion.trace().item() / len(split),
-        "nfe": total[1].item() / total[2].item(),
+        "loss": nn.functional.cross_entropy(scores, labels).item(),
+        "accuracy": confusion.trace().item() / len(labels),
+        "nfe": nfe,
+        "calibration_error": calibration_error(scores, labels),
     }
-    return Evaluation(metrics, confusion.long().tolist())
+    if temperature is not None:
+        metrics["calibrated_error"] = calibration_error(scores / temperature, labels)
+    return Evaluation(metrics, confusion.tolist())
 
 
-def _batch(
-    split: Split, samples: Tensor, model: nn.Module, device: torch.device
-) -> tuple[Tensor, Tensor]:
-    """Images between 0 and 1 in the model's precision, and their labels."""
-    dtype = next(model.parameters()).dtype
-    images = split.images[samples].to(device).to(dtype).div_(255)
-    return images, split.labels[samples].to(device)
+def _as_input(images: Tensor, model: nn.Module, device: torch.device) -> Tensor:
+    """Bytes as numbers between 0 and 1 in the model's precision."""
+    return images.to(device).to(next(model.parameters()).dtype).div_(255)

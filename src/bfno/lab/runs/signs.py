@@ -1,0 +1,79 @@
+"""Signs that a training goes wrong, told while something can be done about it.
+
+Each is a function of the epochs so far, and is told after the first epoch that shows it: a run that
+was stopped and goes on tells nothing twice and nothing less.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from bfno.lab.experiments.tasks import Task
+
+__all__ = ["signs_of_trouble"]
+
+# Solves that take so many times the evaluations of the first epoch, and not just a few.
+_GROWTH, _FEWEST_EVALUATIONS = (2.0, 4.0, 8.0), 30.0
+# So many epochs without a better validation score, which has fallen by this share of its best.
+_EPOCHS_IN_VAIN, _FALL = 5, 0.05
+
+Epoch = Mapping[str, Any]
+
+
+def signs_of_trouble(epochs: Sequence[Epoch], task: Task) -> Iterator[str]:
+    """Say what the last epoch is the first to show.
+
+    Args:
+        epochs: Metrics of all epochs so far.
+        task: What the model is trained for.
+    """
+    if len(epochs) < 2:
+        return
+    before, now = _growth(epochs[:-1]), _growth(epochs)
+    if now > before:
+        first, last = epochs[0]["forward_nfe"], epochs[-1]["forward_nfe"]
+        yield (
+            f"the solver needs {last:.0f} evaluations per batch, {first:.0f} in the first epoch, "
+            f"and every epoch takes longer: the equation becomes stiff. {task.remedy_for_growth}"
+        )
+    if _learns_by_heart(epochs, task) and not _learns_by_heart(epochs[:-1], task):
+        yield _by_heart(epochs, task)
+
+
+def _growth(epochs: Sequence[Epoch]) -> int:
+    """How many of the marks the evaluations of a forward pass have passed so far."""
+    counts = [epoch.get("forward_nfe") or 0.0 for epoch in epochs]
+    most = max(counts[1:], default=0.0)
+    if most < _FEWEST_EVALUATIONS or counts[0] <= 0:
+        return 0
+    return sum(most >= mark * counts[0] for mark in _GROWTH)
+
+
+def _learns_by_heart(epochs: Sequence[Epoch], task: Task) -> bool:
+    """Whether the score has fallen on validation samples while it rose on those of the training."""
+    valid, train = f"validation_{task.selection}", f"train_{task.selection}"
+    if not epochs or any(name not in epoch for epoch in epochs for name in (valid, train)):
+        return False
+    sign = -1.0 if task.lower_is_better else 1.0
+    best = max(range(len(epochs)), key=lambda number: sign * epochs[number][valid])
+    since = epochs[best:]
+    if len(since) <= _EPOCHS_IN_VAIN:
+        return False
+    recent = [sign * epoch[valid] for epoch in since[-_EPOCHS_IN_VAIN:]]
+    fall = sign * since[0][valid] - max(recent)
+    rise = sign * (since[-1][train] - since[0][train])
+    return rise > 0 and fall > _FALL * abs(since[0][valid])
+
+
+def _by_heart(epochs: Sequence[Epoch], task: Task) -> str:
+    valid, train = f"validation_{task.selection}", f"train_{task.selection}"
+    choose = min if task.lower_is_better else max
+    best = choose(epochs, key=lambda epoch: epoch[valid])
+    word = "risen" if task.lower_is_better else "fallen"
+    return (
+        f"the validation {task.selection} has {word} from {best[valid]:.3g} in epoch "
+        f"{best['epoch']} to {epochs[-1][valid]:.3g}, while that of the training samples went from "
+        f"{best[train]:.3g} to {epochs[-1][train]:.3g}: the model learns its samples by heart. "
+        f"The weights of epoch {best['epoch']} are kept. {task.remedy_for_overfitting}"
+    )

@@ -1,0 +1,169 @@
+"""Networks for one's own images: a convolutional stem, blocks on a coarse grid, a pooled head."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+
+from torch import Tensor, nn
+
+from bfno.ode import NeuralODE, Stats
+
+__all__ = ["ConvNet", "ResidualBlock", "ode_net", "residual_net"]
+
+# Side of the grid, or about that, of the residual block in the stem; what follows has half of it.
+_FINE = 16
+
+
+class ConvNet(nn.Module):
+    """Maps images to features on a coarse grid, and classifies their mean by one linear layer.
+
+    The mean takes any grid, so that images of another size than those of the training can be
+    classified as well. `ode_net` and `residual_net` make the two kinds.
+
+    Args:
+        body: Maps `(batch, in_shape[0], height, width)` to `(batch, channels, *)`.
+        channels: Number of features.
+        in_shape: Shape of one image, `(channels, height, width)`.
+        classes: Number of classes.
+
+    Attributes:
+        class_names: Name of each class; numbers until you set others.
+
+    Shape:
+        `(batch, *in_shape)` to scores `(batch, classes)`.
+
+    Example:
+        >>> import torch
+        >>> net = residual_net((3, 32, 32), classes=4, width=8)
+        >>> net(torch.zeros(2, 3, 32, 32)).shape
+        torch.Size([2, 4])
+    """
+
+    def __init__(
+        self, body: nn.Module, channels: int, in_shape: tuple[int, int, int], classes: int
+    ) -> None:
+        super().__init__()
+        self.body = body
+        self.in_shape = tuple(in_shape)
+        self.class_names = tuple(str(number) for number in range(classes))
+        self.head = nn.Linear(channels, classes)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(self.features(x))
+
+    def features(self, x: Tensor) -> Tensor:
+        """What the head sees of each image: `(batch, channels)`."""
+        if x.dim() != 4 or x.shape[1] != self.in_shape[0]:
+            raise ValueError(
+                f"images must have shape (batch, {self.in_shape[0]}, height, width), got "
+                f"{tuple(x.shape)}"
+            )
+        return self.body(x).mean((2, 3))
+
+    @property
+    def blocks(self) -> tuple[NeuralODE, ...]:
+        """Its neural ODEs, in order; none in a network of residual blocks."""
+        return tuple(part for part in self.body.modules() if isinstance(part, NeuralODE))
+
+    @property
+    def stats(self) -> Stats:
+        """What the last call cost, over all of its neural ODEs."""
+        each = [block.stats for block in self.blocks]
+        return Stats(
+            *(sum(getattr(one, name) for one in each) for name in _COUNTS),
+            step_ends=[end for one in each for end in one.step_ends],
+        )
+
+
+_COUNTS = ("forward_evaluations", "backward_evaluations", "accepted", "rejected")
+
+
+def ode_net(
+    blocks: Iterable[nn.Module], width: int, in_shape: tuple[int, int, int], classes: int
+) -> ConvNet:
+    """A network whose blocks are neural ODEs on a grid of about 8×8.
+
+    Args:
+        blocks: What moves the features, one after the other: maps `(batch, 2 * width, *grid)` to
+            the same shape.
+        width: Channels of the stem; the blocks have twice as many.
+        in_shape: Shape of one image.
+        classes: Number of classes.
+
+    Example:
+        >>> from bfno.dynamics import FirstOrder
+        >>> from bfno.fields import NormedField
+        >>> block = NeuralODE(FirstOrder(NormedField("bfno", 16)), method="midpoint", step=1.0)
+        >>> net = ode_net([block], width=8, in_shape=(3, 32, 32), classes=4)
+        >>> len(net.blocks)
+        1
+    """
+    down = nn.Conv2d(width, 2 * width, 3, stride=2, padding=1, bias=False)
+    end = (nn.BatchNorm2d(2 * width), nn.ReLU())
+    body = nn.Sequential(*_stem(in_shape, width), down, nn.BatchNorm2d(2 * width), *blocks, *end)
+    return ConvNet(body, 2 * width, in_shape, classes)
+
+
+def residual_net(
+    in_shape: tuple[int, int, int], classes: int, width: int, blocks: int = 1
+) -> ConvNet:
+    """A small ResNet: the same stem, and residual blocks of convolutions.
+
+    Args:
+        in_shape: Shape of one image.
+        classes: Number of classes.
+        width: Channels of the stem; the blocks have twice as many.
+        blocks: Number of residual blocks behind the stem, of which the first halves the grid.
+
+    References:
+        He et al., Deep Residual Learning for Image Recognition, 2016.
+    """
+    first = ResidualBlock(width, 2 * width, stride=2)
+    others = (ResidualBlock(2 * width, 2 * width) for _ in range(blocks - 1))
+    body = nn.Sequential(*_stem(in_shape, width), first, *others)
+    return ConvNet(body, 2 * width, in_shape, classes)
+
+
+class ResidualBlock(nn.Module):
+    """Two convolutions with batch normalisation, and a path around them.
+
+    Args:
+        channels: Channels of the input.
+        out_channels: Channels of the output; those of the input if None.
+        stride: By how much the grid becomes coarser.
+
+    Shape:
+        `(batch, channels, height, width)` to `(batch, out_channels, *)`.
+    """
+
+    def __init__(self, channels: int, out_channels: int | None = None, stride: int = 1) -> None:
+        super().__init__()
+        out_channels = channels if out_channels is None else out_channels
+        self.inner = nn.Sequential(
+            nn.Conv2d(channels, out_channels, 3, stride, padding=1, bias=False),
+            nn.BatchNorm2d(out_channels),
+            nn.ReLU(),
+            nn.Conv2d(out_channels, out_channels, 3, padding=1, bias=False),
+            nn.BatchNorm2d(out_channels),
+        )
+        self.around = nn.Sequential()
+        if stride != 1 or out_channels != channels:
+            self.around.append(nn.Conv2d(channels, out_channels, 1, stride, bias=False))
+            self.around.append(nn.BatchNorm2d(out_channels))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return (self.inner(x) + self.around(x)).relu()
+
+
+def _stem(in_shape: tuple[int, int, int], width: int) -> Iterable[nn.Module]:
+    """From the image to a residual block on a grid of about 16×16."""
+    channels, height, across = in_shape
+    halvings = max(0, round(math.log2(max(min(height, across), 1) / _FINE)))
+    for number in range(max(1, halvings)):
+        stride = 2 if halvings else 1
+        before = width if number else channels
+        yield nn.Conv2d(before, width, 3, stride, padding=1, bias=False)
+        yield nn.BatchNorm2d(width)
+        yield nn.ReLU()
+    yield ResidualBlock(width)
