@@ -209,7 +209,8 @@ def parse(kind: type[SettingsT], settings: Mapping[str, Any], source: str) -> Se
 
 
 def _explain(kind: type[BaseModel], error: ValidationError, source: str) -> ConfigError:
-    first = error.errors(include_url=False)[0]
+    found = error.errors(include_url=False)
+    first = found[0]
     name = _name(kind, first["loc"]) or source
     if first["type"] == "extra_forbidden" and name in setting_names(kind):
         return ConfigError(name, f"has no meaning in this experiment (in {source})", "omit it")
@@ -217,18 +218,22 @@ def _explain(kind: type[BaseModel], error: ValidationError, source: str) -> Conf
         return ConfigError(name, f"is not a setting (in {source})", _nearest(kind, name))
     if first["type"] == "missing":
         return ConfigError(name, f"is missing in {source}", "give it a value")
-    why = first["msg"][0].lower() + first["msg"][1:]
+    # A setting that takes several kinds of values has an error for each of them.
+    reasons = [one["msg"] for one in found if (_name(kind, one["loc"]) or source) == name]
+    why = " or ".join(reason[0].lower() + reason[1:] for reason in dict.fromkeys(reasons))
     value = str(first["input"])
     shown = value if len(value) <= 60 else f"{value[:57]}..."
     return ConfigError(name, f"{why}, got {shown!r}", "choose a value of that kind")
 
 
 def _name(kind: type[BaseModel], place: tuple[int | str, ...]) -> str:
-    """The setting at that place; the choice among several kinds of a section is no part of it."""
+    """The setting at that place; the choice among kinds of a section or a value is no part of it."""
     parts = [str(part) for part in place]
     section = kind.model_fields.get(parts[0]) if len(parts) > 1 else None
     if section is not None and len(_sections(section.annotation)) > 1:
         parts.pop(1)
+    if ".".join(parts[:-1]) in setting_names(kind):
+        parts.pop()
     return ".".join(parts)
 
 

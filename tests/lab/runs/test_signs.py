@@ -1,0 +1,96 @@
+"""Signs of a training that goes wrong are told once, at the epoch that first shows them."""
+
+import pytest
+
+from bfno.lab.experiments.images.task import ImageTask
+from bfno.lab.runs.session import resume, start
+from bfno.lab.runs.signs import signs_of_trouble
+from tests.lab.runs.runs import tiny
+
+
+class _Lower(ImageTask):
+    selection, lower_is_better = "nll", True
+
+
+def _task(kind=ImageTask):
+    return object.__new__(kind)
+
+
+def _epochs(name="accuracy", **curves):
+    count = len(next(iter(curves.values())))
+    names = {"valid": f"validation_{name}", "train": f"train_{name}", "nfe": "forward_nfe"}
+    return [
+        {"epoch": k + 1, **{names[key]: values[k] for key, values in curves.items()}}
+        for k in range(count)
+    ]
+
+
+def _told(epochs, task=None):
+    """Number of the epoch and the text of every sign."""
+    task = task or _task()
+    return [
+        (count, sign)
+        for count in range(1, len(epochs) + 1)
+        for sign in signs_of_trouble(epochs[:count], task)
+    ]
+
+
+def test_growing_evaluations_are_told_at_twice_and_four_times_as_many():
+    told = _told(_epochs(nfe=[20.8, 26, 44, 45, 60, 84, 101.7]))
+    assert [epoch for epoch, _ in told] == [3, 6]
+    assert "44 evaluations per batch, 21 in the first epoch" in told[0][1]
+    assert "solver.rtol" in told[0][1]
+
+
+@pytest.mark.parametrize("nfe", [[2.0, 4.0, 8.0], [0.0, 0.0, 0.0], [40.0, 50.0, 60.0]])
+def test_few_evaluations_or_steady_ones_are_not_told(nfe):
+    assert _told(_epochs(nfe=nfe)) == []
+
+
+def test_a_model_that_learns_by_heart_is_told_once_with_its_best_epoch():
+    valid = [0.5, 0.6, 0.7, 0.64, 0.63, 0.66, 0.65, 0.62, 0.61, 0.6]
+    told = _told(_epochs(valid=valid, train=[0.5 + k / 20 for k in range(10)]))
+    assert [epoch for epoch, _ in told] == [8]
+    assert "fallen from 0.7 in epoch 3 to 0.62" in told[0][1]
+    assert "weights of epoch 3 are kept" in told[0][1] and "augment.shift" in told[0][1]
+
+
+def test_a_score_that_should_be_small_is_told_when_it_rises():
+    nll = [2.0, 1.0, 1.2, 1.2, 1.2, 1.3, 1.4]
+    told = _told(_epochs("nll", valid=nll, train=[2 - k / 5 for k in range(7)]), _task(_Lower))
+    assert [epoch for epoch, _ in told] == [7]
+    assert "risen from 1 in epoch 2 to 1.4" in told[0][1]
+
+
+def test_a_training_that_only_wavers_is_not_told():
+    valid = [0.5, 0.6, 0.7, 0.69, 0.68, 0.69, 0.7, 0.68, 0.69, 0.68]
+    assert _told(_epochs(valid=valid, train=[0.5 + k / 20 for k in range(10)])) == []
+    # Nor one whose training score falls as well: that is another trouble.
+    falling = [0.9, 0.8, 0.7, 0.6, 0.5, 0.4, 0.3]
+    assert _told(_epochs(valid=falling, train=falling)) == []
+
+
+def test_patience_ends_a_training_and_a_resumed_one_keeps_still(tmp_path, monkeypatch, caplog):
+    scores = iter([0.5, 0.6, 0.55, 0.6, 0.5, 0.4])
+    original = ImageTask.evaluate
+
+    def evaluate(self, model, split, batch, share):
+        found = original(self, model, split, batch, share)
+        if split == "validation":
+            found.metrics["accuracy"], found.metrics["loss"] = next(scores), 1.0
+        return found
+
+    monkeypatch.setattr(ImageTask, "evaluate", evaluate)
+    record = start(tiny({"train": {"epochs": 9, "patience": 3}}), tmp_path / "run")
+    assert record.chosen_step == 2 * 6  # six steps per epoch
+    assert "stopped after epoch 5 of 9: no epoch since 2 was better" in caplog.text
+    caplog.clear()
+    resume(tmp_path / "run")
+    assert caplog.text == ""
+    with pytest.raises(Exception, match=r"train\.patience=null"):
+        resume(tmp_path / "run", {"train": {"epochs": 12}})
+
+
+def test_patience_without_validation_is_refused(tmp_path):
+    with pytest.raises(Exception, match=r"train\.patience: needs validation"):
+        start(tiny({"train": {"patience": 3}, "data": {"validation": 0.0}}), tmp_path / "run")
