@@ -60,6 +60,8 @@ class Experiment(Settings, ABC):
     """What may stand before the slash in the name of such an experiment."""
     deciding: ClassVar[tuple[tuple[str, str], ...]] = ()
     """Settings, as section and name, on which the preset of the others depends."""
+    recommended: ClassVar[Mapping[str, str]] = {}
+    """The method for data of one's own where the name of the experiment has none."""
 
     experiment: str
     scale: Scale = "cpu"

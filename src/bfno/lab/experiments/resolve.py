@@ -31,8 +31,9 @@ def resolve(
     """Return an experiment with all of its settings, one of the kinds in `EXPERIMENTS`.
 
     Args:
-        experiment: `data/method`, or a YAML file that names one under `experiment` and changes
-            some of its settings. A run's own `config.yaml` is such a file.
+        experiment: `data/method`; for data of one's own `data` alone, which takes the method that
+            we recommend; or a YAML file that names one under `experiment` and changes some of its
+            settings. A run's own `config.yaml` is such a file.
         scale: `smoke`, `cpu` or `paper`; None takes the file's, or `cpu`.
         changes: Nested settings that differ from the preset's.
 
@@ -59,6 +60,9 @@ def resolve(
         raise ConfigError(chosen, "is not a scale", f"choose one of {', '.join(SCALES)}")
     kind = _kind_of(name)
     data, _, method = name.partition("/")
+    if not method and data in kind.recommended:
+        method = kind.recommended[data]
+        tree["experiment"] = f"{data}/{method}"
     return parse(kind, merged(kind.preset(data, method, tree), tree), source)
 
 

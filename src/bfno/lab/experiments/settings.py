@@ -227,7 +227,7 @@ def _explain(kind: type[BaseModel], error: ValidationError, source: str) -> Conf
 
 
 def _name(kind: type[BaseModel], place: tuple[int | str, ...]) -> str:
-    """The setting at that place; the choice among kinds of a section or a value is no part of it."""
+    """The setting at that place; a choice among kinds of a section or value is no part of it."""
     parts = [str(part) for part in place]
     section = kind.model_fields.get(parts[0]) if len(parts) > 1 else None
     if section is not None and len(_sections(section.annotation)) > 1:

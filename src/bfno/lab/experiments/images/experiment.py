@@ -60,6 +60,7 @@ class ImageExperiment(Experiment):
     data_names: ClassVar[tuple[str, ...]] = (*IMAGE_DATA, "folder")
     # Whether a folder is read in colour also decides its model.
     deciding: ClassVar[tuple[tuple[str, str], ...]] = (("data", "colour"),)
+    recommended: ClassVar[Mapping[str, str]] = {"folder": "bfno-net"}
 
     data: ImageDataSettings
     model: ImageModelSettings = Field(discriminator="kind")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from typing import Literal
 
 import torch
@@ -15,6 +16,11 @@ from bfno.lab.experiments.settings import TrainSettings
 from bfno.lab.experiments.tasks import Evaluation, Place, Share, Sums, Task, solver_stats
 
 __all__ = ["ImageTask", "ImageTrainSettings", "evaluate_images"]
+
+_logger = logging.getLogger(__name__)
+
+# Where the largest class has so many times the images of the smallest, users hear of it.
+_UNEQUAL = 1.5
 
 
 class ImageTrainSettings(TrainSettings):
@@ -102,6 +108,16 @@ class ImageTask(Task):
         if self.recipe.class_weights == "none":
             return None
         counts = self.data.train.labels.bincount(minlength=len(self.data.classes)).double()
+        fewest, most = int(counts.argmin()), int(counts.argmax())
+        if counts[most] > _UNEQUAL * counts[fewest]:
+            _logger.warning(
+                "the classes are unequal, from %d training images of %s to %d of %s; each class "
+                "weighs the same (train.class_weights)",
+                counts[fewest],
+                self.data.classes[fewest],
+                counts[most],
+                self.data.classes[most],
+            )
         return counts.mean() / counts.clamp(min=1)
 
 

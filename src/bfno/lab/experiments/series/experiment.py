@@ -75,6 +75,7 @@ class SeriesExperiment(Experiment):
     data_names: ClassVar[tuple[str, ...]] = tuple(read_presets("series")["data"])
     # The protocol scales the values, and with them the deviation of an observation.
     deciding: ClassVar[tuple[tuple[str, str], ...]] = (("data", "protocol"),)
+    recommended: ClassVar[Mapping[str, str]] = {"series": "latent-bfno-node"}
 
     data: SeriesDataSettings
     model: SeriesModelSettings = Field(discriminator="kind")
