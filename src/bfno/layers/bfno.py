@@ -18,6 +18,8 @@ __all__ = ["BFNO"]
 
 Kernel = Literal["branch", "gate", "filter"]
 Skip = Literal["identity", "linear", "conv"]
+Init = Literal["published", "centred"]
+INITS = ("published", "centred")
 KERNELS, SKIPS = ("branch", "gate", "filter"), ("identity", "linear", "conv")
 
 
@@ -45,6 +47,9 @@ class BFNO(nn.Module):
             hardtanh (clipped to ±0.5), identity, or any elementwise function.
         output_activation: A function of the result, done in the same pass over memory; None for
             none.
+        init: How the branches' weights start: `"published"`, uniform on [0, 1/channels) as the
+            authors' do, or `"centred"`, normal around 0 so that a branch keeps the size of its
+            input, with biases of 0.
         axes: Number of space axes; only `skip="conv"` needs it.
         grid: Points along each space axis; only `kernel="filter"` needs them.
 
@@ -52,7 +57,6 @@ class BFNO(nn.Module):
         `(batch, channels, *space)` to the same, for one to three space axes of any size.
 
     Note:
-        The branches' weights and biases start uniform on [0, 1/channels), as the authors' do.
         All weights are real: complex numbers are stored as pairs, so any gradient method works.
         Weights of `"branch"` and `"gate"` do not depend on the grid, but the result does: the
         activation makes the layer neither grid-size consistent nor equivariant to shifts.
@@ -78,6 +82,7 @@ class BFNO(nn.Module):
         skip: Skip = "identity",
         activation: ActivationChoice = "relu",
         output_activation: ActivationChoice | None = None,
+        init: Init = "published",
         axes: int = 2,
         grid: tuple[int, ...] | None = None,
     ) -> None:
@@ -85,13 +90,14 @@ class BFNO(nn.Module):
         _check_options(channels=channels, branches=branches, axes=axes)
         _check_choice("kernel", kernel, KERNELS)
         _check_choice("skip", skip, SKIPS)
+        _check_choice("init", init, INITS)
         if (kernel == "filter") != (grid is not None):
             raise ValueError(
                 f"grid belongs to kernel='filter' alone, got kernel={kernel!r} and grid={grid}"
             )
         self.channels, self.branches, self.kernel, self.grid = channels, branches, kernel, grid
         self.activation, self.skip_kind = known_activation(activation), skip
-        self.output_activation = output_activation
+        self.output_activation, self.init = output_activation, init
         if output_activation is not None:
             find_activation(output_activation)
         if grid is None:
@@ -108,10 +114,13 @@ class BFNO(nn.Module):
 
     @torch.no_grad()
     def reset_parameters(self) -> None:
-        """Draw the branches' weights anew, as the authors do; other maps keep PyTorch's default."""
-        self.weight.uniform_(0, 1 / self.channels)
+        """Draw the branches' weights anew, see `init`; other maps keep PyTorch's default."""
+        if self.init == "published":
+            self.weight.uniform_(0, 1 / self.channels)
+        else:  # real and imaginary parts add up, and a filter adds up no channels
+            self.weight.normal_(0, (2 * (1 if self.kernel == "filter" else self.channels)) ** -0.5)
         if self.bias is not None:
-            self.bias.uniform_(0, 1 / self.channels)
+            self.bias.uniform_(0, 1 / self.channels if self.init == "published" else 0)
 
     def forward(self, x: Tensor) -> Tensor:
         _check_input(x, self.channels, self.weight.dtype)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 
+import torch
 from torch import Tensor, nn
 
 from bfno.ode import NeuralODE, Stats
@@ -34,7 +35,6 @@ class ConvNet(nn.Module):
         `(batch, *in_shape)` to scores `(batch, classes)`.
 
     Example:
-        >>> import torch
         >>> net = residual_net((3, 32, 32), classes=4, width=8)
         >>> net(torch.zeros(2, 3, 32, 32)).shape
         torch.Size([2, 4])
@@ -48,6 +48,8 @@ class ConvNet(nn.Module):
         self.in_shape = tuple(in_shape)
         self.class_names = tuple(str(number) for number in range(classes))
         self.head = nn.Linear(channels, classes)
+        # On a processor, convolutions take two thirds of the time with channels last.
+        self.to(memory_format=torch.channels_last)
 
     def forward(self, x: Tensor) -> Tensor:
         return self.head(self.features(x))
@@ -59,7 +61,7 @@ class ConvNet(nn.Module):
                 f"images must have shape (batch, {self.in_shape[0]}, height, width), got "
                 f"{tuple(x.shape)}"
             )
-        return self.body(x).mean((2, 3))
+        return self.body(x.contiguous(memory_format=torch.channels_last)).mean((2, 3))
 
     @property
     def blocks(self) -> tuple[NeuralODE, ...]:
@@ -118,6 +120,10 @@ def residual_net(
 
     References:
         He et al., Deep Residual Learning for Image Recognition, 2016.
+
+    Example:
+        >>> residual_net((1, 28, 28), classes=10, width=8).blocks  # no neural ODEs
+        ()
     """
     first = ResidualBlock(width, 2 * width, stride=2)
     others = (ResidualBlock(2 * width, 2 * width) for _ in range(blocks - 1))
