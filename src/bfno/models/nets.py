@@ -49,7 +49,10 @@ class ConvNet(nn.Module):
         self.class_names = tuple(str(number) for number in range(classes))
         self.head = nn.Linear(channels, classes)
         # On a processor, convolutions take two thirds of the time with channels last.
-        self.to(memory_format=torch.channels_last)
+        for part in self.modules():
+            if isinstance(part, nn.Conv2d):
+                kernel = part.weight.data.contiguous(memory_format=torch.channels_last)
+                part.weight.data = kernel
 
     def forward(self, x: Tensor) -> Tensor:
         return self.head(self.features(x))
