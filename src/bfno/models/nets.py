@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from bfno.ode import NeuralODE, Stats
 
-__all__ = ["ConvNet", "ResidualBlock", "ode_net", "residual_net"]
+__all__ = ["ConvNet", "ResidualBlock", "coarse_grid", "ode_net", "residual_net"]
 
 # Side of the grid, or about that, of the residual block in the stem; what follows has half of it.
 _FINE = 16
@@ -165,13 +165,30 @@ class ResidualBlock(nn.Module):
         return (self.inner(x) + self.around(x)).relu()
 
 
+def coarse_grid(in_shape: tuple[int, int, int]) -> tuple[int, int]:
+    """Height and width of the grid that the blocks of a network work on.
+
+    Example:
+        >>> coarse_grid((3, 32, 32)), coarse_grid((1, 28, 28))
+        ((8, 8), (7, 7))
+    """
+    sides = in_shape[1:]
+    for _ in range(_halvings(in_shape) + 1):
+        sides = tuple((side + 1) // 2 for side in sides)
+    return sides[0], sides[1]
+
+
+def _halvings(in_shape: tuple[int, int, int]) -> int:
+    """How often the stem halves the grid before its residual block."""
+    return max(0, round(math.log2(min(in_shape[1:]) / _FINE)))
+
+
 def _stem(in_shape: tuple[int, int, int], width: int) -> Iterable[nn.Module]:
     """From the image to a residual block on a grid of about 16×16."""
-    channels, height, across = in_shape
-    halvings = max(0, round(math.log2(max(min(height, across), 1) / _FINE)))
+    halvings = _halvings(in_shape)
     for number in range(max(1, halvings)):
         stride = 2 if halvings else 1
-        before = width if number else channels
+        before = width if number else in_shape[0]
         yield nn.Conv2d(before, width, 3, stride, padding=1, bias=False)
         yield nn.BatchNorm2d(width)
         yield nn.ReLU()

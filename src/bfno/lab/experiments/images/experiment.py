@@ -72,16 +72,17 @@ class ImageExperiment(Experiment):
     def preset(cls, data: str, method: str, tree: Mapping[str, Any]) -> Tree:
         own = {"data": {"name": data}}
         if method in NETS:
-            model = model_of_its_kind(NETS[method], tree, MODEL_KINDS)
-            return layered((net_recipe(data, tree["scale"]), own, {"model": model}))
-        settings, factor = paper_recipe(data, tree["scale"])
-        is_colour = setting(tree, "data", "colour", True)
-        model = dict(_preset(data, method, bool(is_colour)).model)
-        # AFNO cuts its channels into blocks of equal size.
-        blocks = model["field_options"]["blocks"] if model["field"] == "afno" else 1
-        model["width"] = max(1, round(model["width"] * factor / blocks)) * blocks
+            settings, model = net_recipe(data, tree["scale"]), dict(NETS[method])
+            model = model_of_its_kind(model, tree, MODEL_KINDS)
+        else:
+            settings, factor = paper_recipe(data, tree["scale"])
+            is_colour = setting(tree, "data", "colour", True)
+            model = dict(_preset(data, method, bool(is_colour)).model)
+            # AFNO cuts its channels into blocks of equal size.
+            blocks = model["field_options"]["blocks"] if model["field"] == "afno" else 1
+            model["width"] = max(1, round(model["width"] * factor / blocks)) * blocks
         for part in ("field", "dynamics"):  # another one does not have its options
-            if setting(tree, "model", part, model[part]) != model[part]:
+            if setting(tree, "model", part, model.get(part)) != model.get(part):
                 model[f"{part}_options"] = {}
         return layered((settings, own, {"model": model}))
 

@@ -24,6 +24,7 @@ from bfno.fields import LAYERS, ConvField, NormedField, OperatorField
 from bfno.lab.experiments.presets import kinds_of
 from bfno.lab.experiments.settings import Settings, one_of
 from bfno.models import ConvNet, ImageClassifier, ode_net, residual_net
+from bfno.models.nets import coarse_grid
 from bfno.ode import NeuralODE
 
 __all__ = [
@@ -151,21 +152,23 @@ class NetSettings(Settings):
 
     def build(self, in_shape: Shape, classes: int, solver: Mapping[str, Any]) -> ConvNet:
         """Build an untrained classifier; see `ODESettings.build`."""
-        blocks = [NeuralODE(self._dynamics(), **solver) for _ in range(self.blocks)]
+        grid = coarse_grid(in_shape)
+        blocks = [NeuralODE(self._dynamics(grid), **solver) for _ in range(self.blocks)]
         return ode_net(blocks, self.width, in_shape, classes)
 
-    def _dynamics(self) -> Dynamics:
+    def _dynamics(self, grid: tuple[int, int]) -> Dynamics:
+        channels, options = 2 * self.width, dict(self.field_options)
+        if options.get("kernel") == "filter":
+            options.setdefault("grid", grid)
         return _moved(
             DYNAMICS[self.dynamics],
-            self._field,
-            (2 * self.width, 0),
+            lambda sees: NormedField(
+                self.field, sees, self.depth, out_channels=channels, **options
+            ),
+            (channels, 0),
             self.width,
             self.dynamics_options,
         )
-
-    def _field(self, sees: int) -> nn.Module:
-        out = 2 * self.width
-        return NormedField(self.field, sees, self.depth, out_channels=out, **self.field_options)
 
 
 class CNNSettings(Settings):

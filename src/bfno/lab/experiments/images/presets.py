@@ -82,8 +82,14 @@ _SCALES: Mapping[str, Mapping[str, Tree]] = {
 
 
 NETS: Mapping[str, Tree] = {
-    "bfno-net": {"kind": "net", "field": "bfno", "field_options": {"branches": 2, "skip": "conv"}},
-    "cnn": {"kind": "cnn"},
+    "bfno-net": {
+        "kind": "net",
+        "field": "bfno",
+        "width": 24,
+        # Filters generalise better from few images than maps that are the same at all frequencies.
+        "field_options": {"branches": 1, "kernel": "filter", "init": "centred"},
+    },
+    "cnn": {"kind": "cnn", "width": 20},
 }
 """Networks for images of one's own, for every data set: one with ODE blocks, one without."""
 
@@ -105,7 +111,11 @@ _NET_RECIPE: Tree = {
     "augment": {"flip": True, "shift": 0.125, "mix": 0.2},
 }
 _UPRIGHT: Tree = {"augment": {"flip": False}}
-_NET_DATA: Mapping[str, Tree] = {"digits": _UPRIGHT, "mnist": _UPRIGHT}
+_NET_DATA: Mapping[str, Tree] = {
+    "digits": _UPRIGHT,
+    "mnist": _UPRIGHT,
+    "folder": {"augment": {"mix": 0.4}},  # often a few hundred images
+}
 _NET_SCALES: Mapping[str, Mapping[str, Tree]] = {
     "paper": {},
     "cpu": {
