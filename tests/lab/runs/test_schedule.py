@@ -33,7 +33,7 @@ def test_a_warm_up_is_a_number_of_steps_or_a_share_of_them(warmup):
 
 
 @pytest.mark.parametrize(
-    ("samples", "epochs"), [(1, 120), (480, 100), (5000, 31), (50_000, 10), (10**7, 10)]
+    ("samples", "epochs"), [(1, 200), (480, 183), (5000, 57), (50_000, 18), (10**7, 10)]
 )
 def test_few_samples_get_many_epochs(samples, epochs):
     assert TrainSettings(epochs="auto").epochs_for(samples) == epochs

@@ -38,7 +38,7 @@ CIRCUMSTANCES = frozenset({"seed", "threads", *(f"data.{name}" for name in DATA_
 
 
 # Epochs that are chosen by themselves for a single sample, before the bounds.
-_AUTO_EPOCHS = 2200
+_AUTO_EPOCHS = 4000
 
 WeightT = TypeVar("WeightT")
 SettingsT = TypeVar("SettingsT", bound="Settings")
@@ -152,16 +152,16 @@ class TrainSettings(Settings):
     def epochs_for(self, samples: int) -> int:
         """The number of epochs for so many training samples.
 
-        Where it is `auto`, the steps of a training grow with the square root of the samples: 100
-        epochs of 480, 31 of 5,000, at least 10 and at most 120.
+        Where it is `auto`, the steps of a training grow with the square root of the samples: 183
+        epochs of 480, 57 of 5,000, at least 10 and at most 200.
 
         Example:
             >>> TrainSettings(epochs="auto").epochs_for(5000)
-            31
+            57
         """
         if self.epochs != "auto":
             return self.epochs
-        return min(max(round(_AUTO_EPOCHS / math.sqrt(max(samples, 1))), 10), 120)
+        return min(max(round(_AUTO_EPOCHS / math.sqrt(max(samples, 1))), 10), 200)
 
 
 def migrated(settings: Mapping[str, Any]) -> dict[str, Any]:
