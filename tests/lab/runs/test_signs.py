@@ -94,3 +94,12 @@ def test_patience_ends_a_training_and_a_resumed_one_keeps_still(tmp_path, monkey
 def test_patience_without_validation_is_refused(tmp_path):
     with pytest.raises(Exception, match=r"train\.patience: needs validation"):
         start(tiny({"train": {"patience": 3}, "data": {"validation": 0.0}}), tmp_path / "run")
+    with pytest.raises(Exception, match=r"train\.select=best"):
+        start(tiny({"train": {"patience": 3, "select": "last"}}), tmp_path / "run")
+
+
+def test_the_last_epoch_is_kept_where_that_was_asked_for(tmp_path):
+    changes = {"train": {"epochs": 3, "select": "last", "lr": 1e-9}}  # no epoch is better
+    record = start(tiny(changes), tmp_path / "run")
+    assert record.chosen_step == 3 * 6
+    assert record.chosen_by == "last epoch"

@@ -110,6 +110,8 @@ class TrainSettings(Settings):
     Attributes:
         epochs: Passes over the training samples; `auto` takes many for few samples and few for
             many, see `epochs_for`.
+        select: Whose weights a run ends with: those of the epoch that is `best` on the validation
+            samples, or of the `last` one, which chance does not choose where these are few.
         patience: Stop after so many epochs in a row whose validation score is no better than the
             best one. None trains all epochs.
         batch: Samples per step, over all processes.
@@ -134,6 +136,7 @@ class TrainSettings(Settings):
     """
 
     epochs: Annotated[int, Field(ge=1)] | Literal["auto"] = 10
+    select: Literal["best", "last"] = "best"
     patience: int | None = Field(default=None, ge=1)
     batch: int = Field(default=64, ge=1, le=10**9)
     optimizer: Literal["adam", "adamax", "adamw"] = "adam"

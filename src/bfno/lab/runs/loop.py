@@ -165,12 +165,7 @@ class Trainer:
         optimizer = kind(trained, lr=settings.lr, weight_decay=settings.weight_decay)
         self.epochs = settings.epochs_for(len(task.data.train))
         self._steps_per_epoch = len(self._batches(0))
-        if settings.patience is not None and "validation" not in task.splits:
-            raise ConfigError(
-                "train.patience",
-                "needs validation samples to judge epochs by",
-                "keep some with --set data.validation=0.1, or set train.patience=null",
-            )
+        self._check_patience()
         with explain_lost_peers(run.path):
             self.processes = Processes.join()
             accelerator = self.processes.accelerator
@@ -232,6 +227,16 @@ class Trainer:
         if patience is None or not best:
             return False
         return self.progress.epoch - best["metrics"]["epoch"] >= patience
+
+    def _check_patience(self) -> None:
+        if self.config.train.patience is None:
+            return
+        if "validation" not in self.task.splits:
+            why, fix = "needs validation samples to judge epochs by", "data.validation=0.1"
+            raise ConfigError("train.patience", why, f"keep some with --set {fix}")
+        if self.config.train.select == "last":
+            why = "ends a training because its last epochs are not the best, and would keep those"
+            raise ConfigError("train.patience", why, "add --set train.select=best")
 
     def _begin(self) -> None:
         """Let the task prepare the model, the same in every process."""
@@ -342,10 +347,11 @@ class Trainer:
         if self.processes.is_first:
             self.run.append_metrics(metrics)
         selection = f"validation_{self.task.selection}"
+        is_judged = selection in metrics and self.config.train.select == "best"
         rank = _rank(metrics, self.task)
-        if not progress.best or rank > _rank(progress.best["metrics"], self.task):
+        if not (is_judged and progress.best) or rank > _rank(progress.best["metrics"], self.task):
             progress.best = {
-                "by": selection if selection in metrics else "last epoch",
+                "by": selection if is_judged else "last epoch",
                 "step": progress.step,
                 "metrics": metrics,
                 "confusion": confusion,
@@ -364,7 +370,8 @@ class Trainer:
             self._say_what_is_wrong()
 
     def _say_what_is_wrong(self) -> None:
-        for sign in signs_of_trouble(self.run.epochs_so_far(), self.task):
+        select = self.config.train.select
+        for sign in signs_of_trouble(self.run.epochs_so_far(), self.task, select):
             _logger.warning("%s", sign)
         if self.has_stopped_early and self.progress.epoch < self.epochs:
             best = self.progress.best["metrics"]["epoch"]

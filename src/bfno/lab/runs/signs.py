@@ -21,12 +21,13 @@ _EPOCHS_IN_VAIN, _FALL = 5, 0.05
 Epoch = Mapping[str, Any]
 
 
-def signs_of_trouble(epochs: Sequence[Epoch], task: Task) -> Iterator[str]:
+def signs_of_trouble(epochs: Sequence[Epoch], task: Task, select: str = "best") -> Iterator[str]:
     """Say what the last epoch is the first to show.
 
     Args:
         epochs: Metrics of all epochs so far.
         task: What the model is trained for.
+        select: Which epoch's weights the run ends with, see `TrainSettings`.
     """
     if len(epochs) < 2:
         return
@@ -38,7 +39,7 @@ def signs_of_trouble(epochs: Sequence[Epoch], task: Task) -> Iterator[str]:
             f"and every epoch takes longer: the equation becomes stiff. {task.remedy_for_growth}"
         )
     if _learns_by_heart(epochs, task) and not _learns_by_heart(epochs[:-1], task):
-        yield _by_heart(epochs, task)
+        yield _by_heart(epochs, task, select)
 
 
 def _growth(epochs: Sequence[Epoch]) -> int:
@@ -66,14 +67,17 @@ def _learns_by_heart(epochs: Sequence[Epoch], task: Task) -> bool:
     return rise > 0 and fall > _FALL * abs(since[0][valid])
 
 
-def _by_heart(epochs: Sequence[Epoch], task: Task) -> str:
+def _by_heart(epochs: Sequence[Epoch], task: Task, select: str) -> str:
     valid, train = f"validation_{task.selection}", f"train_{task.selection}"
     choose = min if task.lower_is_better else max
     best = choose(epochs, key=lambda epoch: epoch[valid])
+    kept = f"The weights of epoch {best['epoch']} are kept."
+    if select == "last":
+        kept = "`bfno resume` with --set train.select=best keeps the best epoch from then on."
     word = "risen" if task.lower_is_better else "fallen"
     return (
         f"the validation {task.selection} has {word} from {best[valid]:.3g} in epoch "
         f"{best['epoch']} to {epochs[-1][valid]:.3g}, while that of the training samples went from "
         f"{best[train]:.3g} to {epochs[-1][train]:.3g}: the model learns its samples by heart. "
-        f"The weights of epoch {best['epoch']} are kept. {task.remedy_for_overfitting}"
+        f"{kept} {task.remedy_for_overfitting}"
     )

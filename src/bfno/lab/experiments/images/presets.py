@@ -100,6 +100,7 @@ _NET_RECIPE: Tree = {
     "solver": {"method": "midpoint", "step": 1.0, "gradient": "direct"},
     "train": {
         "epochs": "auto",
+        "select": "last",
         "batch": 64,
         "optimizer": "adamw",
         "lr": 5e-3,
