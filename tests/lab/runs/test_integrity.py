@@ -208,6 +208,18 @@ def test_a_record_that_was_changed_is_refused(run, capsys):
     assert open_run(run).step  # the checkpoints know the best step too
 
 
+@pytest.mark.parametrize("lost", ["sha256", "metrics_sha256"])
+def test_a_record_whose_checksum_was_taken_out_is_refused(run, capsys, lost):
+    file = run / "record.json"
+    values = json.loads(file.read_text())
+    del values[lost]
+    file.write_text(json.dumps({**values, "chosen_epoch": 1}))
+    code, err = _error(capsys, "compare", str(run))
+    assert code == 3 and f"record.json: has lost its {lost}" in err and "bfno resume" in err
+    resume(run)
+    assert read_run(run).is_finished  # and whole again
+
+
 # -- one record -------------------------------------------------------------------------------
 
 

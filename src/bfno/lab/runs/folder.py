@@ -287,8 +287,8 @@ class RunFolder:
             return "install the version of bfno that wrote it"
         if "is not the record" in problem:
             return _TRAINED
-        is_cut = "is cut off" in problem or "SHA-256" in problem
-        return self._resume() if is_cut else "train the run again"
+        is_spoilt = any(one in problem for one in ("is cut off", "SHA-256", "has lost"))
+        return self._resume() if is_spoilt else "train the run again"
 
     # -- exhibit --------------------------------------------------------------------------------
 
