@@ -37,6 +37,7 @@ from bfno.lab.runs.checkpoint import (
     optimizer_state,
 )
 from bfno.lab.runs.folder import RunFolder
+from bfno.lab.runs.load import whole_best
 from bfno.lab.runs.record import peak_memory
 from bfno.lab.runs.signals import Stopped, StopSignals
 
@@ -48,7 +49,7 @@ _FAR = 10.0
 _LOWER, _SENSIBLE, _HIGH = 0.1, 1e-2, 0.1
 
 
-def _rank(metrics: dict[str, Any], task: Task) -> tuple[float, float]:
+def _rank(metrics: Mapping[str, Any], task: Task) -> tuple[float, float]:
     """What to compare epochs by; later ones are better where there is nothing else."""
     value = metrics.get(f"validation_{task.selection}")
     if value is None:
@@ -173,6 +174,12 @@ class Trainer:
         if "optimizer" in checkpoint.state:  # imported weights come without
             load_optimizer(self.optimizer.optimizer, optimizer_part(checkpoint))
         self.progress = checkpoint.progress
+        self.progress.best = whole_best(
+            self.run,
+            self.progress,
+            lambda metrics: _rank(metrics, self.task),
+            goes_on=self.progress.epoch < self.config.train.epochs,
+        )
         self._is_new = False
 
     def fit(self) -> Progress:
