@@ -493,6 +493,14 @@ def test_a_finished_run_is_not_relabelled_by_settings_that_train_nothing(run):
     assert ((run / "record.json").read_bytes(), (run / "config.yaml").read_bytes()) == before
 
 
+def test_a_run_that_lacks_only_its_record_may_be_resumed_elsewhere(run, tmp_path):
+    before = result(run)
+    (run / "record.json").unlink()  # killed between the last epoch and the record
+    changes = {"train": {"checkpoint_seconds": 1}, "threads": 1, "data": {"dir": str(tmp_path)}}
+    assert resume(run, changes).is_finished
+    assert result(run)["result"] == before["result"]
+
+
 def test_a_finished_run_whose_checkpoints_are_gone_does_not_begin_anew(run):
     shutil.rmtree(run / "checkpoints")
     with pytest.raises(DataError, match="its checkpoints are gone"):

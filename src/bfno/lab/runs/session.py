@@ -17,6 +17,7 @@ from bfno.lab.experiments.resolve import changed_settings
 from bfno.lab.experiments.seeds import derive_seed
 from bfno.lab.experiments.settings import parse
 from bfno.lab.experiments.trees import merged
+from bfno.lab.runs.checkpoint import settings_digest
 from bfno.lab.runs.folder import RunFolder
 from bfno.lab.runs.load import check_settings, refuse_changes, say_uncounted
 from bfno.lab.runs.loop import Trainer, Watcher
@@ -97,7 +98,8 @@ def resume(
             check_settings(run, checkpoint, config, flat_config(changes or {}).keys())
             run.check_metrics(checkpoint)
             trainer.restore(checkpoint)
-        if trainer.progress.epoch >= config.train.epochs and config != before:
+        is_other = settings_digest(config.as_dict()) != settings_digest(before.as_dict())
+        if trainer.progress.epoch >= config.train.epochs and is_other:
             why = f"has trained its {trainer.progress.epoch} epochs, and settings have changed"
             raise ConfigError(folder, why, "ask for more epochs with --set train.epochs=N")
         if trainer.processes.is_first:
