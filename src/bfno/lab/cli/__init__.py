@@ -23,7 +23,8 @@ def main(arguments: list[str] | None = None) -> int:
         sys.stderr.write("error: Windows: is not supported. Fix: use Linux, macOS or WSL\n")
         return 2
     if sys.stderr is None:  # closed with `2>&-`: its number must not become that of a file
-        sys.stderr = open(os.devnull, "w")  # noqa: SIM115  it stays open like any stderr
+        nowhere = io.FileIO(os.open(os.devnull, os.O_WRONLY), "w")
+        sys.stderr = io.TextIOWrapper(nowhere, write_through=True)
     if sys.stdout is None:
         fix = "redirect it, to /dev/null if nobody is to read it"
         sys.stderr.write(f"error: standard output: is closed. Fix: {fix}\n")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
@@ -234,7 +235,7 @@ class ImageExperiment(Experiment):
             raise ConfigError(
                 request.data or settings.name,
                 f"has other classes ({here}, …) than the run ({there}, …)",
-                "evaluate on data with the same classes",
+                "evaluate on data with the same classes" + _about_the_locale(),
             )
         limit = request.limit or self.data.test_limit
         first = Split(found.test.images[:limit], found.test.labels[:limit])
@@ -280,3 +281,11 @@ def _preset(data: str, method: str, colour: bool) -> ImagePreset:
     """The preset of data and method; a folder has those of CIFAR-10 or of MNIST."""
     like = data if data != "folder" else "cifar10" if colour else "mnist"
     return find_image_preset(like, method)
+
+
+def _about_the_locale() -> str:
+    """What to add where names of folders are not read as they were written."""
+    encoding = sys.getfilesystemencoding()
+    if encoding.lower() in ("utf-8", "utf8"):
+        return ""
+    return f", or set PYTHONUTF8=1: the locale here reads names of folders as {encoding}"
