@@ -52,6 +52,10 @@ def test_files_are_written_through_one_door():
     )
 
 
+def test_files_are_locked_in_one_place():
+    assert architecture.calls(PACKAGE, {"flock", "lockf"}, of={"fcntl"}) == {"bfno.lab.files"}
+
+
 def test_writer_check_finds(tmp_path):
     files = {
         "lab/runs/a.py": "def f(p):\n    open(p, 'wb')",

@@ -1,6 +1,7 @@
 """What `import bfno` offers: its names, to programs and to editors, without loading anything."""
 
 import ast
+import importlib
 import inspect
 import json
 import subprocess
@@ -141,3 +142,14 @@ def test_the_library_needs_none_of_the_extras():
         "for name in bfno.__all__: getattr(bfno, name)\n"
         "bfno.solve(lambda t, y: -y, torch.ones(1), torch.tensor([0.0, 1.0]))"
     )
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [("data", "data"), ("cli.main", "cli"), ("train.loop", "runs"), ("presets", "experiments")],
+)
+def test_modules_of_the_last_release_say_where_they_are_now(old, new):
+    with pytest.raises(ModuleNotFoundError, match=rf"^bfno\.\w+ is now bfno\.lab\.{new};"):
+        importlib.import_module(f"bfno.{old}")
+    with pytest.raises(ModuleNotFoundError, match=r"No module named 'bfno\.nothing'"):
+        importlib.import_module("bfno.nothing")

@@ -1,6 +1,7 @@
 """Neural ordinary differential equations whose time-derivative is a neural operator."""
 
 import importlib as _importlib
+import sys as _sys
 import typing as _typing
 
 __version__ = "0.1.0"
@@ -143,3 +144,16 @@ else:
         message = f"bfno.{old} is now called bfno.{new}; the old name goes with the next release"
         warnings.warn(message, DeprecationWarning, stacklevel=3)
         return __getattr__(new)
+
+    _MOVED = {"presets": "experiments", "results": "views", "train": "runs"}
+    _MOVED |= {name: name for name in ("cli", "data", "errors", "files")}
+
+    class _Moved:
+        """Asked when there is no module of a name: says where those of the last release are."""
+
+        @staticmethod
+        def find_spec(name: str, path: object = None, target: object = None) -> None:
+            if (old := name.removeprefix("bfno.")) != name and old in _MOVED:
+                raise ModuleNotFoundError(f"{name} is now bfno.lab.{_MOVED[old]}; see CHANGELOG.md")
+
+    _sys.meta_path.append(_Moved)

@@ -73,3 +73,11 @@ def test_the_plain_flow_computes_the_same_density_penalties_and_gradients():
         found.append((*parts, *torch.autograd.grad(loss, list(flow.parameters()))))
     # Four classical steps differ from fifty, and from the continuous adjoint, by their own error.
     torch.testing.assert_close(*found, rtol=2e-3, atol=2e-3)
+
+
+def test_the_union_of_times_has_no_time_twice_in_single_precision(monkeypatch, tmp_path):
+    from benchmarks.series import _Bench
+
+    monkeypatch.setenv("BFNO_DATA", str(tmp_path))  # so that the bundled series are measured
+    for batch in _Bench("ode-rnn").batches("union"):
+        assert bool((batch.times[0].diff() > 0).all())

@@ -312,3 +312,29 @@ def test_times_that_are_not_scaled_are_refused_before_they_take_forever():
 def test_an_unknown_dynamics_is_refused():
     with pytest.raises(ValueError, match="generalized_heavy_ball"):
         make_ode_rnn(2, dynamics="adam")
+
+
+@pytest.mark.parametrize("method", ["midpoint", "rk4", "bosh3", "dopri5"])
+def test_evaluations_are_those_that_were_made(method):
+    calls = []
+
+    def field(t, y):
+        calls.append(y)
+        return -y
+
+    network = ODERNN(FirstOrder(field), features=2, size=3, method=method, step=0.5)
+    batch = random_batch()
+    network(batch.times, batch.values, batch.mask)
+    assert network.stats.forward_evaluations == len(calls) > 0
+
+
+@pytest.mark.parametrize("method", ["bosh3", "dopri5"])
+def test_methods_with_a_stage_at_the_end_of_a_step_are_trained_by_hand_too(method):
+    network, batch, found = small(method=method), random_batch(), []
+    for by_hand in (True, False):
+        if not by_hand:
+            network._plain_layers = lambda: None
+        states = network(batch.times, batch.values, batch.mask)
+        loss = states.after.square().sum()
+        found.append([loss, *torch.autograd.grad(loss, list(network.parameters()))])
+    torch.testing.assert_close(*found, rtol=1e-9, atol=1e-10)

@@ -104,3 +104,44 @@ def test_every_field_is_compiled_however_many_there_are(monkeypatch):
         ys = solve(decay(float(count)), y0, ts, method="euler", compile=True).ys
         torch.testing.assert_close(ys[-1], y0 * (1 - count))
         assert len(compiled) == count
+
+
+def test_further_arguments_are_not_compiled_again_but_are_differentiated(monkeypatch):
+    steps = []
+
+    def compiled(function, **_):
+        steps.append(function)
+        return function
+
+    monkeypatch.setattr(torch, "compile", compiled)
+    ts = torch.tensor([0.0, 0.4, 2.0])
+
+    def field(t, y, rate, shift):
+        return shift - rate * y
+
+    for number in range(1, 4):
+        rate = torch.tensor(float(number), requires_grad=True)
+        found = []
+        for is_compiled in (True, False):
+            given = {"args": (rate, 0.5), "rtol": 1e-6, "compile": is_compiled}
+            solution = solve(field, torch.ones(3), ts, **given)
+            found += [solution.ys, torch.autograd.grad(solution.ys.sum(), rate)[0]]
+        torch.testing.assert_close(found[:2], found[2:], rtol=1e-5, atol=1e-6)
+    assert len(steps) == 2  # the step, and the same with its slopes for the time inside one
+
+
+@pytest.mark.slow
+def test_new_arguments_do_not_make_the_compiler_run_again():
+    torch._dynamo.reset()
+    torch._dynamo.utils.counters.clear()
+    ts = torch.tensor([0.0, 1.0])
+
+    def field(t, y, rate):
+        return -rate * y
+
+    for number in range(4):
+        with torch.no_grad():
+            solve(
+                field, torch.ones(3), ts, method="rk4", args=(torch.rand(3) + number,), compile=True
+            )
+    assert torch._dynamo.utils.counters["stats"]["unique_graphs"] == 1

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import fcntl
 import os
 import stat
 from collections.abc import Iterator
@@ -20,6 +21,7 @@ from bfno.lab.errors import DataError
 __all__ = [
     "append_line",
     "cut_file",
+    "lock_file",
     "make_folder",
     "open_plain",
     "parse_yaml",
@@ -118,6 +120,25 @@ def open_plain(path: Path, flags: int) -> int:
         os.close(descriptor)
         raise _not_plain(path, "is not a plain file")
     return descriptor
+
+
+def lock_file(descriptor: int, *, shared: bool = False) -> bool:
+    """Lock an open file until it is closed, without waiting for others.
+
+    The kernel drops the lock when the process ends, however it ends: no lock goes stale.
+
+    Args:
+        descriptor: The file.
+        shared: Whether others may lock it in the same way at the same time.
+
+    Returns:
+        Whether it is locked; if not, another process has locked it.
+    """
+    try:
+        fcntl.flock(descriptor, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
 
 
 def read_plain(path: Path, most: int | None = None) -> bytes:

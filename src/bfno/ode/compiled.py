@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from bfno.ode.control import Control
-from bfno.ode.evaluate import Evaluator, Field
+from bfno.ode.evaluate import Evaluator, Field, WithArguments
 from bfno.ode.replay import Replayer
 from bfno.ode.solution import Stats
 from bfno.ode.state import clock_dtype
@@ -47,7 +47,7 @@ class CompiledStepper(Stepper):
     ) -> None:
         super().__init__(evaluate, tableau, clock, Sums(tableau), stats)
         self._replayer, self._tolerances = replayer, (1.0, 1.0)
-        self._step = _compiled_step(evaluate.field, tableau, full=False)
+        self._step = _step_of(evaluate.field, tableau, full=False)
         self._last: Any = None
         self._squares: Any = None
 
@@ -82,7 +82,7 @@ class CompiledStepper(Stepper):
 
     def interpolate(self, start: Moment, end: Moment, y: Tensor, requested: Moment) -> Tensor:
         if not self._sums.slopes:  # the first time inside this step: repeat it for its slopes
-            full = _compiled_step(self._field, self.tableau, full=True)
+            full = _step_of(self._field, self.tableau, full=True)
             self.stats.forward_evaluations += len(self.tableau.stages) - 1
             self._sums.slopes = [self._first, *self._call(full, start, end, y)[3]]
         return super().interpolate(start, end, y, requested)
@@ -98,8 +98,15 @@ class CompiledStepper(Stepper):
         return result
 
 
+def _step_of(field: Field, tableau: Tableau, *, full: bool) -> Callable[..., Any]:
+    """The compiled step of a field and a method, with the field's further arguments, if any."""
+    if not isinstance(field, WithArguments):
+        return functools.partial(_compiled_step(field, tableau, full=full), ())
+    return functools.partial(_compiled_step(field.field, tableau, full=full), field.arguments)
+
+
 @functools.lru_cache(maxsize=16)
-def _compiled_step(field: Field, tableau: Tableau, *, full: bool) -> Callable[..., Any]:
+def _compiled_step(field: Callable[..., Tensor], tableau: Tableau, *, full: bool) -> Any:
     """The compiled step of a field and a method; the last few are kept.
 
     Args:
@@ -109,13 +116,13 @@ def _compiled_step(field: Field, tableau: Tableau, *, full: bool) -> Callable[..
     """
     nodes = tableau.nodes  # the compiler cannot look into what is computed when asked for
 
-    def step(y: Tensor, first: Tensor, numbers: Tensor) -> Any:
+    def step(arguments: tuple[Any, ...], y: Tensor, first: Tensor, numbers: Tensor) -> Any:
         start, size, rtol, atol = numbers.unbind(0)
         times = [(start + node * size).to(y.dtype) for node in nodes]
         sums = Sums(tableau)
         sums.begin(y, size.to(y.dtype))
         sums.add(first)
-        end = take_stages(field, times, sums)
+        end = take_stages(lambda t, y: field(t, y, *arguments), times, sums)
         scale = torch.maximum(y.abs(), end.abs()) * rtol.to(y.dtype) + atol.to(y.dtype)
         # Where a number is zero so may its tolerance be; no error there is still no error.
         scale = scale.clamp(min=torch.finfo(y.dtype).tiny)

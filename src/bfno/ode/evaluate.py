@@ -20,12 +20,28 @@ __all__ = [
     "Field",
     "ReplayingEvaluator",
     "TrackingEvaluator",
+    "WithArguments",
     "borrows_parameters",
     "is_mapped",
     "is_transformed",
 ]
 
 Field = Callable[[Any, Tensor], Tensor]
+
+
+class WithArguments:
+    """A field that is given further arguments, which are not part of what is compiled.
+
+    Args:
+        field: The field, called with time, state and the arguments.
+        arguments: The arguments.
+    """
+
+    def __init__(self, field: Callable[..., Tensor], arguments: tuple[Any, ...]) -> None:
+        self.field, self.arguments = field, arguments
+
+    def __call__(self, t: Any, y: Tensor) -> Tensor:
+        return self.field(t, y, *self.arguments)
 
 
 def is_transformed() -> bool:

@@ -16,7 +16,7 @@ from bfno.ode.adjoint import AdjointSettings, adjoint_norm, solve_adjoint
 from bfno.ode.control import Control, Norm, component_norm, root_mean_square
 from bfno.ode.dense import DenseOutput, DenseRecorder
 from bfno.ode.dependencies import refuse_batch_norm
-from bfno.ode.evaluate import Field
+from bfno.ode.evaluate import Field, WithArguments
 from bfno.ode.events import EventOutputs
 from bfno.ode.inputs import (
     check_function,
@@ -184,7 +184,7 @@ class _Call:
         self._control = _make_control(self.packing, options, *tolerances)
         self.y0 = _counting_changes(self.packing.pack(y0))
         self.problem = Problem(
-            self.packing.wrap(field if not options.args else _with(field, options.args)),
+            self.packing.wrap(WithArguments(field, options.args) if options.args else field),
             self._tableau,
             self._planner(options),
             replay=gradient == "checkpoint",
@@ -348,10 +348,6 @@ def _on_clock(control: Control, longest: float) -> Control:
     first = None if control.first_step is None else control.first_step / longest
     bounds = {"min_step": control.min_step / longest, "max_step": control.max_step / longest}
     return replace(control, first_step=first, **bounds)
-
-
-def _with(field: Callable[..., Any], args: tuple[Any, ...]) -> Callable[..., Any]:
-    return lambda t, y: field(t, y, *args)
 
 
 class _Reporter:

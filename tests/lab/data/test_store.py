@@ -305,3 +305,10 @@ def test_real_cifar10_is_whole():
     # Means of red, green and blue that everybody normalises CIFAR-10 with.
     means = images.train.images.double().mean((0, 2, 3)).div(255)
     assert means.tolist() == pytest.approx([0.4914, 0.4822, 0.4465], abs=5e-5)
+
+
+def test_a_data_set_without_files_is_not_taken_for_the_digits(monkeypatch):
+    digits = DATA_SETS["digits"]
+    monkeypatch.setitem(DATA_SETS, "letters", replace(digits, name="letters"))
+    with pytest.raises(ConfigError, match="letters: has neither files"):
+        load("letters")

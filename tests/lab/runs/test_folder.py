@@ -4,7 +4,14 @@ import pytest
 
 from bfno.lab.errors import ConfigError, DataError, UserError
 from bfno.lab.runs.folder import read_run, read_runs
-from tests.lab.views.runs import epoch_lines, record, result, write_files, write_run
+from tests.lab.views.runs import (
+    epoch_lines,
+    record,
+    result,
+    write_files,
+    write_old_record,
+    write_run,
+)
 
 
 def test_a_finished_run_is_read_with_its_epochs(tmp_path):
@@ -46,14 +53,14 @@ def test_the_command_repeats_what_was_changed(tmp_path):
 
 @pytest.mark.parametrize("keep", [1, 20, -1])
 def test_a_last_line_cut_off_while_written_is_left_out(tmp_path, keep):
-    folder = write_run(tmp_path)
+    folder = write_old_record(write_run(tmp_path))
     lines = epoch_lines(result())
     (folder / "metrics.jsonl").write_text(f"{lines[0]}\n{lines[1]}\n{lines[2][:keep]}")
     assert [epoch["epoch"] for epoch in read_run(folder).epochs] == [1, 2]
 
 
 def test_a_last_line_cut_inside_a_letter_is_left_out(tmp_path):
-    folder = write_run(tmp_path)
+    folder = write_old_record(write_run(tmp_path))
     with (folder / "metrics.jsonl").open("ab") as file:
         file.write('{"epoch": 4, "note": "µ'.encode()[:-1])
     assert len(read_run(folder).epochs) == 3

@@ -4,6 +4,7 @@ import hashlib
 import json
 import logging
 import os
+import re
 import shutil
 import stat
 from pathlib import Path
@@ -53,6 +54,15 @@ def _flip(file: Path) -> None:
     file.write_bytes(content)
 
 
+def _forge(place: Path, state: str) -> None:
+    """Replace a checkpoint's state, checksum and all."""
+    (place / "state.json").write_text(state)
+    manifest = json.loads((place / "manifest.json").read_text())
+    digest = hashlib.sha256(state.encode()).hexdigest()
+    manifest["files"]["state.json"] = {"bytes": len(state), "sha256": digest}
+    (place / "manifest.json").write_text(json.dumps(manifest))
+
+
 def _error(capsys, *words: str) -> tuple[int, str]:
     code = main(list(words))
     return code, capsys.readouterr().err
@@ -98,6 +108,69 @@ def test_a_finished_run_that_goes_on_is_unfinished_from_its_first_step(run):
 def test_a_resume_without_a_step_leaves_the_run_finished(run):
     before = result(run)
     assert resume(run).is_finished and result(run) == before
+
+
+def test_a_newest_checkpoint_without_a_manifest_is_told_before_an_older_one_is_used(run, caplog):
+    (run / "record.json").unlink()
+    store = RunFolder(run).checkpoints
+    (store.place(18) / "manifest.json").unlink()
+    assert open_run(run).step in (6, 12)  # the best of those that count
+    note = "step-00000018: does not count, for it has no manifest"
+    assert caplog.text.count(note) == 1 and "step-00000012 is the newest" in caplog.text
+    caplog.clear()
+    resume(run)
+    assert caplog.text.count(note) == 1
+    caplog.clear()
+    assert open_run(run).step and caplog.text == ""
+
+
+def test_a_checkpoint_is_counted_once_whatever_copies_there_are(run, caplog):
+    store = RunFolder(run).checkpoints
+    for name in ("step-18", "step-000000018", "step-24", "step-１８"):
+        shutil.copytree(store.place(18), store.folder / name)
+    assert store.steps() == [18, 12, 6]
+    (run / "record.json").unlink()
+    open_run(run)
+    assert "step-24: does not count, for its name is not step-00000024" in caplog.text
+
+
+def _spoil_best(run: Path, best: int) -> None:
+    """Let an epoch be the best, and damage its checkpoint."""
+    for step in (best, 18):  # the newest knows of it, as its own checkpoint does
+        place = RunFolder(run).checkpoints.place(step)
+        state = json.loads((place / "state.json").read_text())
+        line = json.loads((run / "metrics.jsonl").read_text().splitlines()[best // 6 - 1])
+        line["validation_accuracy"] = 1.0
+        state["progress"]["best"] = {**state["progress"]["best"], "step": best, "metrics": line}
+        _forge(place, json.dumps(state))
+    _flip(RunFolder(run).checkpoints.place(best) / "model.safetensors")
+
+
+def test_a_resumed_run_names_a_damaged_best_checkpoint_and_chooses_another(run, caplog):
+    _spoil_best(run, 6)
+    with caplog.at_level(logging.WARNING):
+        record = resume(run, {"train": {"epochs": 4}})
+    assert "the best epoch so far, " in caplog.text and "step-00000006" in caplog.text
+    assert "takes its place" in caplog.text
+    assert record.chosen_step in (12, 18, 24)
+    assert open_run(run).step == record.chosen_step
+
+
+def test_a_finished_run_with_a_damaged_best_checkpoint_keeps_its_result(run, caplog):
+    _spoil_best(run, 6)
+    record = resume(run)
+    assert "step-00000006" in caplog.text and "bring its weights back" in caplog.text
+    assert record.chosen_step == 6
+
+
+def test_without_any_whole_epoch_the_best_is_one_to_come(tmp_path, caplog):
+    run = tmp_path / "run"
+    with pytest.raises(Stopped):
+        start(tiny(THREE), run, [StopAfter(9)])
+    _flip(RunFolder(run).checkpoints.place(6) / "model.safetensors")
+    record = resume(run)
+    assert "the best epoch so far, " in caplog.text and "step-00000006" in caplog.text
+    assert "it is left out" in caplog.text and record.chosen_step in (12, 18)
 
 
 # -- checkpoints of others --------------------------------------------------------------------
@@ -206,6 +279,18 @@ def test_a_record_that_was_changed_is_refused(run, capsys):
     code, err = _error(capsys, "compare", str(run))
     assert code == 3 and "record.json: differs from its SHA-256" in err
     assert open_run(run).step  # the checkpoints know the best step too
+
+
+@pytest.mark.parametrize("lost", ["sha256", "metrics_sha256"])
+def test_a_record_whose_checksum_was_taken_out_is_refused(run, capsys, lost):
+    file = run / "record.json"
+    values = json.loads(file.read_text())
+    del values[lost]
+    file.write_text(json.dumps({**values, "chosen_epoch": 1}))
+    code, err = _error(capsys, "compare", str(run))
+    assert code == 3 and f"record.json: has lost its {lost}" in err and "bfno resume" in err
+    resume(run)
+    assert read_run(run).is_finished  # and whole again
 
 
 # -- one record -------------------------------------------------------------------------------
@@ -341,14 +426,28 @@ def test_a_checkpoint_folder_that_is_a_link_is_not_emptied(run, tmp_path):
     ["{}", "[]", '{"progress": {}, "config": 3}', '{"progress": {"step": "x"}}', "[" * 9999],
 )
 def test_a_state_that_says_nothing_is_one_line(run, capsys, content):
-    chosen = _chosen(run)
-    (chosen / "state.json").write_text(content)
-    manifest = json.loads((chosen / "manifest.json").read_text())
-    digest = hashlib.sha256(content.encode()).hexdigest()
-    manifest["files"]["state.json"] = {"bytes": len(content), "sha256": digest}
-    (chosen / "manifest.json").write_text(json.dumps(manifest))
+    _forge(_chosen(run), content)
     code, err = _error(capsys, "eval", str(run))
     assert code == 3 and err.count("\n") == 1 and "state.json" in err
+
+
+@pytest.mark.parametrize(
+    ("best", "why"),
+    [
+        ({"step": 6}, "has no by"),
+        ({"by": "x", "step": 6, "confusion": []}, "has no metrics"),
+        ({"by": "x", "step": 6, "confusion": [], "metrics": {}}, r"has no metrics\.epoch"),
+        ({"by": "x", "step": 6, "confusion": [], "metrics": {"epoch": 1, "a": "b"}}, "not a numb"),
+    ],
+)
+def test_a_state_with_half_a_best_epoch_is_one_line(run, capsys, best, why):
+    chosen = _chosen(run)
+    state = json.loads((chosen / "state.json").read_text())
+    state["progress"]["best"] = best
+    _forge(chosen, json.dumps(state))
+    code, err = _error(capsys, "eval", str(run))
+    assert code == 3 and err.count("\n") == 1
+    assert re.search(rf"state\.json: cannot be understood: progress\.best: .*{why}", err)
 
 
 def test_a_run_whose_checkpoints_are_all_damaged_does_not_begin_anew(tmp_path):
@@ -392,6 +491,14 @@ def test_a_finished_run_is_not_relabelled_by_settings_that_train_nothing(run):
     with pytest.raises(ConfigError, match=r"has trained its 3 epochs.*train\.epochs=N"):
         resume(run, {"train": {"lr": 5.0}})
     assert ((run / "record.json").read_bytes(), (run / "config.yaml").read_bytes()) == before
+
+
+def test_a_run_that_lacks_only_its_record_may_be_resumed_elsewhere(run, tmp_path):
+    before = result(run)
+    (run / "record.json").unlink()  # killed between the last epoch and the record
+    changes = {"train": {"checkpoint_seconds": 1}, "threads": 1, "data": {"dir": str(tmp_path)}}
+    assert resume(run, changes).is_finished
+    assert result(run)["result"] == before["result"]
 
 
 def test_a_finished_run_whose_checkpoints_are_gone_does_not_begin_anew(run):

@@ -214,6 +214,25 @@ def test_a_solver_that_gives_up_stops_with_its_remedy(tmp_path, monkeypatch):
     assert "\n" not in str(error.value)
 
 
+def test_too_few_steps_are_answered_by_more_of_them(tmp_path):
+    changes = {"solver": {"method": "dopri5", "rtol": 1e-6, "max_steps": 1}}
+    with pytest.raises(NumericalError, match=r"step limit.*Fix: bfno resume") as error:
+        start(tiny(changes, experiment="digits/node"), tmp_path / "run")
+    fix = str(error.value).partition("Fix: ")[2]
+    assert fix.endswith("--set solver.max_steps=10000, for 1 may be too few")
+    resume(tmp_path / "run", {"solver": {"max_steps": 10_000}, "train": {"epochs": 1}})
+
+
+@pytest.mark.parametrize("status", [Status.STEP_LIMIT, Status.STEP_UNDERFLOW])
+def test_no_smaller_tolerance_is_suggested_where_a_larger_one_helps(tmp_path, monkeypatch, status):
+    def give_up(self, model, samples, device):
+        raise SolverError(status, "t = 0.5", Stats())
+
+    monkeypatch.setattr(ImageTask, "loss", give_up)
+    with pytest.raises(NumericalError, match=r"or larger solver\.rtol and solver\.atol$"):
+        start(tiny(), tmp_path / "run")
+
+
 def test_a_solver_that_gives_up_in_an_evaluation_loses_no_training(tmp_path, monkeypatch):
     start(tiny(), tmp_path / "whole")
 

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import io
 import os
 import sys
 
 __all__ = ["main"]
+
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -18,6 +22,13 @@ def main(arguments: list[str] | None = None) -> int:
     if sys.platform == "win32":  # runs are locked and synced as only Unix can
         sys.stderr.write("error: Windows: is not supported. Fix: use Linux, macOS or WSL\n")
         return 2
+    if sys.stderr is None:  # closed with `2>&-`: its number must not become that of a file
+        nowhere = io.FileIO(os.open(os.devnull, os.O_WRONLY), "w")
+        sys.stderr = io.TextIOWrapper(nowhere, write_through=True)
+    if sys.stdout is None:
+        fix = "redirect it, to /dev/null if nobody is to read it"
+        sys.stderr.write(f"error: standard output: is closed. Fix: {fix}\n")
+        return 3
     for stream in (sys.stdout, sys.stderr):
         # What a terminal or a locale cannot show is no reason to fail.
         if isinstance(stream, io.TextIOWrapper):
@@ -25,7 +36,9 @@ def main(arguments: list[str] | None = None) -> int:
     words = list(sys.argv[1:] if arguments is None else arguments)
     debug = "--debug" in words  # an option of every command, wherever it stands
     try:
-        return _run([word for word in words if word != "--debug"])
+        code = _run([word for word in words if word != "--debug"])
+        sys.stdout.flush()  # now, while a failure can still be told
+        return code
     except Exception as error:
         if debug:
             import traceback
@@ -33,7 +46,7 @@ def main(arguments: list[str] | None = None) -> int:
             from bfno.lab.cli.terminal import say_text
 
             say_text(traceback.format_exc(), error=True)
-        return _explain(error)
+        return _tell(error)
     except KeyboardInterrupt:
         return 130
 
@@ -52,15 +65,32 @@ def _run(words: list[str]) -> int:
     return result if isinstance(result, int) else 0
 
 
-def _explain(error: Exception) -> int:
-    """Print one line for an error and return the exit code that belongs to it."""
-    if isinstance(error, BrokenPipeError):  # the reader of our output, `head` say, has enough
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
-    from bfno.lab.cli.terminal import say
+def _tell(error: Exception) -> int:
+    """Print one line for an error, if that is possible, and return its exit code."""
+    line, code = _explained(error)
+    with contextlib.suppress(OSError):
+        if line:
+            from bfno.lab.cli.terminal import say
 
+            say(line, error=True)
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except OSError:
+            # To nowhere: Python would try again at its end, and complain.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+    return code
+
+
+def _explained(error: Exception) -> tuple[str, int]:
+    """The line that tells of an error, and the exit code that belongs to it."""
+    if isinstance(error, BrokenPipeError):  # the reader of our output, `head` say, has enough
+        return "", 0
     what = str(error)
-    if hasattr(error, "fix"):
+    if isinstance(error, OSError) and error.filename is None and error.errno in _FULL:
+        why = (error.strerror or what).lower()
+        what, code = f"output: cannot be written: {why}. Fix: free space, or write elsewhere", 3
+    elif hasattr(error, "fix"):
         code = int(getattr(error, "exit_code", 1))
     elif hasattr(error, "format_message"):  # click's: the words themselves are wrong
         usage = str(error.format_message()).rstrip(".?")  # pyright: ignore[reportAttributeAccessIssue]
@@ -68,9 +98,9 @@ def _explain(error: Exception) -> int:
         command = context.command_path if context else "bfno"
         what, code = f"command line: {usage}. Fix: see `{command} --help`", 2
     elif hasattr(error, "exit_code"):  # Stopped by a signal, and all processes together
-        if os.environ.get("RANK", "0") == "0":
-            say(f"{what}; `bfno resume` goes on from here", error=True)
-        return int(error.exit_code)  # pyright: ignore[reportAttributeAccessIssue]
+        is_first = os.environ.get("RANK", "0") == "0"
+        line = f"{what}; `bfno resume` goes on from here" if is_first else ""
+        return line, int(error.exit_code)  # pyright: ignore[reportAttributeAccessIssue]
     elif isinstance(error, ModuleNotFoundError) and error.name not in (None, "bfno"):
         what, code = f"{error.name}: is not installed. Fix: pip install 'bfno[train,report]'", 2
     elif isinstance(error, MemoryError) or "can't allocate memory" in what:
@@ -79,5 +109,4 @@ def _explain(error: Exception) -> int:
         kind = type(error).__name__
         first = what.splitlines()[0] if what else kind
         what, code = f"internal: {kind}: {first}. Fix: run again with --debug and report it", 1
-    say("error: " + " ".join(what.split()), error=True)
-    return code
+    return "error: " + " ".join(what.split()), code

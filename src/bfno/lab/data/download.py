@@ -5,7 +5,6 @@ What has arrived is kept in `NAME.part`, from which the next attempt goes on.
 
 from __future__ import annotations
 
-import fcntl
 import os
 import time
 from collections.abc import Callable, Iterator
@@ -18,6 +17,7 @@ from urllib.parse import urljoin, urlsplit
 from bfno.lab.data.catalogue import Download
 from bfno.lab.data.reading import one_line
 from bfno.lab.errors import ConfigError, DataError
+from bfno.lab.files import lock_file
 
 if TYPE_CHECKING:
     from requests import Response, Session
@@ -133,7 +133,8 @@ class _Fetch:
     def __call__(self, url: str, output_file: str, _: Any) -> None:
         """Put the whole file at the place that pooch checks and then renames."""
         try:
-            with open(self._part, "ab") as part, self._lock(part):
+            with open(self._part, "ab") as part:
+                self._lock(part)
                 self._complete(url, part)
                 part.flush()
                 os.fsync(part.fileno())
@@ -147,14 +148,10 @@ class _Fetch:
         """Return the error that says why the file cannot be had."""
         return DataError(self._target, why, self._fix)
 
-    @contextmanager
-    def _lock(self, part: IO[bytes]) -> Iterator[None]:
-        try:
-            fcntl.flock(part, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
+    def _lock(self, part: IO[bytes]) -> None:
+        if not lock_file(part.fileno()):
             why = "is being downloaded by another process"
-            raise DataError(self._target, why, "wait until it is done") from error
-        yield
+            raise DataError(self._target, why, "wait until it is done")
 
     def _complete(self, url: str, part: IO[bytes]) -> None:
         import requests

@@ -31,13 +31,14 @@ from bfno.lab.data.reading import one_line
 from bfno.lab.data.series_catalogue import SERIES_SETS
 from bfno.lab.data.series_store import check_series, get_series
 from bfno.lab.data.stl import read_stl
-from bfno.lab.errors import DataError
+from bfno.lab.errors import ConfigError, DataError
 from bfno.lab.files import write_atomically
 
 __all__ = ["FileCheck", "check", "data_folder", "get", "load", "locate"]
 
 _Reader = Callable[[Mapping[str, Content], DataSet], tuple[Split, Split]]
 _READERS: Mapping[str, _Reader] = {"idx": read_idx, "cifar": read_cifar, "stl": read_stl}
+_BUNDLED = {"digits": read_digits}  # what a library brings along
 _NPZ = {"cifar10", "cifar100"}
 _LOG = logging.getLogger(__name__)
 
@@ -168,7 +169,7 @@ def load(name: str, data_dir: Path | None = None, *, official: bool | None = Non
             own in that layout, with a note; where only some are shorter, they have been cut off.
 
     Raises:
-        ConfigError: If there is no data set of that name.
+        ConfigError: If there is no data set of that name, or nothing to read it from.
         DataError: If it is not there or a file is damaged.
 
     Example:
@@ -177,7 +178,10 @@ def load(name: str, data_dir: Path | None = None, *, official: bool | None = Non
     """
     data_set, folder = find_data_set(name), locate(name, data_dir)
     if not data_set.files:
-        return ImageSet(*read_digits(), data_set.class_names)
+        if name not in _BUNDLED:
+            why = "has neither files in the catalogue nor a reader that brings it along"
+            raise ConfigError(name, why, "add its files to its entry in DATA_SETS")
+        return ImageSet(*_BUNDLED[name](), data_set.class_names)
     if _form(folder, data_set) == "npz":
         train, test = read_npz(folder / f"{name}.npz", data_set)
         if official and (len(train), len(test)) != (

@@ -49,6 +49,7 @@ _logger = logging.getLogger(__name__)
 FORMAT = 2
 _MANIFEST = "manifest.json"
 _FILES = _MODEL, _TRAINING, _STATE = ("model.safetensors", "training.safetensors", "state.json")
+_BEST = {"by": str, "step": int, "metrics": dict, "confusion": list}
 # Where and how patiently a run is computed is no part of what it is.
 _CIRCUMSTANCES = {"threads", "train.checkpoint_seconds", *(f"data.{name}" for name in DATA_PLACES)}
 
@@ -83,8 +84,14 @@ class Progress(BaseModel):
     @field_validator("best")
     @classmethod
     def _is_an_epoch(cls, best: dict[str, Any]) -> dict[str, Any]:
-        if best and not (isinstance(best.get("step"), int) and isinstance(best["metrics"], dict)):
-            raise ValueError("names no step and no metrics")
+        lacking = [name for name, kind in _BEST.items() if not isinstance(best.get(name), kind)]
+        if best and lacking:
+            raise ValueError(f"has no {lacking[0]}")
+        metrics = best.get("metrics", {})
+        if best and not isinstance(metrics.get("epoch"), int):
+            raise ValueError("has no metrics.epoch")
+        if any(not isinstance(value, int | float | None) for value in metrics.values()):
+            raise ValueError("has a metric that is not a number")
         return best
 
 
@@ -193,10 +200,24 @@ class CheckpointStore:
 
     def steps(self) -> list[int]:
         """Steps of the finished checkpoints, newest first; their content is not yet checked."""
-        found = (path.parent.name for path in self.folder.glob(f"step-*/{_MANIFEST}"))
-        numbers = (name.removeprefix("step-") for name in found)
-        # No run takes more steps than fit into 18 digits.
-        return sorted(int(one) for one in numbers if one.isdecimal() and len(one) < 19)[::-1]
+        found = self.folder.glob(f"step-*/{_MANIFEST}")
+        numbers = ((_number(path.parent), path.parent) for path in found)
+        # A copy under a similar name, such as step-12, is not the checkpoint of a step.
+        return sorted((step for step, place in numbers if self.place(step) == place), reverse=True)
+
+    def uncounted(self) -> list[DataError]:
+        """What seems to be newer than the newest finished checkpoint, but does not count."""
+        newest, problems = max(self.steps(), default=-1), []
+        for folder in sorted(self.folder.glob("step-*")):
+            step = _number(folder)
+            if step <= newest or not folder.is_dir():
+                continue
+            if folder == self.place(step):
+                why = "does not count, for it has no manifest: it was not finished, or has lost it"
+            else:
+                why = f"does not count, for its name is not {self.place(step).name}"
+            problems.append(_damaged(folder, why))
+        return problems
 
     def load(self, step: int) -> Checkpoint:
         """Read a checkpoint and check every byte of it, and whose it is.
@@ -345,6 +366,13 @@ def _checked_contents(folder: Path, manifest: _Manifest) -> Iterator[tuple[str, 
         yield name, content
 
 
+def _number(folder: Path) -> int:
+    """The step in the name of a checkpoint's folder; -1 if there is none."""
+    number = folder.name.removeprefix("step-")
+    # No run takes more steps than fit into 18 digits.
+    return int(number) if number.isdecimal() and len(number) < 19 else -1
+
+
 def _read_manifest(folder: Path) -> _Manifest:
     path = folder / _MANIFEST
     try:
@@ -369,7 +397,8 @@ def _read_state(path: Path, content: bytes) -> dict[str, Any]:
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         name = ".".join(map(str, first["loc"])) or "it"
-        raise _damaged(path, f"cannot be understood: {name}: {first['msg'].lower()}") from None
+        why = first["msg"].removeprefix("Value error, ").lower()
+        raise _damaged(path, f"cannot be understood: {name}: {why}") from None
     except (ValueError, RecursionError):
         raise _damaged(path, "is not JSON") from None
     return state

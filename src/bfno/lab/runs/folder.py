@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import functools
 import hashlib
 import json
@@ -20,6 +19,7 @@ from bfno.lab.experiments.experiment import Experiment
 from bfno.lab.files import (
     append_line,
     cut_file,
+    lock_file,
     make_folder,
     open_plain,
     read_plain,
@@ -287,8 +287,8 @@ class RunFolder:
             return "install the version of bfno that wrote it"
         if "is not the record" in problem:
             return _TRAINED
-        is_cut = "is cut off" in problem or "SHA-256" in problem
-        return self._resume() if is_cut else "train the run again"
+        is_spoilt = any(one in problem for one in ("is cut off", "SHA-256", "has lost"))
+        return self._resume() if is_spoilt else "train the run again"
 
     # -- exhibit --------------------------------------------------------------------------------
 
@@ -355,30 +355,31 @@ class RunFolder:
             ConfigError: If somebody does.
         """
         # Shared: the processes of one run all ask, and must not take each other for strangers.
-        os.close(self._locked(fcntl.LOCK_SH))
+        os.close(self._locked(shared=True))
 
     def __enter__(self) -> RunFolder:
-        self._lock = self._locked(fcntl.LOCK_EX)
+        self._lock = self._locked(shared=False)
         os.ftruncate(self._lock, 0)
         os.write(self._lock, f"process {os.getpid()} on {socket.gethostname()}".encode())
         remove_leftovers(self.path)
         return self
 
-    def _locked(self, kind: int) -> int:
+    def _locked(self, *, shared: bool) -> int:
+        descriptor = None
         try:
             descriptor = open_plain(self.lock_file, os.O_RDWR | os.O_CREAT)
+            is_free = lock_file(descriptor, shared=shared)
         except OSError as error:
-            why = f"cannot be written: {(error.strerror or str(error)).lower()}"
+            if descriptor is not None:
+                os.close(descriptor)
+            why = f"cannot be locked: {(error.strerror or str(error)).lower()}"
             raise DataError(self.path, why, "check the folder's rights") from error
-        try:
-            # The kernel drops the lock when the process ends, however it ends: no lock goes stale.
-            fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
-        except OSError:
+        if not is_free:
             holder = printable(os.read(descriptor, 200).decode(errors="replace"))
             os.close(descriptor)
             raise ConfigError(
                 self.path, f"is in use by {holder or 'another process'}", "wait for it, or stop it"
-            ) from None
+            )
         return descriptor
 
     def __exit__(self, *_: object) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +11,17 @@ from bfno.lab.errors import ConfigError, DataError
 from bfno.lab.experiments.experiment import Experiment, TrainedRun
 from bfno.lab.experiments.settings import migrated, parse
 from bfno.lab.experiments.trees import differences
-from bfno.lab.runs.checkpoint import Checkpoint, load_weights
+from bfno.lab.runs.checkpoint import Checkpoint, Progress, load_weights
 from bfno.lab.runs.folder import RunFolder
 
-__all__ = ["check_settings", "keep_exhibit", "open_run", "refuse_changes"]
+__all__ = [
+    "check_settings",
+    "keep_exhibit",
+    "open_run",
+    "refuse_changes",
+    "say_uncounted",
+    "whole_best",
+]
 
 _logger = logging.getLogger(__name__)
 
@@ -152,6 +159,7 @@ def _best_checkpoint(run: RunFolder, any_checkpoint: bool) -> Checkpoint:
     try:
         if record is not None and record.chosen_step is not None:
             return run.checkpoints.load(record.chosen_step)
+        say_uncounted(run)
         newest = run.checkpoints.load(steps[0])
         best = newest.progress.best.get("step", newest.step)
         return newest if best == newest.step else run.checkpoints.load(best)
@@ -160,6 +168,60 @@ def _best_checkpoint(run: RunFolder, any_checkpoint: bool) -> Checkpoint:
             fix = "copy it from a backup of the run, or take another one with --any-checkpoint"
             raise DataError(error.what, error.why, fix) from error
         return _any_other(run, error)
+
+
+def say_uncounted(run: RunFolder) -> None:
+    """Name what seems to be a newer checkpoint than the newest one that counts."""
+    steps = run.checkpoints.steps()
+    used = run.checkpoints.place(steps[0]).name if steps else "no checkpoint"
+    for problem in run.checkpoints.uncounted():
+        _logger.warning("%s: %s; %s is the newest", problem.what, problem.why, used)
+
+
+def whole_best(
+    run: RunFolder, progress: Progress, rank: Callable[[Mapping[str, Any]], Any], *, goes_on: bool
+) -> dict[str, Any]:
+    """The best epoch of a resumed run; if its checkpoint is damaged, the best that is whole.
+
+    Args:
+        run: The run.
+        progress: How far it has come.
+        rank: What to compare metrics of epochs by.
+        goes_on: Whether there is more to train; the result of a finished run stays what it was.
+
+    Returns:
+        What `Progress.best` holds; empty if no epoch is whole, and one is still to come.
+    """
+    if not progress.best:
+        return progress.best
+    try:
+        run.checkpoints.load(progress.best["step"])
+        return progress.best
+    except DataError as error:
+        problem = error
+    found = progress.best
+    then = "the record keeps its metrics; bring its weights back from a copy of the run"
+    if goes_on:
+        others = [_as_best(run, step, progress) for step in run.checkpoints.steps()]
+        found = max(filter(None, others), key=lambda one: rank(one["metrics"]), default={})
+        then = f"epoch {found['metrics']['epoch']} takes its place" if found else "it is left out"
+    _logger.warning("the best epoch so far, %s: %s; %s", problem.what, problem.why, then)
+    return found
+
+
+def _as_best(run: RunFolder, step: int, progress: Progress) -> dict[str, Any] | None:
+    """A checkpoint as `Progress.best`; None if it is damaged or within an epoch."""
+    try:
+        known = run.checkpoints.load(step).progress
+    except DataError:
+        return None
+    if known.best.get("step") == step:
+        return known.best
+    metrics = [epoch for epoch in run.epochs_so_far() if epoch.get("step") == step]
+    if known.batch or not metrics or step > progress.step:
+        return None
+    # The confusion matrix of an epoch that was not the best was never kept.
+    return {"by": progress.best["by"], "step": step, "metrics": metrics[-1], "confusion": []}
 
 
 def _any_other(run: RunFolder, problem: DataError) -> Checkpoint:

@@ -38,10 +38,12 @@ from bfno.lab.runs.checkpoint import (
     optimizer_state,
 )
 from bfno.lab.runs.folder import RunFolder
+from bfno.lab.runs.load import whole_best
 from bfno.lab.runs.record import peak_memory
 from bfno.lab.runs.schedule import learning_rate
 from bfno.lab.runs.signals import Stopped, StopSignals
 from bfno.lab.runs.signs import signs_of_trouble
+from bfno.ode import SolverError, Status
 
 __all__ = ["Trainer", "Watcher"]
 
@@ -58,7 +60,7 @@ _FAR = 10.0
 _LOWER, _SENSIBLE, _HIGH = 0.1, 1e-2, 0.1
 
 
-def _rank(metrics: dict[str, Any], task: Task) -> tuple[float, float]:
+def _rank(metrics: Mapping[str, Any], task: Task) -> tuple[float, float]:
     """What to compare epochs by; later ones are better where there is nothing else."""
     value = metrics.get(f"validation_{task.selection}")
     if value is None:
@@ -189,6 +191,12 @@ class Trainer:
         if "optimizer" in checkpoint.state:  # imported weights come without
             load_optimizer(self.optimizer.optimizer, optimizer_part(checkpoint))
         self.progress = checkpoint.progress
+        self.progress.best = whole_best(
+            self.run,
+            self.progress,
+            lambda metrics: _rank(metrics, self.task),
+            goes_on=not self.is_done,
+        )
         self._is_new = False
 
     def fit(self) -> Progress:
@@ -212,7 +220,7 @@ class Trainer:
                     self._train_epoch()
                     self._finish_epoch()
                 except FAILURES as error:
-                    raise self._failed(failure_line(error)) from error
+                    raise self._failed(failure_line(error), error) from error
         return self.progress
 
     @property
@@ -324,7 +332,7 @@ class Trainer:
         failures = self.processes.add_up(torch.tensor([float(failure is not None)])).item()
         if found is None or failures:
             why = failure_line(failure) if failure else "the solver gave up in another process"
-            raise self._failed(why) from failure
+            raise self._failed(why, failure) from failure
         return found
 
     def _learning_rate(self) -> float:
@@ -435,9 +443,9 @@ class Trainer:
             # Several processes may have heard it; the sum of their signals is no signal.
             raise Stopped(self.stop.received or 15)
 
-    def _failed(self, why: str) -> NumericalError:
+    def _failed(self, why: str, cause: Exception | None = None) -> NumericalError:
         """Save the state from which a smaller rate can go on, and say how."""
-        failed, settings = self.progress.step + 1, self.config.train
+        failed = self.progress.step + 1
         good = self._last_good.restore()
         if good is not None:
             self.progress = good
@@ -445,14 +453,23 @@ class Trainer:
             store = self.run.checkpoints
             store.keep({step for step in store.steps() if step <= self.progress.step})
         self.save()
-        lower = settings.lr * _LOWER
-        lower = min(lower, _SENSIBLE) if settings.lr > _HIGH else lower
         return NumericalError(
             f"step {failed} of {self.config.experiment}",
             f"{why}; the state after step {self.progress.step}, which was sound, is saved",
-            f"bfno resume {self.run.path} --set train.lr={lower:.1g}, or a smaller train.clip or "
-            "solver tolerance",
+            f"bfno resume {self.run.path} --set {self._remedy(cause)}",
         )
+
+    def _remedy(self, cause: Exception | None) -> str:
+        """What to change after a failure, and to what."""
+        lr, solver = self.config.train.lr, self.config.solver
+        usual = type(solver)().max_steps
+        status = cause.status if isinstance(cause, SolverError) else None
+        if status is Status.STEP_LIMIT and solver.max_steps < usual:
+            return f"solver.max_steps={usual}, for {solver.max_steps} may be too few"
+        lower = min(lr * _LOWER, _SENSIBLE) if lr > _HIGH else lr * _LOWER
+        if status in (Status.STEP_LIMIT, Status.STEP_UNDERFLOW):
+            return f"train.lr={lower:.1g}, or larger solver.rtol and solver.atol"
+        return f"train.lr={lower:.1g}, or a smaller train.clip or solver tolerance"
 
     def _total(self, sums: Sums) -> Sums:
         values = self.processes.add_up(torch.tensor(list(sums.values()), dtype=torch.float64))

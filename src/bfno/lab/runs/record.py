@@ -46,6 +46,7 @@ __all__ = [
 FORMAT = 2
 FINISHED, UNFINISHED = "finished", "unfinished"
 _CHECKSUM = "sha256"
+_CHECKSUMS = (_CHECKSUM, "metrics_sha256")  # which format 1 did not have
 
 
 class RecordError(ValueError):
@@ -162,10 +163,7 @@ class Record:
             raise RecordError("is cut off or not JSON") from None
         if not isinstance(values, dict) or "format" not in values:
             raise RecordError("is not the record of a run")
-        checksum = values.pop(_CHECKSUM, None)
-        if checksum is not None and checksum != _checksum(values):
-            raise RecordError("differs from its SHA-256")
-        known = _by_attribute(migrated(_clean(values)))
+        known = _by_attribute(migrated(_clean(_verified(values))))
         try:
             return _ADAPTER.validate_python({"name": printable(name), **known})
         except ValidationError as error:
@@ -246,6 +244,18 @@ def _first_problem(error: ValidationError) -> str:
         return f"{name} is missing"
     why = first["msg"].removeprefix("Value error, ")
     return f"{name} {why}" if why.startswith("is ") else f"{name}: {why[0].lower()}{why[1:]}"
+
+
+def _verified(values: Mapping[str, Any]) -> dict[str, Any]:
+    """What a record says, without its checksum, which it fits."""
+    said = {key: value for key, value in values.items() if key != _CHECKSUM}
+    if values["format"] == FORMAT:
+        for name in _CHECKSUMS:
+            if name not in values:
+                raise RecordError(f"has lost its {name}")
+        if values[_CHECKSUM] != _checksum(said):
+            raise RecordError("differs from its SHA-256")
+    return said
 
 
 def _checksum(values: Mapping[str, Any]) -> str:

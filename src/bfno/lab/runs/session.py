@@ -17,8 +17,9 @@ from bfno.lab.experiments.resolve import changed_settings
 from bfno.lab.experiments.seeds import derive_seed
 from bfno.lab.experiments.settings import parse
 from bfno.lab.experiments.trees import merged
+from bfno.lab.runs.checkpoint import settings_digest
 from bfno.lab.runs.folder import RunFolder
-from bfno.lab.runs.load import check_settings, refuse_changes
+from bfno.lab.runs.load import check_settings, refuse_changes, say_uncounted
 from bfno.lab.runs.loop import Trainer, Watcher
 from bfno.lab.runs.record import Record, flat_config, make_record, source_commit
 
@@ -90,13 +91,15 @@ def resume(
             why = f"all its checkpoints are damaged ({problems[0].what} {problems[0].why})"
             fix = "bring them back from a copy, or train anew in another folder with `bfno train`"
             raise DataError(folder, why, fix)
+        say_uncounted(run)
         for problem in problems:
             _logger.warning("%s: %s; an earlier checkpoint is used", problem.what, problem.why)
         if checkpoint is not None:
             check_settings(run, checkpoint, config, flat_config(changes or {}).keys())
             run.check_metrics(checkpoint)
             trainer.restore(checkpoint)
-        if trainer.is_done and config != before:
+        is_other = settings_digest(config.as_dict()) != settings_digest(before.as_dict())
+        if trainer.is_done and is_other:
             raise _nothing_to_do(trainer)
         if trainer.processes.is_first:
             run.write_config(trainer.config)

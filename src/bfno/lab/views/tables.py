@@ -29,8 +29,8 @@ from bfno.lab.views.metrics import (
 __all__ = ["comparison", "comparisons", "method_table", "per_class"]
 
 _TRANSDUCTIVE = (
-    f"† transductive: {TRANSDUCTIVE}; that of a label for a "
-    "whole series only where the encoder turns round the batch."
+    f"† transductive: {TRANSDUCTIVE}; the predicted label of a whole series does "
+    "so only if the encoder reverses the batch."
 )
 _OTHER_PROTOCOL = "Protocols divide and judge the data in their own ways: compare within one only."
 # Of the columns of a page about one task.

@@ -71,8 +71,7 @@ def test_seeds_of_a_method_share_one_line_and_one_name(runs):
 
 
 def test_without_epochs_there_is_nothing_to_draw(runs, tmp_path):
-    folder = write_run(tmp_path, method="new")
-    (folder / "metrics.jsonl").write_text("")
+    folder = write_files(tmp_path / "new", record(method="new"), lines=[])
     assert curve_drawings([read_run(folder)]) == []
 
 

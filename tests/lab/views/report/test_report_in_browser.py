@@ -3,14 +3,12 @@
 Skipped without chromium and playwright.
 """
 
-import json
-
 import pytest
 
 from bfno.lab.views.report.page import write_report
 from tests.lab.views.browser import MISSING, browser
 from tests.lab.views.exhibits import exhibit, write_exhibit
-from tests.lab.views.runs import record, result, write_files, write_run
+from tests.lab.views.runs import record, result, write_files, write_old_record, write_run
 
 pytestmark = pytest.mark.skipif(MISSING, reason="chromium or playwright is not installed")
 
@@ -348,10 +346,8 @@ def test_hostile_names_run_nothing(opened, tmp_path):
     folders = []
     for place, attack in enumerate(attacks):
         config = {attack: {attack: attack}}
-        words = {"data": "digits", "classes": [attack, attack], "config": config}
-        folder = write_run(tmp_path / str(place), method="m", **words, commit=attack)
-        record = json.loads((folder / "record.json").read_text())
-        (folder / "record.json").write_text(json.dumps({**record, "method": attack}))
+        words = {"classes": [attack, attack], "config": config, "commit": attack}
+        folder = write_old_record(write_run(tmp_path / str(place)), **words, method=attack)
         write_exhibit(folder)
         folders.append(folder)
     opened.open(write_report(folders, tmp_path / "report.html"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
@@ -146,7 +147,7 @@ class ImageExperiment(Experiment):
             raise ConfigError(
                 request.data or settings.name,
                 f"has other classes ({here}, …) than the run ({there}, …)",
-                "evaluate on data with the same classes",
+                "evaluate on data with the same classes" + _about_the_locale(),
             )
         limit = request.limit or self.data.test_limit
         first = Split(found.test.images[:limit], found.test.labels[:limit])
@@ -205,3 +206,11 @@ def _temperature(run: TrainedRun) -> float | None:
     best = run.facts.get("progress", {}).get("best", {})
     is_this = best.get("step") == run.step
     return best["metrics"].get("validation_temperature") if is_this else None
+
+
+def _about_the_locale() -> str:
+    """What to add where names of folders are not read as they were written."""
+    encoding = sys.getfilesystemencoding()
+    if encoding.lower() in ("utf-8", "utf8"):
+        return ""
+    return f", or set PYTHONUTF8=1: the locale here reads names of folders as {encoding}"
