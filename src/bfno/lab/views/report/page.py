@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from importlib import resources
-from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -197,7 +197,8 @@ def _shown(
 
 
 def _by_task(groups: list[Replicates]) -> list[tuple[Task, list[Replicates]]]:
-    return [(task, list(one)) for task, one in groupby(groups, key=lambda group: group.task)]
+    by_task = itertools.groupby(groups, key=lambda group: group.task)
+    return [(task, list(members)) for task, members in by_task]
 
 
 def _runs(groups: list[Replicates]) -> list[Record]:
@@ -269,7 +270,7 @@ def _watched(groups: list[Replicates], shown: _Shown) -> list[ShownFlow]:
         groups, key=lambda group: ("bfno" not in group.label, group.label != "node")
     ):
         exhibits = ((run, shown.exhibits[id(run)]) for run in group.runs)
-        run, exhibit = next(((run, one) for run, one in exhibits if one), (None, None))
-        if run is not None and exhibit is not None:
-            found.append(ShownFlow(group.label, shown.mark(group, run), run, exhibit.flow))
+        flows = ((run, one.flow) for run, one in exhibits if one and one.flow)
+        for run, flow in itertools.islice(flows, 1):
+            found.append(ShownFlow(group.label, shown.mark(group, run), run, flow))
     return found
