@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bfno.lab.cli.terminal import say
 from bfno.lab.errors import ConfigError
 from bfno.lab.views.layout import csv_text, printable
-from bfno.lab.views.metrics import METRICS, find_metric
+from bfno.lab.views.metrics import METRICS, duration, find_metric
 
 if TYPE_CHECKING:
     from bfno.lab.runs.record import Record
@@ -54,11 +54,16 @@ def finished(record: Record, folder: Path) -> None:
     say(
         f"{record.experiment}: {found} "
         f"(epoch {record.chosen_epoch}, chosen by {find_metric(record.chosen_by or '').title}), "
-        f"{record.parameters:,} parameters, {result['test_nfe']:.1f} NFE per test batch, "
-        f"{record.seconds or 0:.0f} s"
+        f"{record.parameters:,} parameters, {_evaluations(result)}{duration(record.seconds or 0)}"
     )
     words = [f"`bfno {command.format(folder)}`" for command in _next_commands(headline)]
     say(f"{folder}: try {', '.join(words[:-1])} or {words[-1]}")
+
+
+def _evaluations(result: Mapping[str, float]) -> str:
+    """What a test batch costs; nothing of a model without an ODE."""
+    evaluations = result.get("test_nfe")
+    return f"{evaluations:.1f} NFE per test batch, " if evaluations else ""
 
 
 def _next_commands(headline: str) -> tuple[str, ...]:
@@ -95,6 +100,8 @@ def _class_lines(found: dict[str, Any]) -> Iterator[str]:
 def _metric_lines(found: dict[str, Any]) -> Iterator[str]:
     remarks = _remarks(found)
     known = [metric for metric in METRICS.values() if metric.name in found]
+    # A model without an ODE evaluates nothing.
+    known = [metric for metric in known if found[metric.name] or metric.name != "nfe"]
     width = max([9, *(len(metric.words) for metric in known)])
     for metric in known:
         name = metric.name
