@@ -1,5 +1,6 @@
 import math
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -75,12 +76,12 @@ def test_the_subtitle_says_what_was_trained(tmp_path):
     counts = {"train": 10800, "test": 1000}
     images = [write_run(tmp_path, method=method, samples=counts) for method in ("node", "anode")]
     assert subtitle(replicates(read_runs(images))) == (
-        "2 runs of 2 methods that classify images; samples: 10,800 train, 1,000 test"
+        "2 runs of 2 methods, trained to classify images; samples: 10,800 train, 1,000 test"
     )
     other = write_run(tmp_path, "moons", result={"test_nll": 1.0}, samples={"train": 5, "test": 5})
     unknown = write_run(tmp_path, "other", result={"speed": 1.0})
     assert subtitle(replicates(read_runs([*images, other, unknown]))) == (
-        "4 runs of 3 methods that classify images and learn densities"
+        "4 runs of 3 methods, trained to classify images and learn densities"
     )
     assert subtitle(replicates(read_runs([unknown]))) == "1 run of 1 method"
 
@@ -97,9 +98,9 @@ def test_the_summary_says_when_two_methods_share_the_best(tmp_path):
     assert "anode and node share the best test accuracy, 0.9500." in text
 
 
-def _opening(tmp_path: Path, *runs: dict) -> str:
+def _opening(tmp_path: Path, *runs: dict[str, Any]) -> str:
     folders = [
-        write_run(tmp_path, **({"method": f"method-{place}"} | changes))
+        write_run(tmp_path, **{"method": f"method-{place}", **changes})
         for place, changes in enumerate(runs)
     ]
     return opening(replicates(read_runs(folders)))

@@ -189,17 +189,31 @@ def predict(
 
 
 @app.command()
-def models(as_json: Json = False) -> None:
+def models(
+    wanted: Annotated[
+        str | None,
+        typer.Argument(metavar="[NAME]", help="Data, an experiment, or a part of its name."),
+    ] = None,
+    scale: Annotated[
+        str | None, typer.Option(help="Only the sizes at this scale: smoke, cpu or paper.")
+    ] = None,
+    as_json: Json = False,
+) -> None:
     """List the methods for every data set with their sizes.
 
-    A size is the number of parameters here, then the number in the paper if it gives one.
+    A size is the number of parameters: at scale cpu, at scale paper, and the number in the paper
+    if it gives one. Your own data, folder, folder-density and series, come first.
 
-    Example: bfno models --json
+    Example: bfno models folder
     """
-    from bfno.lab.experiments.sizes import model_sizes
+    from bfno.lab.experiments.sizes import model_sizes, select
 
-    for row in model_sizes():
-        say(json.dumps(row) if as_json else display.size_row(row))
+    display.check_scale(scale)
+    rows = model_sizes() if wanted is None else select(model_sizes(), wanted)
+    if as_json:
+        say(*(json.dumps(display.size_object(row, scale)) for row in rows))
+    else:
+        say(*display.size_lines(rows, scale))
 
 
 @app.command(name="import-released")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,10 +17,12 @@ if TYPE_CHECKING:
     from bfno.lab.runs.record import Record
 
 __all__ = [
+    "check_scale",
     "evaluation",
     "finished",
     "prediction_printer",
-    "size_row",
+    "size_lines",
+    "size_object",
     "watchers",
 ]
 
@@ -185,9 +187,50 @@ class _CsvPrinter:
         say(csv_text([row]).removesuffix("\n"), end="\r\n")
 
 
-def size_row(row: dict[str, Any]) -> str:
-    """One line of the list of models."""
-    paper = "" if row["paper"] is None else f"{row['paper']:>9,} in the paper"
-    differs = "" if row["paper"] in (None, row["parameters"]) else "  (differs)"
-    line = f"{row['data']:21} {row['method']:30} {row['parameters']:>9,} {paper}{differs}"
-    return line.rstrip()
+def check_scale(scale: str | None) -> None:
+    """Refuse a scale that does not exist.
+
+    Raises:
+        ConfigError: If there is no such scale.
+    """
+    from bfno.lab.experiments.settings import SCALES
+
+    if scale is not None and scale not in SCALES:
+        raise ConfigError(scale, "is not a scale", f"choose one of {', '.join(SCALES)}")
+
+
+def size_object(row: Mapping[str, Any], scale: str | None) -> dict[str, Any]:
+    """One experiment of the list of models for programs."""
+    return {
+        "data": row["data"],
+        "method": row["method"],
+        "scale": scale or "paper",
+        "parameters": row["sizes"][scale or "paper"],
+        "paper": row["paper"] if scale in (None, "paper") else None,
+        "sizes": row["sizes"],
+    }
+
+
+def size_lines(rows: Sequence[Mapping[str, Any]], scale: str | None) -> Iterator[str]:
+    """The list of models as lines: a heading, a line for each, and what own data are counted for.
+
+    Args:
+        rows: The experiments, as from `model_sizes`.
+        scale: The one scale to show; None shows the default one and that of the paper.
+    """
+    from bfno.lab.experiments.sizes import OWN_DATA
+
+    shown = (scale,) if scale else ("cpu", "paper")
+    named = {f"{row['data']}/{row['method']}": row for row in rows}
+    width = max(len(name) for name in ("parameters at scale", *named))
+    yield f"{'parameters at scale':{width}}" + "".join(f" {one:>11}" for one in shown)
+    for name, row in named.items():
+        sizes = "".join(f" {row['sizes'][one]:>11,}" for one in shown)
+        printed = row["paper"] if "paper" in shown else None
+        paper = "" if printed is None else f" {printed:>11,} in the paper"
+        differs = "" if printed in (None, row["sizes"]["paper"]) else "  (differs)"
+        yield f"{name:{width}}{sizes}{paper}{differs}"
+    own = [data for data in OWN_DATA if any(row["data"] == data for row in rows)]
+    if own:
+        counted = "; ".join(f"{data}: {OWN_DATA[data][0]}" for data in own)
+        yield f"Your own data decide the sizes; these are examples ({counted})."

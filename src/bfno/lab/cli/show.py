@@ -214,10 +214,9 @@ def _write(parts: Iterable[Table | str]) -> None:
     from bfno.lab.views.layout import TEXT_WIDTH, as_text
 
     # Commands and names of folders are copied: they are not broken.
-    whole = {"break_on_hyphens": False, "break_long_words": False}
+    wrapper = textwrap.TextWrapper(TEXT_WIDTH, break_on_hyphens=False, break_long_words=False)
     texts = (
-        f"{textwrap.fill(part, TEXT_WIDTH, **whole)}\n" if isinstance(part, str) else as_text(part)
-        for part in parts
+        f"{wrapper.fill(part)}\n" if isinstance(part, str) else as_text(part) for part in parts
     )
     say_text("\n".join(texts))
 

@@ -114,7 +114,7 @@ def look_at(folder: Path) -> ListedRun:
             return _finished(folder, run.finished())
         return _unfinished(run)
     except (ConfigError, DataError) as error:
-        return ListedRun(folder, "damaged", why=f"{Path(error.what).name}: {error.why}")
+        return ListedRun(folder, "damaged", why=f"{Path(str(error.what)).name}: {error.why}")
 
 
 def read_finished(folders: Iterable[Path]) -> tuple[dict[Path, Record], list[ListedRun]]:

@@ -40,7 +40,7 @@ def subtitle(groups: Sequence[Replicates]) -> str:
     methods = counted(len({group.label for group in groups}), "method")
     purposes = list(dict.fromkeys(filter(None, map(_purpose, runs))))
     text = f"{counted(len(runs), 'run')} of {methods}"
-    text += f" that {listed(purposes)}" if purposes else ""
+    text += f", trained to {listed(purposes)}" if purposes else ""
     samples = {samples_text(run) for run in runs} - {""}
     return f"{text}; samples: {samples.pop()}" if len(samples) == 1 else text
 

@@ -54,7 +54,7 @@ from bfno.lab.experiments.images.presets import (
     find_image_preset,
 )
 from bfno.lab.experiments.images.task import ImageTask, evaluate_images
-from bfno.lab.experiments.presets import layered
+from bfno.lab.experiments.presets import layered, require_method
 from bfno.lab.experiments.settings import Settings, one_of
 from bfno.lab.experiments.trees import Tree, setting
 from bfno.models import ImageClassifier, count_parameters
@@ -279,4 +279,6 @@ class ImageExperiment(Experiment):
 def _preset(data: str, method: str, colour: bool) -> ImagePreset:
     """The preset of data and method; a folder has those of CIFAR-10 or of MNIST."""
     like = data if data != "folder" else "cifar10" if colour else "mnist"
+    if data == "folder":  # whose refusal speaks of folders, not of what they are like
+        require_method(data, method, (known for of, known in IMAGE_PRESETS if of == like))
     return find_image_preset(like, method)
