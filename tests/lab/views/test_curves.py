@@ -169,3 +169,14 @@ def test_programs_get_every_method_with_its_spread_and_its_curves(tmp_path):
     assert round(ours["result"]["test_accuracy"]["std"], 6) == round(0.03 * math.sqrt(2), 6)
     assert plain["result"]["test_accuracy"] == {"mean": 0.3, "std": None}
     assert [epoch for epoch, _ in ours["epochs"]["test_accuracy"]] == [1, 2, 3]
+
+
+def test_a_model_without_an_ode_has_no_curve_of_evaluations(tmp_path):
+    folders = [
+        _with_evaluations(tmp_path / "ode", 14.0, 20.0),
+        _with_evaluations(tmp_path / "cnn", 0.0, 0.0, method="cnn"),
+    ]
+    groups = replicates(read_runs(folders))
+    drawn = curves(groups, ["train_loss", "forward_nfe"])
+    shown = {groups[one["method"]].label: {*one["points"]} for one in drawn}
+    assert shown == {"bfno-node": {"train_loss", "forward_nfe"}, "cnn": {"train_loss"}}

@@ -13,17 +13,9 @@ from bfno.lab.views.layout import Cell, Column, Table
 from bfno.lab.views.methods import Replicates, replicates
 from bfno.lab.views.metrics import COSTS, SPLITS, Estimate, Metric, find_metric, headline_of, mean
 
-__all__ = ["EpochPoint", "Plot", "Point", "changes", "charts", "curve_table", "curves"]
-__all__ += [
-    "epoch_points",
-    "epoch_ticks",
-    "epoch_values",
-    "known_keys",
-    "mean_points",
-    "method_objects",
-    "plots",
-]
-__all__ += ["sparkline"]
+__all__ = ["EpochPoint", "Plot", "Point", "changes", "charts", "counted_points", "curve_table"]
+__all__ += ["curves", "epoch_points", "epoch_ticks", "epoch_values", "known_keys", "mean_points"]
+__all__ += ["method_objects", "plots", "sparkline"]
 
 Point = tuple[int, float]
 """An epoch and the value of a metric after it."""
@@ -82,6 +74,13 @@ def epoch_points(runs: Iterable[Record], key: str) -> list[EpochPoint]:
 def mean_points(runs: Iterable[Record], key: str) -> list[Point]:
     """The means of `epoch_points`."""
     return [(point.epoch, point.mean) for point in epoch_points(runs, key)]
+
+
+def counted_points(runs: Iterable[Record], key: str) -> list[EpochPoint]:
+    """What there is to draw of `epoch_points`: a model without an ODE has no evaluations."""
+    points = epoch_points(runs, key)
+    is_drawn = find_metric(key).name != "nfe" or any(point.mean for point in points)
+    return points if is_drawn else []
 
 
 def epoch_ticks(first: int, last: int) -> list[int]:
@@ -192,14 +191,15 @@ def curves(groups: Sequence[Replicates], keys: Sequence[str]) -> list[dict[str, 
     """
     found = []
     for place, group in enumerate(groups):
-        seeds = [{key: mean_points([run], key) for key in keys} for run in group.runs]
+        drawn = [key for key in keys if counted_points(group.runs, key)]
+        seeds = [{key: mean_points([run], key) for key in drawn} for run in group.runs]
         single = len(seeds) == 1
         for run, points in zip(group.runs, seeds, strict=True):
             found.append(_curve(place, f"seed {run.seed}", single, points))
         if not single:
             found += [
                 _curve(place, name, True, {key: mean_points(group.runs, key) for key in alike})
-                for name, alike in _mean_names(group, keys).items()
+                for name, alike in _mean_names(group, drawn).items()
             ]
     return found
 

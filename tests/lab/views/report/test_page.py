@@ -237,7 +237,7 @@ def test_errors_are_of_the_images_that_were_looked_at(tmp_path):
 def test_the_top_says_what_the_scale_and_the_abbreviations_mean(tmp_path):
     folders = [write_run(tmp_path), write_run(tmp_path, "letters")]
     text = _Nodes(_page(folders, tmp_path / "report.html")).text
-    assert text.index("classify images") < text.index("Scale cpu: ") < text.index("press a heading")
+    assert text.index("classify images") < text.index("Scale cpu: ") < text.index("Seconds are")
     for once in ("Scale cpu: ", "NFE, the number of function evaluations, "):
         assert text.count(once) == 1
 
