@@ -6,7 +6,15 @@ import pytest
 
 from bfno.lab.runs.folder import read_run, read_runs
 from bfno.lab.views.methods import replicates
-from bfno.lab.views.summary import calibration, data_title, opening, scale_notes, subtitle, summary
+from bfno.lab.views.summary import (
+    calibration,
+    data_title,
+    opening,
+    scale_notes,
+    subtitle,
+    summary,
+    trust,
+)
 from tests.lab.views.runs import result, write_run
 
 
@@ -239,3 +247,9 @@ def test_calibration_that_was_not_measured_is_not_told(tmp_path):
     only = {"test_calibration_error": 0.3}
     text = calibration(read_run(write_run(tmp_path, method="other", result=result(**only))))
     assert text.endswith("expect 50 % to 100 %.")
+
+
+def test_intervals_are_told_by_what_they_cover(tmp_path):
+    run = read_run(write_run(tmp_path, result=result(test_coverage_90=0.91)))
+    assert trust(run) == "Its 90 % intervals cover 91 % of the values that were hidden from it."
+    assert trust(read_run(write_run(tmp_path, method="other"))) == ""

@@ -84,16 +84,14 @@ class RunFolder:
     @property
     def is_in_use(self) -> bool:
         """Whether somebody trains in the folder at this moment; looks without writing."""
-        try:
-            descriptor = open_plain(self.lock_file, os.O_RDONLY)
-        except OSError:
+        if not _is_file(self.lock_file):
             return False
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        except OSError:
+            self.check_free()
+        except ConfigError:
             return True
-        finally:
-            os.close(descriptor)
+        except DataError:  # where nobody may write, nobody trains
+            return False
         return False
 
     @functools.cached_property

@@ -11,8 +11,8 @@ from bfno.lab.views.layout import cell_text
 from bfno.lab.views.methods import Replicates, kind_of, sample_name
 from bfno.lab.views.metrics import LIMIT, Estimate, Metric, chance_of_lead, headline_of, mean
 
-__all__ = ["SCALES", "calibration", "counted", "data_title", "listed", "opening", "samples_text"]
-__all__ += ["scale_notes", "subtitle", "summary"]
+__all__ = ["SCALES", "calibration", "counted", "coverage", "data_title", "listed", "opening"]
+__all__ += ["samples_text", "scale_notes", "subtitle", "summary", "trust"]
 
 _PURPOSES = {
     "images": "classify images",
@@ -227,6 +227,19 @@ def calibration(run: Record) -> str:
         f"{text} With its scores divided{by or ' by a temperature'}, which was fitted on the "
         f"validation data, they differ by {100 * after:.1f} points."
     )
+
+
+def coverage(run: Record) -> str:
+    """Whether the predictive intervals of a model of series hold; empty if it has none."""
+    share = run.result.get("test_coverage_90")
+    if share is None or not math.isfinite(share):
+        return ""
+    return f"Its 90 % intervals cover {_percent(share)} of the values that were hidden from it."
+
+
+def trust(run: Record) -> str:
+    """How far what a model says of its own certainty can be believed, as far as it was measured."""
+    return " ".join(filter(None, (calibration(run), coverage(run))))
 
 
 def listed(names: Sequence[str]) -> str:

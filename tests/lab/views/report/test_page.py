@@ -394,8 +394,8 @@ def test_calibration_is_told_where_it_was_measured(tmp_path):
     errors = {"test_calibration_error": 0.08, "test_calibrated_error": 0.02}
     folder = write_run(tmp_path, result=result(**errors), temperature=1.5)
     page = _page([folder], tmp_path / "report.html")
-    assert "<h3>Calibration</h3>" in page and page.count("differ by 8.0 percentage points") == 2
-    assert "Calibration" not in _page([write_run(tmp_path, "letters")], tmp_path / "other.html")
+    assert "<h3>How sure it is</h3>" in page and page.count("differ by 8.0 percentage points") == 2
+    assert "How sure" not in _page([write_run(tmp_path, "letters")], tmp_path / "other.html")
 
 
 def test_the_plane_has_a_legend_of_classes_and_errors(tmp_path):

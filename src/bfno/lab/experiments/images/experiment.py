@@ -278,7 +278,8 @@ class ImageExperiment(Experiment):
 
 def _preset(data: str, method: str, colour: bool) -> ImagePreset:
     """The preset of data and method; a folder has those of CIFAR-10 or of MNIST."""
-    like = data if data != "folder" else "cifar10" if colour else "mnist"
-    if data == "folder":  # whose refusal speaks of folders, not of what they are like
-        require_method(data, method, (known for of, known in IMAGE_PRESETS if of == like))
+    if data != "folder":
+        return find_image_preset(data, method)
+    like = "cifar10" if colour else "mnist"
+    require_method(data, method, (known for of, known in IMAGE_PRESETS if of == like))
     return find_image_preset(like, method)

@@ -25,13 +25,13 @@ from bfno.lab.views.report.drawings import curve_drawings
 from bfno.lab.views.report.exhibits import ShownFlow, flow_data, flow_view
 from bfno.lab.views.report.run import Pictures, portable, read_pictures, run_view, setting_text
 from bfno.lab.views.summary import (
-    calibration,
     data_title,
     listed,
     opening,
     scale_notes,
     subtitle,
     summary,
+    trust,
 )
 from bfno.lab.views.tables import method_table
 
@@ -268,7 +268,7 @@ def _task(groups: list[Replicates], shown: _Shown) -> dict[str, Any]:
         "protocol": _PROTOCOLS.get(protocol, ""),
         "opening": opening(groups),
         "summary": summary(groups),
-        "calibration": calibration(runs[0]),
+        "trust": trust(runs[0]),
         "table": table,
         "counted": counted,
         "steady": counted and not any(chart["title"] == "Cost" for chart in choices),

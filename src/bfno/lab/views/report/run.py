@@ -16,7 +16,7 @@ from bfno.lab.views.methods import is_transductive
 from bfno.lab.views.metrics import Estimate, find_metric, headline_of
 from bfno.lab.views.report.drawings import confusion_matrix
 from bfno.lab.views.report.exhibits import mistakes_view, scatter_view, spectra_view
-from bfno.lab.views.summary import calibration, data_title, samples_text
+from bfno.lab.views.summary import data_title, samples_text, trust
 from bfno.lab.views.tables import per_class
 
 __all__ = ["EXAMINED", "Pictures", "portable", "read_pictures", "run_view", "setting_text"]
@@ -99,7 +99,7 @@ def run_view(
             # A model without an ODE evaluates nothing, and says nothing by it.
             if value or find_metric(key).name != "nfe"
         },
-        "calibration": calibration(run),
+        "trust": trust(run),
         "data": data_title(run),
         "config": _sections(run.config),
         "confusion": confusion_matrix(run),
