@@ -181,4 +181,4 @@ def _size(experiment: str, scale: str, known: dict[str, int]) -> int:
 
 
 if __name__ == "__main__":
-    print(f"{write_sizes()} written")
+    write_sizes()
