@@ -48,7 +48,16 @@ class ImageClassifier(nn.Module):
                 f"images must have shape (batch, {', '.join(map(str, self.in_shape))}), got "
                 f"{tuple(x.shape)}; resize them or build the classifier for their shape"
             )
-        return self.head(self.block(x).flatten(1))
+        return self.head(self.features(x))
+
+    def features(self, x: Tensor) -> Tensor:
+        """What enters the head, `(batch, features)`."""
+        return self.block(x).flatten(1)
+
+    @property
+    def blocks(self) -> tuple[NeuralODE, ...]:
+        """The neural ODEs that an image goes through, in order."""
+        return (self.block,)
 
 
 def _features(block: NeuralODE, in_shape: tuple[int, ...]) -> int:

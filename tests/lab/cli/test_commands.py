@@ -18,7 +18,9 @@ from bfno.lab.cli import commands, main
 from bfno.lab.data import SERIES_SETS
 from bfno.lab.experiments.density.experiment import DENSITY_METHODS
 from bfno.lab.experiments.images.presets import IMAGE_DATA, IMAGE_PRESETS
+from bfno.lab.experiments.resolve import resolve
 from bfno.lab.experiments.series.experiment import SERIES_METHODS
+from bfno.lab.experiments.sizes import OWN_DATA
 from tests.lab.cli.output import error_line
 
 TINY = [
@@ -99,15 +101,46 @@ def test_version_is_that_of_the_package(capsys):
 def test_models_prints_every_preset_with_the_paper_beside_it(capsys):
     assert main(["models", "--json"]) == 0
     rows = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
-    assert {"data": "cifar10", "method": "bfno-node", "parameters": 171333, "paper": 171333} in rows
     found = {(row["data"], row["method"]): (row["parameters"], row["paper"]) for row in rows}
+    assert found["cifar10", "bfno-node"] == (171333, 171333)
     images = {name: (p.parameters, p.published) for name, p in IMAGE_PRESETS.items()}
     assert {name: sizes for name, sizes in found.items() if name in images} == images
     series = {(data, method) for data in SERIES_SETS for method in SERIES_METHODS}
     densities = {(f"{data}-density", method) for data in IMAGE_DATA for method in DENSITY_METHODS}
-    assert set(found) == {*images, *series, *densities}
+    own = {name for name in found if name[0] in OWN_DATA}
+    assert set(found) - own == {*images, *series, *densities}
+    assert {("folder", "bfno-node"), ("folder-density", "glow"), ("series", "gru-d")} <= own
     assert found["mnist-density", "ffjord-rnode"] == (800636, None)
     assert found["cifar10-density", "ffjord-rnode"] == (1358868, None)
+
+
+def test_models_come_with_those_for_ones_own_data_first_and_the_sizes_of_a_scale(capsys):
+    assert main(["models"]) == 0
+    heading, first, *_, last = capsys.readouterr().out.splitlines()
+    assert heading.split() == ["parameters", "at", "scale", "cpu", "paper"]
+    assert first.startswith("folder/") and last.startswith("Your own data decide the sizes")
+    assert main(["models", "cifar10/bfno-node", "--scale", "smoke"]) == 0
+    heading, line = capsys.readouterr().out.splitlines()
+    size = model_parameters("cifar10/bfno-node", "smoke")
+    assert heading.split()[-1] == "smoke" and line.split() == ["cifar10/bfno-node", f"{size:,}"]
+
+
+def model_parameters(experiment, scale):
+    config = resolve(experiment, scale=scale)
+    return config.count(config.build(config.known_facts()))
+
+
+def test_a_wrong_name_or_scale_of_models_is_told_in_one_line(capsys):
+    assert main(["models", "foldr"]) == 2
+    assert "the nearest are folder" in error_line(capsys)
+    assert main(["models", "folder", "--scale", "huge"]) == 2
+    assert "smoke, cpu, paper" in error_line(capsys)
+
+
+def test_an_unknown_method_of_a_folder_is_not_told_in_terms_of_other_data(capsys):
+    assert main(["train", "folder/nodee", "--folder", "photos"]) == 2
+    line = error_line(capsys)
+    assert "folder/node" in line and "cifar" not in line and "mnist" not in line
 
 
 def test_a_run_has_its_files(digits_run):

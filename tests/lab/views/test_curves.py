@@ -1,7 +1,10 @@
+import json
 import math
 
+import pytest
+
 from bfno.lab.runs.folder import read_runs
-from bfno.lab.views.curves import charts, curve_table, curves, method_objects, sparkline
+from bfno.lab.views.curves import charts, curve_table, curves, method_objects, plots, sparkline
 from bfno.lab.views.layout import as_text
 from bfno.lab.views.methods import replicates
 from tests.lab.views.runs import epoch_lines, record, result, write_files, write_run
@@ -114,10 +117,40 @@ def test_methods_show_metric_loss_and_evaluations_with_first_and_last_value(tmp_
 
 def test_what_is_too_small_to_print_is_not_drawn(tmp_path):
     lines = epoch_lines(result(), epochs=2)
-    steady = [line.replace('"forward_nfe": 10.25', '"forward_nfe": 20.49') for line in lines]
+    steady = [line.replace('"train_loss": 0.025', '"train_loss": 0.05000001') for line in lines]
     runs = read_runs([write_files(tmp_path / "run", record(), steady)])
     table = curve_table(replicates(runs))
-    assert table is not None and table.rows[0][-2:] == ("▁▁", "20.5 → 20.5")
+    assert table is not None and table.rows[0][3:5] == ("▁▁", "0.0500 → 0.0500")
+
+
+def _with_evaluations(folder, *forward: float, **others):
+    """A run that took so many evaluations in its epochs, and none backward."""
+    costs = [{"forward_nfe": nfe, "backward_nfe": 0.0, "test_nfe": 14.0} for nfe in forward]
+    lines = [
+        json.dumps({"epoch": epoch, "train_loss": 1 / epoch, **cost})
+        for epoch, cost in enumerate(costs, 1)
+    ]
+    return write_files(folder, {**record(), **others}, lines)
+
+
+@pytest.mark.parametrize("steady", [14.0, 0.0])
+def test_evaluations_that_never_change_have_no_chart(tmp_path, steady):
+    runs = read_runs([_with_evaluations(tmp_path / "run", steady, steady, steady)])
+    assert [chart["title"] for chart in charts(runs)] == ["Learning"]
+    assert [plot.title for plot in plots(runs)] == ["Loss"]
+    table = curve_table(replicates(runs))
+    assert table is not None and "NFE" not in as_text(table)
+    # Programs get them all the same.
+    (method,) = method_objects(runs)
+    assert method["epochs"]["forward_nfe"] == [(1, steady), (2, steady), (3, steady)]
+
+
+def test_evaluations_that_change_for_one_method_have_a_chart_for_all(tmp_path):
+    folders = [
+        _with_evaluations(tmp_path / "steady", 14.0, 14.0, 14.0, method="node"),
+        _with_evaluations(tmp_path / "growing", 14.0, 20.0, 26.0),
+    ]
+    assert charts(read_runs(folders))[1]["metrics"] == {"forward_nfe": "NFE forward"}
 
 
 def test_runs_without_epochs_have_no_curves(tmp_path):
@@ -136,3 +169,14 @@ def test_programs_get_every_method_with_its_spread_and_its_curves(tmp_path):
     assert round(ours["result"]["test_accuracy"]["std"], 6) == round(0.03 * math.sqrt(2), 6)
     assert plain["result"]["test_accuracy"] == {"mean": 0.3, "std": None}
     assert [epoch for epoch, _ in ours["epochs"]["test_accuracy"]] == [1, 2, 3]
+
+
+def test_a_model_without_an_ode_has_no_curve_of_evaluations(tmp_path):
+    folders = [
+        _with_evaluations(tmp_path / "ode", 14.0, 20.0),
+        _with_evaluations(tmp_path / "cnn", 0.0, 0.0, method="cnn"),
+    ]
+    groups = replicates(read_runs(folders))
+    drawn = curves(groups, ["train_loss", "forward_nfe"])
+    shown = {groups[one["method"]].label: {*one["points"]} for one in drawn}
+    assert shown == {"bfno-node": {"train_loss", "forward_nfe"}, "cnn": {"train_loss"}}

@@ -16,7 +16,7 @@ def test_everything_is_read_as_it_was_written(tmp_path):
     assert [list(point) for point in found.scatter.points] == written["scatter"]["points"]
     assert found.scatter.labels == written["scatter"]["labels"]
     assert vars(found.mistakes[0]) == written["mistakes"][0]
-    assert found.flow.times == written["flow"]["times"]
+    assert found.flow is not None and found.flow.times == written["flow"]["times"]
     assert vars(found.flow.images[1]) == written["flow"]["images"][1]
     assert vars(found.spectra[1]) == written["spectra"][1]
 

@@ -1,9 +1,20 @@
 import math
 from pathlib import Path
+from typing import Any
+
+import pytest
 
 from bfno.lab.runs.folder import read_run, read_runs
 from bfno.lab.views.methods import replicates
-from bfno.lab.views.summary import scale_notes, subtitle, summary
+from bfno.lab.views.summary import (
+    calibration,
+    data_title,
+    opening,
+    scale_notes,
+    subtitle,
+    summary,
+    trust,
+)
 from tests.lab.views.runs import result, write_run
 
 
@@ -73,12 +84,12 @@ def test_the_subtitle_says_what_was_trained(tmp_path):
     counts = {"train": 10800, "test": 1000}
     images = [write_run(tmp_path, method=method, samples=counts) for method in ("node", "anode")]
     assert subtitle(replicates(read_runs(images))) == (
-        "2 runs of 2 methods that classify images; samples: 10,800 train, 1,000 test"
+        "2 runs of 2 methods, trained to classify images; samples: 10,800 train, 1,000 test"
     )
     other = write_run(tmp_path, "moons", result={"test_nll": 1.0}, samples={"train": 5, "test": 5})
     unknown = write_run(tmp_path, "other", result={"speed": 1.0})
     assert subtitle(replicates(read_runs([*images, other, unknown]))) == (
-        "4 runs of 3 methods that classify images and learn densities"
+        "4 runs of 3 methods, trained to classify images and learn densities"
     )
     assert subtitle(replicates(read_runs([unknown]))) == "1 run of 1 method"
 
@@ -93,3 +104,152 @@ def test_the_scale_of_small_runs_is_explained_once(tmp_path):
 def test_the_summary_says_when_two_methods_share_the_best(tmp_path):
     text = _summary(tmp_path, ("node", 7, 0.95), ("anode", 7, 0.95))
     assert "anode and node share the best test accuracy, 0.9500." in text
+
+
+def _opening(tmp_path: Path, *runs: dict[str, Any]) -> str:
+    folders = [
+        write_run(tmp_path, **{"method": f"method-{place}", **changes})
+        for place, changes in enumerate(runs)
+    ]
+    return opening(replicates(read_runs(folders)))
+
+
+PETS = {
+    "classes": ["cat", "frog", "horse", "ship"],
+    "confusion": [[20, 3, 2, 2], [4, 18, 3, 2], [9, 9, 6, 3], [1, 2, 4, 20]],
+    "result": result(64 / 108),
+}
+
+
+def test_the_first_sentence_says_how_often_a_classifier_is_right_and_where_it_is_weak(tmp_path):
+    assert _opening(tmp_path, PETS) == (
+        "Right on 59 % of 108 test images (chance 25 %); weakest: horse (22 %)."
+    )
+
+
+def test_of_several_methods_the_first_sentence_is_about_the_best(tmp_path):
+    worse = PETS | {"result": result(0.5)}
+    assert _opening(tmp_path, worse, PETS) == (
+        "The best of 2 methods, method-1, is right on 59 % of 108 test images (chance 25 %); "
+        "weakest: horse (22 %)."
+    )
+
+
+def test_several_seeds_are_a_mean(tmp_path):
+    seeds = [PETS | {"method": "node", "seed": seed} for seed in (1, 2)]
+    assert "(chance 25 %; mean of 2 seeds); weakest: horse" in _opening(tmp_path, *seeds)
+
+
+def test_where_one_class_is_frequent_to_say_it_always_is_the_better_guess(tmp_path):
+    rare = {"classes": ["well", "ill"], "confusion": [[88, 2], [6, 4]], "result": result(0.92)}
+    assert _opening(tmp_path, rare) == (
+        "Right on 92 % of 100 test images (always saying “well”: 90 %); weakest: ill (40 %)."
+    )
+
+
+@pytest.mark.parametrize(
+    ("confusion", "expected"),
+    [
+        ([[5, 0, 0], [0, 5, 0], [0, 0, 5]], ""),
+        ([[5, 0, 0], [5, 0, 0], [5, 0, 0]], "; weakest: b and c (0 %)"),
+        ([[5, 0, 0], [0, 0, 0], [0, 4, 1]], "; weakest: c (20 %)"),  # of b, none was tested
+        ([], ""),
+    ],
+)
+def test_the_weakest_class_is_the_one_that_is_found_the_least_often(tmp_path, confusion, expected):
+    run = {"classes": ["a", "b", "c"], "confusion": confusion, "result": result(0.5)}
+    assert _opening(tmp_path, run).partition("weakest")[2] == expected.partition("weakest")[2] + (
+        "." if expected else ""
+    )
+
+
+def test_many_weakest_classes_are_counted(tmp_path):
+    size = 6
+    confusion = [[4] + [0] * (size - 1) for _ in range(size)]
+    run = {"classes": list("abcdef"), "confusion": confusion, "result": result(1 / size)}
+    assert _opening(tmp_path, run).endswith("; weakest: b, c and 3 more (0 %).")
+
+
+def test_a_share_is_not_rounded_to_perfection(tmp_path):
+    run = PETS | {"result": result(0.999), "confusion": []}
+    assert _opening(tmp_path, run) == "Right on more than 99 %."
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        (
+            {"result": {"test_auroc": 0.8157}, "classes": ["survived", "died"]},
+            "Ranks a case of “died” above one of “survived” 82 % of the time (chance 50 %; "
+            "AUROC 0.82), tested on 800 series.",
+        ),
+        (
+            {"result": {"test_mse": 0.25}, "classes": []},
+            "Typically 0.50 standard deviations off at the observed values of 800 test series "
+            "(always saying a feature's mean: about 1).",
+        ),
+        (
+            {"result": {"test_bits_per_dim": 3.456}, "classes": []},
+            "Needs 3.46 bits for each pixel value of 800 test images (knowing nothing: 8 bits; "
+            "fewer is better).",
+        ),
+        (
+            {"result": {"test_nll": 1.5}, "classes": []},
+            "Has a mean negative log-likelihood of 1.50 nats on 800 test points (less is better).",
+        ),
+        ({"result": {"test_loss": 0.5}}, "Has a loss of 0.5 on 800 test samples (less is better)."),
+        ({"result": {"test_accuracy": math.nan}}, ""),
+        ({"result": {"speed": 1.0}}, ""),
+    ],
+)
+def test_every_kind_of_model_has_its_first_sentence(tmp_path, changes, expected):
+    run = {"confusion": [], "samples": {"test": 800}, **changes}
+    assert _opening(tmp_path, run) == expected
+
+
+def test_series_are_counted_as_series(tmp_path):
+    config = {"data": {"protocol": "sound"}}
+    run = PETS | {"config": config, "samples": {"test": 108}}
+    assert "59 % of 108 test series (chance" in _opening(tmp_path, run)
+
+
+OWN = {"data": {"name": "folder", "folder": "/home/me/photos"}}
+
+
+def test_ones_own_data_have_their_own_name_and_no_published_numbers(tmp_path):
+    run = read_run(write_run(tmp_path, "folder", config=OWN))
+    assert data_title(run) == "photos"
+    (note,) = scale_notes(replicates([run]))
+    assert note.startswith("Scale cpu: ") and "published" not in note
+    both = replicates([run, read_run(write_run(tmp_path, "mnist"))])
+    assert "published" in scale_notes(both)[0]
+
+
+def test_a_test_table_of_ones_own_is_named(tmp_path):
+    config = {"data": {"path": "a/patients.csv", "test_path": "b/later.csv"}}
+    run = read_run(write_run(tmp_path, "series", config=config))
+    assert data_title(run) == "patients.csv, tested on later.csv"
+
+
+def test_calibration_is_told_before_and_after_scaling(tmp_path):
+    errors = {"test_calibration_error": 0.081, "test_calibrated_error": 0.021}
+    folder = write_run(tmp_path, result=result(**errors), temperature=1.43)
+    assert calibration(read_run(folder)) == (
+        "How sure it says it is and how often it is right differ by 8.1 percentage points on "
+        "average (expected calibration error): when it says 80 %, expect 72 % to 88 %. With its "
+        "scores divided by 1.43, which was fitted on the validation data, they differ by 2.1 "
+        "points."
+    )
+
+
+def test_calibration_that_was_not_measured_is_not_told(tmp_path):
+    assert calibration(read_run(write_run(tmp_path))) == ""
+    only = {"test_calibration_error": 0.3}
+    text = calibration(read_run(write_run(tmp_path, method="other", result=result(**only))))
+    assert text.endswith("expect 50 % to 100 %.")
+
+
+def test_intervals_are_told_by_what_they_cover(tmp_path):
+    run = read_run(write_run(tmp_path, result=result(test_coverage_90=0.91)))
+    assert trust(run) == "Its 90 % intervals cover 91 % of the values that were hidden from it."
+    assert trust(read_run(write_run(tmp_path, method="other"))) == ""

@@ -21,9 +21,9 @@ method     data    parameters    test accuracy    training loss  NFE forward  NF
 bfno-node  digits      20,123  0.9600 ± 0.0200  0.0500 ± 0.0000   22.0 ± 2.0    18.0 ± 0.0  20.0 ± 0.0  62.0 ± 2.0   100 ± 0  3 seeds
 node       digits           –           0.9300           0.0500         20.5          18.0        20.0           –         –        0
 
-method  data       parameters  test AUROC  training loss  NFE forward  NFE backward  NFE test  seconds  peak MiB  seed
-------- ---------- ----------- ----------- -------------- ------------ ------------- --------- -------- --------- ----
-gru-d   physionet       5,000      0.7500         0.4000            –             –         –  1,234.5       512     1
+method  data       parameters  test AUROC  training loss  seconds  peak MiB  seed
+------- ---------- ----------- ----------- -------------- -------- --------- ----
+gru-d   physionet       5,000      0.7500         0.4000  1,234.5       512     1
 """  # noqa: E501
 
 
@@ -270,6 +270,26 @@ def test_evaluations_that_some_make_are_shown_and_explained(tmp_path):
     assert table.notes == (f"Where only NFE backward is 0, {steps}",)
 
 
+NOTHING = {"forward_nfe": 0.0, "backward_nfe": 0.0, "test_nfe": 0.0}
+
+
 def test_a_model_without_a_solver_has_no_gradient_through_one(tmp_path):
-    nothing = {"forward_nfe": 0.0, "backward_nfe": 0.0, "test_nfe": 0.0}
-    assert _table(tmp_path, rnn=nothing, node={}).notes == ()
+    assert _table(tmp_path, rnn=NOTHING, node={}).notes == ()
+
+
+def test_models_without_an_ode_have_no_columns_of_evaluations(tmp_path):
+    folders = [write_run(tmp_path, method="rnn", result=result(0.9, **NOTHING))]
+    titles = [column.title for column in comparison(read_runs(folders)).columns]
+    assert "test accuracy" in titles and not any("NFE" in title for title in titles)
+
+
+def test_beside_models_with_an_ode_they_have_none_to_count(tmp_path):
+    table = _table(tmp_path, rnn=NOTHING, node={})
+    place = [column.key for column in table.columns].index("forward_nfe")
+    assert {row[0]: cell_text(row[place]) for row in table.rows} == {"node": "20.5", "rnn": "–"}
+
+
+def test_no_two_columns_have_the_same_name(tmp_path):
+    for table in comparisons(_runs()):
+        titles = [column.title for column in table.columns]
+        assert len(set(titles)) == len(titles)

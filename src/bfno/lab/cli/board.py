@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any
 
 from bfno.lab.cli.terminal import say
 from bfno.lab.views.layout import printable
-from bfno.lab.views.metrics import Metric, mean
+from bfno.lab.views.metrics import Metric, duration, mean
 
 if TYPE_CHECKING:
     from bfno.lab.runs.campaign.running import Standing
 
-__all__ = ["duration", "follow"]
+__all__ = ["follow"]
 
 # Finished and waiting runs are only counted where there are more of them than this.
 _MOST_ROWS = 12
@@ -151,18 +151,3 @@ def _best(standings: Sequence[Standing], metric: Metric) -> Iterator[str]:
         means = {name: mean(found) for name, found in methods.items()}
         best = min(means, key=lambda name: metric.rank(means[name]))
         yield f"best on {data} so far: {best} {metric.text(means[best])}"
-
-
-def duration(seconds: float) -> str:
-    """A duration in words.
-
-    Example:
-        >>> duration(0.2), duration(42), duration(600), duration(9000)
-        ('a moment', '42 s', '10 min', '2 h 30 min')
-    """
-    if seconds < 1:
-        return "a moment"
-    if seconds < 100:
-        return f"{seconds:.0f} s"
-    minutes = round(seconds / 60)
-    return f"{minutes} min" if minutes < 100 else f"{minutes // 60} h {minutes % 60:02} min"

@@ -97,7 +97,7 @@ def train(
     from bfno.lab.runs.session import default_folder, start
 
     place = out or default_folder(config)
-    watchers = display.watchers(config, place, log)
+    watchers = display.watchers(place, log)
     display.finished(start(config, place, watchers), place)
 
 
@@ -125,12 +125,11 @@ def resume(run: Run, settings: Sets = None, data_dir: DataDir = None, log: Log =
     """
     from bfno.lab.experiments import trees
     from bfno.lab.runs import session
-    from bfno.lab.runs.folder import RunFolder
 
     changes = trees.read_settings(settings or [])
     if data_dir is not None:
         changes = trees.merged(changes, {"data": {"dir": str(data_dir.resolve())}})
-    watchers = display.watchers(RunFolder(run).read_config(), run, log)
+    watchers = display.watchers(run, log)
     display.finished(session.resume(run, changes, watchers), run)
 
 
@@ -189,17 +188,31 @@ def predict(
 
 
 @app.command()
-def models(as_json: Json = False) -> None:
+def models(
+    wanted: Annotated[
+        str | None,
+        typer.Argument(metavar="[NAME]", help="Data, an experiment, or a part of its name."),
+    ] = None,
+    scale: Annotated[
+        str | None, typer.Option(help="Only the sizes at this scale: smoke, cpu or paper.")
+    ] = None,
+    as_json: Json = False,
+) -> None:
     """List the methods for every data set with their sizes.
 
-    A size is the number of parameters here, then the number in the paper if it gives one.
+    A size is the number of parameters: at scale cpu, at scale paper, and the number in the paper
+    if it gives one. Your own data, folder, folder-density and series, come first.
 
-    Example: bfno models --json
+    Example: bfno models folder
     """
-    from bfno.lab.experiments.sizes import model_sizes
+    from bfno.lab.experiments.sizes import model_sizes, select
 
-    for row in model_sizes():
-        say(json.dumps(row) if as_json else display.size_row(row))
+    display.check_scale(scale)
+    rows = model_sizes() if wanted is None else select(model_sizes(), wanted)
+    if as_json:
+        say(*(json.dumps(display.size_object(row, scale)) for row in rows))
+    else:
+        say(*display.size_lines(rows, scale))
 
 
 @app.command(name="import-released")

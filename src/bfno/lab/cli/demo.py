@@ -41,7 +41,7 @@ def run_demo(out: Path, scale: str) -> None:
     for method, run in zip(_METHODS, runs, strict=True):
         config = resolve(f"digits/{method}", scale=scale)
         say("", f"{config.experiment}: {config.train.epochs} epochs of handwritten digits")
-        start(config, run, display.watchers(config, run, None))
+        start(config, run, display.watchers(run, None))
     say("")
     compare_runs(runs)
     prepare(runs)

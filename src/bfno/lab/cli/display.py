@@ -4,23 +4,25 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bfno.lab.cli.terminal import say
 from bfno.lab.errors import ConfigError
 from bfno.lab.views.layout import csv_text, printable
-from bfno.lab.views.metrics import METRICS, find_metric
+from bfno.lab.views.metrics import METRICS, duration, find_metric
 
 if TYPE_CHECKING:
     from bfno.lab.runs.record import Record
 
 __all__ = [
+    "check_scale",
     "evaluation",
     "finished",
     "prediction_printer",
-    "size_row",
+    "size_lines",
+    "size_object",
     "watchers",
 ]
 
@@ -28,11 +30,11 @@ __all__ = [
 _MOST_CLASSES = 20
 
 
-def watchers(config: Any, folder: Path, log: str | None) -> list[Any]:
+def watchers(folder: Path, log: str | None) -> list[Any]:
     """Who follows a training: the terminal, and TensorBoard if asked for."""
     from bfno.lab.cli.progress import TrainingDisplay
 
-    found: list[Any] = [TrainingDisplay(config)]
+    found: list[Any] = [TrainingDisplay()]
     if log == "tensorboard":
         from bfno.lab.runs.tensorboard import TensorBoardLog
 
@@ -54,11 +56,16 @@ def finished(record: Record, folder: Path) -> None:
     say(
         f"{record.experiment}: {found} "
         f"(epoch {record.chosen_epoch}, chosen by {find_metric(record.chosen_by or '').title}), "
-        f"{record.parameters:,} parameters, {result['test_nfe']:.1f} NFE per test batch, "
-        f"{record.seconds or 0:.0f} s"
+        f"{record.parameters:,} parameters, {_evaluations(result)}{duration(record.seconds or 0)}"
     )
     words = [f"`bfno {command.format(folder)}`" for command in _next_commands(headline)]
     say(f"{folder}: try {', '.join(words[:-1])} or {words[-1]}")
+
+
+def _evaluations(result: Mapping[str, float]) -> str:
+    """What a test batch costs; nothing of a model without an ODE."""
+    evaluations = result.get("test_nfe")
+    return f"{evaluations:.1f} NFE per test batch, " if evaluations else ""
 
 
 def _next_commands(headline: str) -> tuple[str, ...]:
@@ -95,6 +102,8 @@ def _class_lines(found: dict[str, Any]) -> Iterator[str]:
 def _metric_lines(found: dict[str, Any]) -> Iterator[str]:
     remarks = _remarks(found)
     known = [metric for metric in METRICS.values() if metric.name in found]
+    # A model without an ODE evaluates nothing.
+    known = [metric for metric in known if found[metric.name] or metric.name != "nfe"]
     width = max([9, *(len(metric.words) for metric in known)])
     for metric in known:
         name = metric.name
@@ -178,9 +187,50 @@ class _CsvPrinter:
         say(csv_text([row]).removesuffix("\n"), end="\r\n")
 
 
-def size_row(row: dict[str, Any]) -> str:
-    """One line of the list of models."""
-    paper = "" if row["paper"] is None else f"{row['paper']:>9,} in the paper"
-    differs = "" if row["paper"] in (None, row["parameters"]) else "  (differs)"
-    line = f"{row['data']:21} {row['method']:30} {row['parameters']:>9,} {paper}{differs}"
-    return line.rstrip()
+def check_scale(scale: str | None) -> None:
+    """Refuse a scale that does not exist.
+
+    Raises:
+        ConfigError: If there is no such scale.
+    """
+    from bfno.lab.experiments.settings import SCALES
+
+    if scale is not None and scale not in SCALES:
+        raise ConfigError(scale, "is not a scale", f"choose one of {', '.join(SCALES)}")
+
+
+def size_object(row: Mapping[str, Any], scale: str | None) -> dict[str, Any]:
+    """One experiment of the list of models for programs."""
+    return {
+        "data": row["data"],
+        "method": row["method"],
+        "scale": scale or "paper",
+        "parameters": row["sizes"][scale or "paper"],
+        "paper": row["paper"] if scale in (None, "paper") else None,
+        "sizes": row["sizes"],
+    }
+
+
+def size_lines(rows: Sequence[Mapping[str, Any]], scale: str | None) -> Iterator[str]:
+    """The list of models as lines: a heading, a line for each, and what own data are counted for.
+
+    Args:
+        rows: The experiments, as from `model_sizes`.
+        scale: The one scale to show; None shows the default one and that of the paper.
+    """
+    from bfno.lab.experiments.sizes import OWN_DATA
+
+    shown = (scale,) if scale else ("cpu", "paper")
+    named = {f"{row['data']}/{row['method']}": row for row in rows}
+    width = max(len(name) for name in ("parameters at scale", *named))
+    yield f"{'parameters at scale':{width}}" + "".join(f" {one:>11}" for one in shown)
+    for name, row in named.items():
+        sizes = "".join(f" {row['sizes'][one]:>11,}" for one in shown)
+        printed = row["paper"] if "paper" in shown else None
+        paper = "" if printed is None else f" {printed:>11,} in the paper"
+        differs = "" if printed in (None, row["sizes"]["paper"]) else "  (differs)"
+        yield f"{name:{width}}{sizes}{paper}{differs}"
+    own = [data for data in OWN_DATA if any(row["data"] == data for row in rows)]
+    if own:
+        counted = "; ".join(f"{data}: {OWN_DATA[data][0]}" for data in own)
+        yield f"Your own data decide the sizes; these are examples ({counted})."

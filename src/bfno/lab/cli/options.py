@@ -38,7 +38,7 @@ AnyCheckpoint = Annotated[
 # In the order in which somebody new needs them; a group has some of these commands.
 _ORDER = (
     *("demo", "train", "resume", "eval", "predict", "reconstruct", "sample"),
-    *("compare", "report", "figures", "table", "results"),
+    *("runs", "compare", "report", "figures", "table", "results"),
     *("models", "config", "data", "list", "get", "check", "import-released", "bench"),
 )
 _WHOLE = 1000  # letters of a summary: long ones are wrapped, never cut

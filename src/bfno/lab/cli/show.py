@@ -1,4 +1,4 @@
-"""The commands that show finished runs: compare, report, figures, results."""
+"""The commands that show runs: runs, compare, report, figures, results."""
 
 from __future__ import annotations
 
@@ -16,11 +16,12 @@ import typer
 
 from bfno.lab.cli.options import AnyCheckpoint, Json, Runs
 from bfno.lab.cli.terminal import bar, say, say_text, show_table, show_text
-from bfno.lab.errors import UserError
+from bfno.lab.errors import ConfigError, UserError
 
 if TYPE_CHECKING:
     from bfno.lab.runs.record import Record
     from bfno.lab.views.layout import Table
+    from bfno.lab.views.listing import ListedRun
 
 __all__ = ["app", "compare_runs", "prepare"]
 
@@ -40,6 +41,35 @@ def compare(runs: Runs, as_json: Json = False) -> None:
     compare_runs(runs, as_json)
 
 
+@app.command(name="runs")
+def list_runs(
+    folder: Annotated[Path, typer.Argument(help="Folder of runs, or of folders of runs.")] = Path(
+        "runs"
+    ),
+    order: Annotated[str, typer.Option("--sort", help="name, state, score or time.")] = "name",
+    as_json: Json = False,
+) -> None:
+    """List runs: what has become of each, its score and its time.
+
+    A run is finished, in training, stopped (`bfno resume` continues it), failed or damaged.
+
+    Example: bfno runs --sort score
+    """
+    from bfno.lab.views.listing import ORDERS, as_object, look_for_runs, run_table
+
+    if order not in ORDERS:
+        raise ConfigError(f"--sort {order}", "is not an order", f"write any of {', '.join(ORDERS)}")
+    found = sorted(look_for_runs(folder), key=ORDERS[order])
+    if as_json:
+        say(*(json.dumps(as_object(one)) for one in found))
+    elif not found:
+        say(f"{folder}: there are no runs; `bfno train` makes one")
+    elif sys.stdout.isatty():
+        show_table(run_table(found))
+    else:
+        _write([run_table(found)])
+
+
 @app.command()
 def report(
     runs: Runs,
@@ -53,10 +83,14 @@ def report(
 
     Example: bfno report runs/digits-bfno-node-s7 runs/digits-node-s7 -o report.html
     """
+    from bfno.lab.views.listing import read_finished
     from bfno.lab.views.report.page import check_page, write_report
 
     check_page(out, force)
-    prepare(runs, any_checkpoint=any_checkpoint)
+    finished, unfinished = read_finished(runs)
+    prepare(finished, any_checkpoint=any_checkpoint)
+    for one in unfinished:
+        say(f"note: {_left_out(one)}", error=True)
     say(f"The report is {write_report(runs, out, force=force)}")
 
 
@@ -123,16 +157,24 @@ def compare_runs(runs: Sequence[Path], as_json: bool = False) -> None:
         runs: Folders of runs.
         as_json: Whether to print an object for each method instead.
     """
-    from bfno.lab.runs.folder import read_runs
     from bfno.lab.views.curves import method_objects
+    from bfno.lab.views.listing import read_finished
 
-    read = read_runs(list(runs))
+    finished, unfinished = read_finished(runs)
+    left_out = list(map(_left_out, unfinished))
+    read = [*finished.values()]
     if as_json:
         say(*map(json.dumps, method_objects(read)))
+        say(*left_out, error=True)
     elif sys.stdout.isatty():
-        _show(_parts(read))
+        _show([*_parts(read), *left_out])
     else:
-        _write(_parts(read))
+        _write([*_parts(read), *left_out])
+
+
+def _left_out(run: ListedRun) -> str:
+    fix = "" if run.state == "training" else f"; `bfno resume {run.run}` continues it"
+    return f"{run.run} is left out: {run.told()}{fix}"
 
 
 def _parts(runs: Sequence[Record]) -> Iterator[Table | str]:
@@ -151,7 +193,7 @@ def _parts(runs: Sequence[Record]) -> Iterator[Table | str]:
             yield curves
 
 
-def _show(parts: Iterator[Table | str]) -> None:
+def _show(parts: Iterable[Table | str]) -> None:
     for part in parts:
         if isinstance(part, str):
             show_text(part)
@@ -168,12 +210,13 @@ def _with_short_heads(table: Table) -> Table:
     return replace(table, columns=tuple(heads))
 
 
-def _write(parts: Iterator[Table | str]) -> None:
+def _write(parts: Iterable[Table | str]) -> None:
     from bfno.lab.views.layout import TEXT_WIDTH, as_text
 
+    # Commands and names of folders are copied: they are not broken.
+    wrapper = textwrap.TextWrapper(TEXT_WIDTH, break_on_hyphens=False, break_long_words=False)
     texts = (
-        as_text(part) if not isinstance(part, str) else textwrap.fill(part, TEXT_WIDTH) + "\n"
-        for part in parts
+        f"{wrapper.fill(part)}\n" if isinstance(part, str) else as_text(part) for part in parts
     )
     say_text("\n".join(texts))
 

@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from bfno.lab.cli.board import duration, follow
+from bfno.lab.cli.board import follow
 from bfno.lab.cli.options import DataDir, takes
 from bfno.lab.cli.terminal import say, say_text, show_table
 from bfno.lab.errors import ConfigError
+from bfno.lab.views.metrics import duration
 
 if TYPE_CHECKING:
     from bfno.lab.paper.numbers import PaperTable

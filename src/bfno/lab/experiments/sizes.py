@@ -1,44 +1,184 @@
-"""How many parameters the model of every experiment has, next to what the paper prints."""
+"""How many parameters the model of every experiment has, next to what the paper prints.
+
+To count them takes seconds, for every model has to be built. The counts are therefore kept in
+`sizes.json` beside this file, together with a checksum of all sources that decide them: counts of
+other sources are never taken from there. After a change to these sources, write it anew:
+
+    python -m bfno.lab.experiments.sizes
+"""
 
 from __future__ import annotations
 
+import difflib
+import hashlib
 import json
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
-import torch
-
 from bfno.lab.errors import ConfigError
-from bfno.lab.experiments.resolve import EXPERIMENTS, resolve
+from bfno.lab.experiments.settings import SCALES
+from bfno.lab.files import write_atomically
 
-__all__ = ["model_sizes"]
+__all__ = ["OWN_DATA", "count_models", "model_sizes", "select", "source_checksum", "write_sizes"]
 
 _logger = logging.getLogger(__name__)
+_KEPT = Path(__file__).with_name("sizes.json")
+_PACKAGE = Path(__file__).parents[2]
+# What decides which models there are and how large they are.
+_DECIDING = ("layers", "fields", "dynamics", "models", "lab/experiments", "lab/data/catalogue.py")
+_DECIDING += ("lab/data/series_catalogue.py",)
+_TWO = ["one", "other"]
+
+OWN_DATA: Mapping[str, tuple[str, dict[str, Any]]] = {
+    "folder": ("for two classes", {"classes": _TWO}),
+    "folder-density": ("for colour images", {}),
+    "series": (
+        "for two features and two classes of series",
+        {"features": _TWO, "classes": _TWO, "by_row": False},
+    ),
+}
+"""One's own data, whose models have a size only once the data are known: what the list counts
+them for, in words and as facts."""
 
 
-def model_sizes() -> Iterator[dict[str, Any]]:
-    """Count the parameters of every experiment's model at the scale of the paper.
+def model_sizes() -> list[dict[str, Any]]:
+    """The size of every experiment's model at every scale, one's own data first.
 
-    The models are built without memory for their weights.
+    Returns:
+        For each experiment its `data`, its `method`, `sizes` by scale, and `paper`, the number that
+        the paper prints, if it does.
     """
+    try:
+        kept = json.loads(_KEPT.read_bytes())
+        if kept["sources"] == source_checksum():
+            return kept["models"]
+    except (OSError, ValueError, KeyError, TypeError):
+        pass
+    _logger.info("%s is not that of these sources: the models are counted anew", _KEPT)
+    return list(count_models())
+
+
+def select(rows: Sequence[dict[str, Any]], wanted: str) -> list[dict[str, Any]]:
+    """The experiments that a word names: one, all of some data, or all with the word in their name.
+
+    Args:
+        rows: Rows of `model_sizes`.
+        wanted: The word.
+
+    Raises:
+        ConfigError: If there are none; the message names the nearest.
+    """
+    named = {f"{row['data']}/{row['method']}": row for row in rows}
+    if wanted in named:
+        return [named[wanted]]
+    of_data = [row for row in rows if f"{row['data']}-".startswith(f"{wanted}-")]
+    found = of_data or [row for name, row in named.items() if wanted.lower() in name]
+    if not found:
+        known = [*dict.fromkeys(row["data"] for row in rows), *named]
+        near = difflib.get_close_matches(wanted, known, n=3, cutoff=0.0)
+        fix = f"the nearest are {', '.join(near)}; `bfno models` lists all"
+        raise ConfigError(wanted, "is in the name of no experiment", fix)
+    return found
+
+
+def source_checksum() -> str:
+    """A checksum of the sources that decide which models there are and how large they are."""
+    digest = hashlib.sha256()
+    for file in _deciding_files():
+        digest.update(f"{file.relative_to(_PACKAGE).as_posix()}\n".encode())
+        digest.update(file.read_bytes())
+    return digest.hexdigest()
+
+
+def count_models() -> Iterator[dict[str, Any]]:
+    """Build every experiment's model, without memory for its weights, and count its parameters."""
     known: dict[str, int] = {}
-    for name in (name for kind in EXPERIMENTS for name in kind.names()):
-        config = resolve(name, scale="paper")
+    for name in _names():
         try:
-            size = _size(config, known)
+            sizes = {scale: _size(name, scale, known) for scale in SCALES}
         except ConfigError as error:  # a package that this method needs is missing
             _logger.info("%s", error)
             continue
         data, _, method = name.partition("/")
-        yield {"data": data, "method": method, "parameters": size, "paper": config.published}
+        yield {"data": data, "method": method, "sizes": sizes, "paper": _published(name)}
 
 
-def _size(config: Any, known: dict[str, int]) -> int:
-    facts, shape = config.known_facts(), getattr(config.data, "shape", None)
+def write_sizes() -> Path:
+    """Count all models and keep the counts for these sources.
+
+    Returns:
+        The file.
+
+    Raises:
+        ConfigError: If a model cannot be built here; nothing is written.
+    """
+    models = list(count_models())
+    if len(models) < len(_names()):
+        raise ConfigError("sizes.json", "not every model can be built", "pip install 'bfno[flows]'")
+    # A row per line: changes can be read.
+    rows = ",\n".join(map(json.dumps, models))
+    text = f'{{"sources": "{source_checksum()}",\n"models": [\n{rows}\n]}}\n'
+    write_atomically(_KEPT, text.encode())
+    return _KEPT
+
+
+def _deciding_files() -> Iterator[Path]:
+    for part in _DECIDING:
+        place = _PACKAGE / part
+        found = [place] if place.is_file() else place.rglob("*")
+        yield from sorted(file for file in found if file.suffix in (".py", ".yaml"))
+
+
+def _names() -> list[str]:
+    """Every experiment, those on one's own data first."""
+    from bfno.lab.experiments.resolve import EXPERIMENTS
+
+    known = {kind: list(kind.names()) for kind in EXPERIMENTS}
+    own = [
+        f"{data}/{method}"
+        for kind, names in known.items()
+        for data in OWN_DATA
+        if data in kind.data_names
+        for method in dict.fromkeys(name.partition("/")[2] for name in names)
+        if _exists(f"{data}/{method}")
+    ]
+    return list(dict.fromkeys([*own, *(name for names in known.values() for name in names)]))
+
+
+def _exists(experiment: str) -> bool:
+    from bfno.lab.experiments.resolve import resolve
+
+    try:
+        resolve(experiment)
+    except ConfigError:
+        return False
+    return True
+
+
+def _published(experiment: str) -> int | None:
+    from bfno.lab.experiments.resolve import resolve
+
+    return resolve(experiment, scale="paper").published
+
+
+def _size(experiment: str, scale: str, known: dict[str, int]) -> int:
+    import torch
+
+    from bfno.lab.experiments.resolve import resolve
+
+    config = resolve(experiment, scale=scale)
+    _, example = OWN_DATA.get(experiment.partition("/")[0], ("", None))
+    facts = example or config.known_facts()
+    shape = getattr(config.data, "shape", None)
     # Flows of hundreds of layers take their time, and several data sets have the same.
     key = json.dumps([config.method, config.model.model_dump(), facts, shape])
     if key not in known:
         with torch.device("meta"):
             known[key] = config.count(config.build(facts))
     return known[key]
+
+
+if __name__ == "__main__":
+    write_sizes()

@@ -9,13 +9,12 @@ import os
 import secrets
 import shlex
 import socket
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bfno.lab.errors import ConfigError, DataError
-from bfno.lab.experiments.experiment import Experiment
 from bfno.lab.files import (
     append_line,
     cut_file,
@@ -30,9 +29,10 @@ from bfno.lab.files import (
 from bfno.lab.runs.record import UNFINISHED, Record, RecordError, printable
 
 if TYPE_CHECKING:
+    from bfno.lab.experiments.experiment import Experiment
     from bfno.lab.runs.checkpoint import Checkpoint, CheckpointStore
 
-__all__ = ["RunFolder", "read_run", "read_runs"]
+__all__ = ["RunFolder", "read_run", "read_runs", "run_folders"]
 
 _EXHIBIT_FORMAT = 1
 _TRAINED = "name a folder that `bfno train` wrote"
@@ -74,6 +74,25 @@ class RunFolder:
     @property
     def identity_file(self) -> Path:
         return self.path / "run.json"
+
+    @property
+    def is_run(self) -> bool:
+        """Whether there is a run in the folder, or something is left of one."""
+        files = (self.config_file, self.record_file, self.metrics_file, self.identity_file)
+        return any(map(_is_file, files))
+
+    @property
+    def is_in_use(self) -> bool:
+        """Whether somebody trains in the folder at this moment; looks without writing."""
+        if not _is_file(self.lock_file):
+            return False
+        try:
+            self.check_free()
+        except ConfigError:
+            return True
+        except DataError:  # where nobody may write, nobody trains
+            return False
+        return False
 
     @functools.cached_property
     def checkpoints(self) -> CheckpointStore:
@@ -407,6 +426,24 @@ def read_runs(folders: list[Path]) -> list[Record]:
 def read_run(folder: Path) -> Record:
     """Read a finished run; see `RunFolder.finished`."""
     return RunFolder(folder).finished()
+
+
+def run_folders(root: Path, depth: int = 2) -> Iterator[Path]:
+    """Folders of runs below a folder, by name; links are followed, runs are not looked into.
+
+    Args:
+        root: Where to look.
+        depth: How many folders deep.
+    """
+    try:
+        names = sorted(entry.name for entry in os.scandir(root) if entry.is_dir())
+    except OSError:
+        return
+    for folder in (Path(root) / name for name in names):
+        if RunFolder(folder).is_run:
+            yield folder
+        elif depth > 1:
+            yield from run_folders(folder, depth - 1)
 
 
 def _epoch(line: str) -> dict[str, Any] | None:

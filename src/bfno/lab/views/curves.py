@@ -13,9 +13,9 @@ from bfno.lab.views.layout import Cell, Column, Table
 from bfno.lab.views.methods import Replicates, replicates
 from bfno.lab.views.metrics import COSTS, SPLITS, Estimate, Metric, find_metric, headline_of, mean
 
-__all__ = ["EpochPoint", "Plot", "Point", "charts", "curve_table", "curves", "epoch_points"]
-__all__ += ["epoch_ticks", "epoch_values", "known_keys", "mean_points", "method_objects", "plots"]
-__all__ += ["sparkline"]
+__all__ = ["EpochPoint", "Plot", "Point", "changes", "charts", "counted_points", "curve_table"]
+__all__ += ["curves", "epoch_points", "epoch_ticks", "epoch_values", "known_keys", "mean_points"]
+__all__ += ["method_objects", "plots", "sparkline"]
 
 Point = tuple[int, float]
 """An epoch and the value of a metric after it."""
@@ -76,6 +76,13 @@ def mean_points(runs: Iterable[Record], key: str) -> list[Point]:
     return [(point.epoch, point.mean) for point in epoch_points(runs, key)]
 
 
+def counted_points(runs: Iterable[Record], key: str) -> list[EpochPoint]:
+    """What there is to draw of `epoch_points`: a model without an ODE has no evaluations."""
+    points = epoch_points(runs, key)
+    is_drawn = find_metric(key).name != "nfe" or any(point.mean for point in points)
+    return points if is_drawn else []
+
+
 def epoch_ticks(first: int, last: int) -> list[int]:
     """Where an axis of epochs has numbers: at the first, and at round ones after it.
 
@@ -117,7 +124,7 @@ def plots(runs: Sequence[Record]) -> list[Plot]:
         runs: Runs of one task.
     """
     known, metric = known_keys(runs), headline_of(runs[0])
-    passes = {one.key: one.split for one in COSTS[:2] if one.key in known}
+    passes = {one.key: one.split for one in COSTS[:2] if changes(runs, one.key)}
     found = [_loss_plot(known), Plot("NFE", COSTS[0].unit, passes)]
     if metric is not None and metric.name != "loss":
         title = metric.words[0].upper() + metric.words[1:]
@@ -145,6 +152,8 @@ def _splits(known: set[str], name: str) -> dict[str, str]:
 def charts(runs: Sequence[Record]) -> list[dict[str, Any]]:
     """The charts of a task, each with the metrics to choose from: what was learned, at what cost.
 
+    A cost that is the same in all epochs is not worth a chart.
+
     Args:
         runs: Runs of one task.
     """
@@ -152,11 +161,21 @@ def charts(runs: Sequence[Record]) -> list[dict[str, Any]]:
     names = dict.fromkeys([headline.name] if headline else [])
     names |= dict.fromkeys(("cross_entropy", "loss"))
     learning = [find_metric(f"{split}_{name}") for name in names for split in SPLITS]
+    costs = [metric for metric in COSTS if changes(runs, metric.key)]
     return [
         {"title": title, "metrics": {one.key: one.title for one in shown}}
-        for title, metrics in (("Learning", learning), ("Cost", COSTS))
+        for title, metrics in (("Learning", learning), ("Cost", costs))
         if (shown := [one for one in metrics if one.key in known])
     ]
+
+
+def changes(runs: Iterable[Record], key: str) -> bool:
+    """Whether a metric changes over the epochs of some run: else its last value says it all."""
+    # Solvers count whole evaluations; what differs by less was averaged over other batches.
+    digits = find_metric(key).digits
+    values = ([epoch.get(key) for epoch in run.epochs] for run in runs)
+    known = ({round(one, digits) for one in some if one and math.isfinite(one)} for some in values)
+    return any(len(some) > 1 for some in known)
 
 
 def curves(groups: Sequence[Replicates], keys: Sequence[str]) -> list[dict[str, Any]]:
@@ -172,14 +191,15 @@ def curves(groups: Sequence[Replicates], keys: Sequence[str]) -> list[dict[str, 
     """
     found = []
     for place, group in enumerate(groups):
-        seeds = [{key: mean_points([run], key) for key in keys} for run in group.runs]
+        drawn = [key for key in keys if counted_points(group.runs, key)]
+        seeds = [{key: mean_points([run], key) for key in drawn} for run in group.runs]
         single = len(seeds) == 1
         for run, points in zip(group.runs, seeds, strict=True):
             found.append(_curve(place, f"seed {run.seed}", single, points))
         if not single:
             found += [
                 _curve(place, name, True, {key: mean_points(group.runs, key) for key in alike})
-                for name, alike in _mean_names(group, keys).items()
+                for name, alike in _mean_names(group, drawn).items()
             ]
     return found
 
@@ -279,7 +299,8 @@ def _method_object(group: Replicates) -> dict[str, Any]:
     data, scale, protocol = group.task
     metric = group.headline
     keys = dict.fromkeys(key for run in group.runs for key in run.result)
-    drawn = [key for chart in charts(group.runs) for key in chart["metrics"]]
+    drawn = {key: None for chart in charts(group.runs) for key in chart["metrics"]}
+    drawn |= {one.key: None for one in COSTS if one.key in known_keys(group.runs)}
     return {
         "method": group.label,
         "data": data,

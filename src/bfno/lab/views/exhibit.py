@@ -11,7 +11,7 @@ import json
 import math
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, NamedTuple
+from typing import Annotated, Literal, NamedTuple
 
 from pydantic import AfterValidator, TypeAdapter, model_validator
 from pydantic.dataclasses import dataclass
@@ -121,7 +121,7 @@ class FlowImage:
 
 @dataclass(frozen=True)
 class Flow:
-    """How the hidden state moves from h(0) to h(1).
+    """How the hidden state of the last ODE moves from h(0) to h(1).
 
     Attributes:
         times: When it was looked at, from first to last.
@@ -129,6 +129,8 @@ class Flow:
         height: Height of a frame in pixels.
         width: Width of a frame in pixels.
         images: The images.
+        shown: What a frame shows: the `image` that the state began as, or, where the ODE acts on
+            features of it, the `strength` of these, the mean of their sizes.
     """
 
     times: list[float]
@@ -136,6 +138,7 @@ class Flow:
     height: int
     width: int
     images: list[FlowImage]
+    shown: Literal["image", "strength"] = "image"
 
     @model_validator(mode="after")
     def _check_lengths(self) -> Flow:
@@ -179,14 +182,14 @@ class Exhibit:
         step: The training step whose weights it has.
         scatter: Features in the plane.
         mistakes: The surest errors, the surest first.
-        flow: Hidden states over time.
+        flow: Hidden states over time; none where the model has no ODE.
         spectra: One for each operator layer; empty where the field has none.
     """
 
     step: int
     scatter: Scatter
     mistakes: list[Mistake]
-    flow: Flow
+    flow: Flow | None
     spectra: list[Spectrum]
 
 

@@ -23,7 +23,7 @@ __all__ = [
     "Estimate",
     "Metric",
 ]
-__all__ += ["chance_of_lead", "find_metric", "headline_of", "mean"]
+__all__ += ["chance_of_lead", "duration", "find_metric", "headline_of", "mean"]
 
 MEBIBYTE = 2**20
 SPLITS = {"test": "test", "validation": "validation", "train": "training"}
@@ -102,6 +102,8 @@ METRICS = {
         Metric("auprc", "AUPRC", 4, higher_is_better=True),
         Metric("loss", "loss", 4),
         Metric("cross_entropy", "cross-entropy of the labels", 4),
+        Metric("calibration_error", "calibration error", 3, form=".1%"),
+        Metric("calibrated_error", "calibration error after scaling", 3, form=".1%"),
         Metric("mse", "MSE", 5, form=".5f"),
         Metric("bits_per_dim", "bits/dim (uniform)", 3),
         Metric("bits_per_dim_center", "bits/dim (center)", 3),
@@ -228,3 +230,18 @@ def chance_of_lead(
         warnings.simplefilter("ignore")
         both_sides: Any = ttest_ind(first, second, equal_var=False)[1]
     return min(1.0, rivals * float(both_sides))
+
+
+def duration(seconds: float) -> str:
+    """A duration in words.
+
+    Example:
+        >>> duration(0.2), duration(42), duration(600), duration(9000)
+        ('a moment', '42 s', '10 min', '2 h 30 min')
+    """
+    if seconds < 1:
+        return "a moment"
+    if seconds < 100:
+        return f"{seconds:.0f} s"
+    minutes = round(seconds / 60)
+    return f"{minutes} min" if minutes < 100 else f"{minutes // 60} h {minutes % 60:02} min"

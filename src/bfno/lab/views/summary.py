@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
 from bfno.lab.runs.record import Record
 from bfno.lab.views.layout import cell_text
-from bfno.lab.views.methods import Replicates, kind_of
-from bfno.lab.views.metrics import LIMIT, Estimate, Metric, chance_of_lead, headline_of
+from bfno.lab.views.methods import Replicates, kind_of, sample_name
+from bfno.lab.views.metrics import LIMIT, Estimate, Metric, chance_of_lead, headline_of, mean
 
-__all__ = ["SCALES", "counted", "listed", "samples_text", "scale_notes", "subtitle", "summary"]
+__all__ = ["SCALES", "calibration", "counted", "coverage", "data_title", "listed", "opening"]
+__all__ += ["samples_text", "scale_notes", "subtitle", "summary", "trust"]
 
 _PURPOSES = {
     "images": "classify images",
@@ -24,6 +25,9 @@ SCALES = {
     "paper": "the published settings",
 }
 """What the scales of runs mean."""
+# A class that has more than its even part of the test data by this much makes a better guess.
+_UNEVEN = 0.05
+_CALIBRATION = ("calibration_error", "calibrated_error")
 
 
 def subtitle(groups: Sequence[Replicates]) -> str:
@@ -36,7 +40,7 @@ def subtitle(groups: Sequence[Replicates]) -> str:
     methods = counted(len({group.label for group in groups}), "method")
     purposes = list(dict.fromkeys(filter(None, map(_purpose, runs))))
     text = f"{counted(len(runs), 'run')} of {methods}"
-    text += f" that {listed(purposes)}" if purposes else ""
+    text += f", trained to {listed(purposes)}" if purposes else ""
     samples = {samples_text(run) for run in runs} - {""}
     return f"{text}; samples: {samples.pop()}" if len(samples) == 1 else text
 
@@ -52,10 +56,190 @@ def scale_notes(groups: Iterable[Replicates]) -> list[str]:
     Args:
         groups: The methods of a page.
     """
+    published = {group.task[1]: False for group in groups}
+    for group in groups:
+        # Nobody has published numbers of one's own files.
+        published[group.task[1]] |= not group.runs[0].own_data
     return [
-        f"Scale {scale}: {SCALES[scale]}. Not comparable with published numbers."
-        for scale in sorted({group.task[1] for group in groups} & (SCALES.keys() - {"paper"}))
+        f"Scale {scale}: {SCALES[scale]}."
+        + (" Not comparable with published numbers." if published[scale] else "")
+        for scale in sorted(published.keys() & (SCALES.keys() - {"paper"}))
     ]
+
+
+def data_title(run: Record) -> str:
+    """What a run's data are called: one's own files by their names, others by that of the set."""
+    own = dict(run.own_data)
+    tested = own.pop("test_path", "")
+    names = listed([*own.values()]) if own else run.data
+    return f"{names}, tested on {tested}" if tested else names
+
+
+def opening(groups: Sequence[Replicates]) -> str:
+    """The result of a task in the one sentence that every reader understands.
+
+    Args:
+        groups: The methods of one task, best first, as from `replicates`.
+
+    Returns:
+        The sentence; empty if no run recorded a known metric that is a number.
+    """
+    best = groups[0]
+    metric, score = best.headline, best.score()
+    if metric is None or score is None or not math.isfinite(score.mean):
+        return ""
+    claim, notes, tail = _CLAIMS[metric.name](best, score.mean)
+    notes = [*notes, f"mean of {len(best.runs)} seeds"] if len(best.runs) > 1 else notes
+    text = f"{claim} ({'; '.join(notes)}){tail}." if notes else f"{claim}{tail}."
+    if len(groups) > 1:
+        return f"The best of {len(groups)} methods, {best.label}, {text}"
+    alone = text.removeprefix("is ")
+    return alone[0].upper() + alone[1:]
+
+
+# What a method does, what belongs into brackets, and what comes after them.
+_Claim = tuple[str, list[str], str]
+
+
+def _right(group: Replicates, share: float) -> _Claim:
+    run, weakest = group.runs[0], _weakest(group)
+    count = sum(map(sum, run.confusion)) or int(run.samples.get("test", 0))
+    tested = f" of {count:,} {_tested_things(run, count)}" if count else ""
+    tail = f"; weakest: {weakest}" if weakest else ""
+    return f"is right on {_percent(share)}{tested}", _chance(run), tail
+
+
+def _tested_things(run: Record, count: int) -> str:
+    if kind_of(run) == "images":
+        return "test images"
+    name = sample_name(run)
+    return (
+        "test series" if name == "labels" and count == run.samples.get("test") else f"test {name}"
+    )
+
+
+def _chance(run: Record) -> list[str]:
+    """How often a guess would be right; empty where nothing tells."""
+    counts = [sum(row) for row in run.confusion]
+    if not sum(counts):
+        return []
+    guess, most = 1 / len(counts), max(counts) / sum(counts)
+    if most <= guess + _UNEVEN:
+        return [f"chance {_percent(guess)}"]
+    return [f"always saying “{_class(run, counts.index(max(counts)))}”: {_percent(most)}"]
+
+
+def _weakest(group: Replicates) -> str:
+    """The class that is found the least often, over all seeds; empty where none stands out."""
+    shapes = {len(run.confusion) for run in group.runs}
+    if len(shapes) != 1 or 0 in shapes:
+        return ""
+    found = {}
+    for place in range(shapes.pop()):
+        rows = [run.confusion[place] for run in group.runs]
+        if all(map(sum, rows)):
+            found[place] = mean([row[place] / sum(row) for row in rows])
+    lowest = min(found.values(), default=0.0)
+    if len(found) < 2 or lowest == max(found.values()):
+        return ""
+    names = [_class(group.runs[0], place) for place, share in found.items() if share == lowest]
+    if len(names) > 3:
+        names = [*names[:2], f"{len(names) - 2} more"]
+    return f"{listed(names)} ({_percent(lowest)})"
+
+
+def _class(run: Record, place: int) -> str:
+    return run.classes[place] if place < len(run.classes) else f"class {place}"
+
+
+def _ranking(group: Replicates, area: float) -> _Claim:
+    classes = group.runs[0].classes
+    pair = "cases of a class above others"
+    if len(classes) == 2:
+        pair = f"a case of “{classes[1]}” above one of “{classes[0]}”"
+    claim = f"ranks {pair} {_percent(area)} of the time"
+    tail = f", tested on {_tested(group, 'series')}" if _tested(group, "") else ""
+    return claim, ["chance 50 %", f"AUROC {area:.2f}"], tail
+
+
+def _error(group: Replicates, squared: float) -> _Claim:
+    claim = (
+        f"is typically {math.sqrt(squared):.2f} standard deviations off at the observed values of "
+        f"{_tested(group, 'test series')}"
+    )
+    return claim, ["always saying a feature's mean: about 1"], ""
+
+
+def _bits(group: Replicates, bits: float) -> _Claim:
+    claim = f"needs {bits:.2f} bits for each pixel value of {_tested(group, 'test images')}"
+    return claim, ["knowing nothing: 8 bits", "fewer is better"], ""
+
+
+def _nats(group: Replicates, nats: float) -> _Claim:
+    where = _tested(group, "test points")
+    claim = f"has a mean negative log-likelihood of {nats:.2f} nats on {where}"
+    return claim, ["less is better"], ""
+
+
+def _loss(group: Replicates, loss: float) -> _Claim:
+    return f"has a loss of {loss:.4g} on {_tested(group, 'test samples')}", ["less is better"], ""
+
+
+def _tested(group: Replicates, noun: str) -> str:
+    """How many things a method was tested on, as far as its record tells."""
+    count = group.runs[0].samples.get("test")
+    return noun if count is None else f"{count:,.0f} {noun}"
+
+
+def _percent(share: float) -> str:
+    """A share in whole percent, without claiming perfection that is not there."""
+    if 0.005 < share < 0.995 or share in (0.0, 1.0):
+        return f"{100 * share:.0f} %"
+    return "less than 1 %" if share < 0.5 else "more than 99 %"
+
+
+_CLAIMS: dict[str, Callable[[Replicates, float], _Claim]] = {
+    "accuracy": _right,
+    "auroc": _ranking,
+    "mse": _error,
+    "bits_per_dim": _bits,
+    "nll": _nats,
+    "loss": _loss,
+}
+
+
+def calibration(run: Record) -> str:
+    """Whether a classifier is as sure as it is right; empty if that was not measured."""
+    error, after = (run.result.get(f"test_{name}") for name in _CALIBRATION)
+    if error is None or not math.isfinite(error):
+        return ""
+    low, high = (_percent(min(max(0.8 + way * error, 0.0), 1.0)) for way in (-1, 1))
+    text = (
+        f"How sure it says it is and how often it is right differ by {100 * error:.1f} percentage "
+        "points on average (expected calibration error): when it says 80 %, "
+        f"expect {low} to {high}."
+    )
+    if after is None or not math.isfinite(after):
+        return text
+    temperature = run.facts.get("temperature")
+    by = f" by {temperature:.2f}" if isinstance(temperature, int | float) else ""
+    return (
+        f"{text} With its scores divided{by or ' by a temperature'}, which was fitted on the "
+        f"validation data, they differ by {100 * after:.1f} points."
+    )
+
+
+def coverage(run: Record) -> str:
+    """Whether the predictive intervals of a model of series hold; empty if it has none."""
+    share = run.result.get("test_coverage_90")
+    if share is None or not math.isfinite(share):
+        return ""
+    return f"Its 90 % intervals cover {_percent(share)} of the values that were hidden from it."
+
+
+def trust(run: Record) -> str:
+    """How far what a model says of its own certainty can be believed, as far as it was measured."""
+    return " ".join(filter(None, (calibration(run), coverage(run))))
 
 
 def listed(names: Sequence[str]) -> str:
@@ -84,9 +268,9 @@ def summary(groups: Sequence[Replicates]) -> str:
     Args:
         groups: The methods of one task, best first, as from `replicates`.
     """
-    best, (data, scale, protocol) = groups[0], groups[0].task
+    best, (_, scale, protocol) = groups[0], groups[0].task
     metric, score = best.headline, best.score()
-    where = f"On {data} (scale {scale}{protocol and f', protocol {protocol}'})"
+    where = f"On {data_title(best.runs[0])} (scale {scale}{protocol and f', protocol {protocol}'})"
     if metric is None or score is None:
         return f"{where}, no run recorded a known metric."
     if not math.isfinite(score.mean):

@@ -61,7 +61,11 @@ def comparison(runs: Iterable[Record]) -> Table:
         runs: Runs of one kind of task; each headline metric that one of them has is a column.
     """
     groups = replicates(runs)
-    columns = _columns(groups)
+    columns = [
+        (column, read)
+        for column, read in _columns(groups)
+        if column.key not in _EVALUATIONS or any(map(_is_counted, map(read, groups)))
+    ]
     rows = tuple(tuple(read(group) for _, read in columns) for group in groups)
     keys = [column.key for column, _ in columns]
     heads, best = tuple(column for column, _ in columns), frozenset(_best(groups, keys))
@@ -76,8 +80,7 @@ def method_table(groups: Sequence[Replicates]) -> Table:
     """
     table = comparison(run for group in groups for run in group.runs)
     keys = [column.key for column in table.columns]
-    cells = zip(*table.rows, strict=True)
-    shown = [place for place, column in enumerate(cells) if _is_shown(keys[place], column)]
+    shown = [place for place, key in enumerate(keys) if key not in _IN_THE_HEADING]
     shown.sort(key=lambda place: _rank(keys[place]))
     return Table(
         tuple(table.columns[place] for place in shown),
@@ -137,7 +140,15 @@ def _columns(groups: list[Replicates]) -> list[tuple[Column, Callable[[Replicate
 
 
 def _measured(metric: Metric) -> tuple[Column, Callable[[Replicates], Estimate | None]]:
-    return Column(metric.key, metric.title, measured=True), lambda group: group.result(metric.key)
+    column = Column(metric.key, metric.title, measured=True)
+    if metric not in COSTS:
+        return column, lambda group: group.result(metric.key)
+    return column, lambda group: group.result(metric.key) if _solves(group) else None
+
+
+def _solves(group: Replicates) -> bool:
+    """Whether a method has an ODE: one without never counts an evaluation."""
+    return any(_is_counted(group.result(metric.key)) for metric in COSTS)
 
 
 def _mebibytes(group: Replicates) -> Estimate | None:
@@ -166,11 +177,8 @@ def _share(part: int, whole: int) -> Estimate | None:
     return Estimate(part / whole, None, 3) if whole else None
 
 
-def _is_shown(key: str, cells: Sequence[Cell]) -> bool:
-    if key in _IN_THE_HEADING:
-        return False
-    nothing = [cell is None or (isinstance(cell, Estimate) and cell.mean == 0) for cell in cells]
-    return key not in _EVALUATIONS or not all(nothing)
+def _is_counted(cell: Cell) -> bool:
+    return isinstance(cell, Estimate) and cell.mean != 0
 
 
 def _rank(key: str) -> int:

@@ -1,13 +1,14 @@
 """The list of models has the flows in it, with or without what some of them need."""
 
-from bfno.lab.experiments import sizes
+from bfno.lab.experiments import resolve, sizes
 from bfno.lab.experiments.density import models
 from bfno.lab.experiments.density.experiment import DENSITY_METHODS, DensityExperiment
 
 
 def _density_sizes(monkeypatch):
-    monkeypatch.setattr(sizes, "EXPERIMENTS", (DensityExperiment,))
-    return sizes.model_sizes()
+    monkeypatch.setattr(resolve, "EXPERIMENTS", (DensityExperiment,))
+    monkeypatch.setattr(sizes, "SCALES", ("paper",))
+    return [row | {"parameters": row["sizes"]["paper"]} for row in sizes.count_models()]
 
 
 def test_flows_are_listed_with_the_known_sizes(monkeypatch):

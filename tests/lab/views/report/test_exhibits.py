@@ -23,6 +23,7 @@ def _shown(tmp_path, **changes) -> ShownFlow:
         write_exhibit(tmp_path, flow={**content["flow"], **changes})
     exhibit = read_exhibit(tmp_path)
     assert exhibit is not None
+    assert exhibit.flow is not None
     return ShownFlow("m", {}, RUN, exhibit.flow)
 
 

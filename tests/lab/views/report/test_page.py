@@ -58,6 +58,7 @@ class _Nodes(HTMLParser):
 
 # What the template and matplotlib write; a name from a run can add nothing to it.
 OURS = {"html", "head", "meta", "title", "style", "body", "main", "header", "footer", "section"}
+OURS |= {"nav"}
 OURS |= {"h1", "h2", "h3", "h4", "p", "div", "span", "i", "a", "code", "details", "summary"}
 OURS |= {"table", "thead", "tbody", "tr", "th", "td", "dl", "dt", "dd", "figure"}
 OURS |= {"svg", "defs", "g", "path", "text", "use", "clippath", "rect", "image", "line"}
@@ -236,7 +237,7 @@ def test_errors_are_of_the_images_that_were_looked_at(tmp_path):
 def test_the_top_says_what_the_scale_and_the_abbreviations_mean(tmp_path):
     folders = [write_run(tmp_path), write_run(tmp_path, "letters")]
     text = _Nodes(_page(folders, tmp_path / "report.html")).text
-    assert text.index("classify images") < text.index("Scale cpu: ") < text.index("press a heading")
+    assert text.index("classify images") < text.index("Scale cpu: ") < text.index("Seconds are")
     for once in ("Scale cpu: ", "NFE, the number of function evaluations, "):
         assert text.count(once) == 1
 
@@ -314,3 +315,104 @@ def test_a_missing_package_is_named_with_the_command_that_brings_it(tmp_path, mo
     monkeypatch.setitem(__import__("sys").modules, package, None)
     with pytest.raises(ConfigError, match=f"{package}: is not installed. Fix: pip install 'bfno"):
         write_report([write_run(tmp_path)], tmp_path / "report.html")
+
+
+PHOTOS = {"data": {"name": "folder", "folder": "/home/me/photos", "size": 32}}
+
+
+def test_a_page_of_ones_own_photos_begins_with_what_counts_and_never_speaks_of_papers(tmp_path):
+    folder = write_run(tmp_path, "folder", config=PHOTOS, result=result(0.85))
+    page = _page([folder], tmp_path / "report.html")
+    text = _Nodes(page).text
+    assert "Results on photos" in text and "photos, scale cpu" in text
+    first = re.search(r'<section class="summary".*?<p[^>]*>(.*?)</p>', page, re.DOTALL)
+    assert first and first[1] == (
+        "Right on 85 % of 20 test images (chance 50 %); weakest: cat (80 %)."
+    )
+    assert "publish" not in text.lower() and "paper" not in text.partition("</style>")[2]
+
+
+def test_settings_numbers_and_versions_are_folded(tmp_path):
+    page = _page([write_run(tmp_path)], tmp_path / "report.html")
+    for title in ("All numbers", "Settings", "Versions and machine"):
+        assert f"<details>\n<summary>{title}</summary>" in page
+
+
+def test_one_run_is_unfolded_and_has_no_contents(tmp_path):
+    page = _page([write_run(tmp_path)], tmp_path / "report.html")
+    assert "<nav" not in page and '<details class="run" id="run-1" open>' in page
+
+
+def test_several_runs_are_folded_but_the_best_and_listed_at_the_top(tmp_path):
+    folders = [write_run(tmp_path, seed=seed, result=result(0.9 + seed / 100)) for seed in (1, 2)]
+    page = _page([*folders, write_run(tmp_path, method="node")], tmp_path / "report.html")
+    contents = page[page.index("<nav") : page.index("</nav>")]
+    assert re.findall('href="#(run-.)"', contents) == ["run-1", "run-2", "run-3"]
+    assert contents.count("test accuracy 0.9") == 3
+    assert re.findall('<details class="run" id="(run-.)"( open)?>', page) == [
+        *(("run-1", " open"), ("run-2", ""), ("run-3", ""))
+    ]
+
+
+def test_an_unfinished_run_is_named_and_the_others_are_shown(tmp_path):
+    done = write_run(tmp_path, method="node")
+    begun = write_run(tmp_path, method="anode")
+    (begun / "record.json").unlink()
+    (begun / "config.yaml").write_text("experiment: digits/anode\ntrain: {epochs: 10}\n")
+    page = _page([done, begun], tmp_path / "report.html")
+    text = _Nodes(page).text
+    assert "digits-anode-s7 is left out: unfinished, stopped after 3 of 10 epochs." in text
+    assert "Right on 97 %" in text and str(tmp_path) not in page
+    contents = page[page.index("<nav") : page.index("</nav>")]
+    assert "digits-anode-s7" in contents
+
+
+def test_no_finished_run_is_refused_with_the_command_that_finishes_it(tmp_path):
+    begun = write_run(tmp_path)
+    (begun / "record.json").unlink()
+    with pytest.raises(ConfigError, match="bfno resume"):
+        write_report([begun], tmp_path / "report.html")
+
+
+def test_evaluations_that_never_change_have_no_chart_and_zeros_no_mention(tmp_path):
+    line = '{{"epoch": {}, "test_accuracy": 0.{}, "forward_nfe": {}, "test_nfe": {}}}'
+    nfe = {"forward_nfe": 14.0, "test_nfe": 14.0, "backward_nfe": 0.0}
+    steady = [line.format(epoch, epoch, 14.0, 14.0) for epoch in (1, 2)]
+    folder = write_files(tmp_path / "ode", {**record(), "result": result(**nfe)}, steady)
+    page = _page([folder], tmp_path / "ode.html")
+    assert page.count('<figure class="chart">') == 1
+    assert "NFE was the same in all epochs." in page
+    nothing = dict.fromkeys(nfe, 0.0)
+    none = [line.format(epoch, epoch, 0.0, 0.0) for epoch in (1, 2)]
+    folder = write_files(tmp_path / "cnn", {**record(), "result": result(**nothing)}, none)
+    page = _page([folder], tmp_path / "cnn.html")
+    assert page.count('<figure class="chart">') == 1
+    assert "NFE" not in page.partition("</style>")[2].partition("<script>")[0]
+
+
+def test_calibration_is_told_where_it_was_measured(tmp_path):
+    errors = {"test_calibration_error": 0.08, "test_calibrated_error": 0.02}
+    folder = write_run(tmp_path, result=result(**errors), temperature=1.5)
+    page = _page([folder], tmp_path / "report.html")
+    assert "<h3>How sure it is</h3>" in page and page.count("differ by 8.0 percentage points") == 2
+    assert "How sure" not in _page([write_run(tmp_path, "letters")], tmp_path / "other.html")
+
+
+def test_the_plane_has_a_legend_of_classes_and_errors(tmp_path):
+    folder = write_run(tmp_path)
+    write_exhibit(folder)
+    page = _page([folder], tmp_path / "report.html")
+    legend = page[page.index('<ul class="glyphs">') :]
+    legend = _Nodes(legend[: legend.index("</ul>")]).text.split()
+    assert legend == ["Acat", "Bdog", "taken", "for", "another", "class"]
+
+
+def test_hidden_states_are_explained(tmp_path):
+    folder = write_run(tmp_path)
+    content = write_exhibit(folder)
+    text = _Nodes(_page([folder], tmp_path / "report.html")).text
+    assert "it begins as the image, h(0), and ends as what the classifier reads, h(1)" in text
+    assert "The slider moves through this time." in text
+    write_exhibit(folder, flow={**content["flow"], "shown": "strength"})
+    text = _Nodes(_page([folder], tmp_path / "features.html")).text
+    assert "begins as features of the image" in text and "bright means that they are strong" in text

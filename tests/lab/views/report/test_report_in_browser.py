@@ -318,14 +318,14 @@ def test_paper_is_white_and_keeps_the_curves(page):
 
 @pytest.mark.slow
 def test_paper_shows_where_the_states_end_and_the_runs_that_were_unfolded(page):
-    page.click("summary")
+    page.click("#run-2 summary")
     page.send("Page.printToPDF")
     assert [page.find(one) for one in SHOWN] == ["t = 1.00", "100%", "100 %"]
     page.prefer(media="print")
     page.settle()
     folded = "[...document.querySelectorAll('.body')].map(node => node.checkVisibility({}))"
     visible = folded.format("{contentVisibilityAuto: true}")
-    assert page.find(visible) == [False, True, True]
+    assert page.find(visible) == [True, True, False]
 
 
 def test_without_scripts_figures_and_three_states_show(opened, report):
@@ -359,3 +359,52 @@ def test_hostile_names_run_nothing(opened, tmp_path):
     assert opened.find("typeof window.owned") == "undefined"
     assert opened.problems == []
     assert {url[:5] for url in opened.requests} == {"file:"}
+
+
+def test_a_link_in_the_contents_unfolds_its_run(page):
+    assert page.find("document.getElementById('run-3').open") is False
+    page.click(".contents a[href='#run-3']")
+    page.wait_for("document.getElementById('run-3').open")
+
+
+# How far each region can be scrolled sideways, and whether its hint shows.
+REGIONS = """[...document.querySelectorAll('.scroll')].filter(node => node.checkVisibility())
+  .map(node => [node, node.parentElement.querySelector('.hint')])
+  .map(([node, hint]) => [node.scrollWidth - node.clientWidth, hint.hidden])"""
+
+
+@pytest.mark.parametrize("width", [390, 1280])
+def test_what_is_too_wide_says_that_it_can_be_scrolled(opened, tmp_path, width):
+    size = 12
+    classes = [f"a kind of animal {place}" for place in range(size)]
+    confusion = [[place + 1] * size for place in range(size)]
+    folder = write_run(tmp_path, classes=classes, confusion=confusion)
+    opened.resize(width)
+    opened.open(write_report([folder], tmp_path / "report.html"))
+    regions = opened.find(REGIONS)
+    assert len(regions) == 3
+    assert all(hidden == (more <= 1) for more, hidden in regions)
+    # On a phone, the table of methods and the matrix are wider than the screen.
+    assert [more > 1 for more, _ in regions][:2] == [width == 390] * 2
+    assert opened.find("document.documentElement.scrollWidth") <= width
+    assert opened.problems == []
+
+
+def test_no_label_of_a_long_class_is_clipped(opened, tmp_path):
+    classes = ["long-haired dachshund", "Norwegian forest cat"]
+    folder = write_run(tmp_path, classes=classes)
+    write_exhibit(folder)
+    opened.resize(390)
+    opened.open(write_report([folder], tmp_path / "report.html"))
+    clipped = """[...document.querySelectorAll('.bar span, .glyphs li, .mistakes li, .state p')]
+      .filter(node => node.scrollWidth > node.clientWidth + 1 && node.clientWidth).length"""
+    assert opened.find(clipped) == 0
+    # Texts of the matrix stay inside of their drawing.
+    outside = """(() => {
+      const box = document.querySelector('.matrix svg').getBoundingClientRect();
+      return [...document.querySelectorAll('.matrix svg text, .matrix svg use')]
+        .map(node => node.getBoundingClientRect())
+        .filter(one => one.left < box.left - 1 || one.right > box.right + 1
+          || one.bottom > box.bottom + 1 || one.top < box.top - 1).length;
+    })()"""
+    assert opened.find(outside) == 0

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import io
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Protocol
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from bfno.fields.operator import OperatorField
-from bfno.lab.data import Split, resized
+from bfno.lab.data import Split
 from bfno.lab.experiments.experiment import TrainedRun, explained_failure
-from bfno.lab.experiments.images.data import load_images
-from bfno.models import ImageClassifier
+from bfno.ode import NeuralODE
 from bfno.ode.tableaus import find_method
 
 __all__ = ["exhibit_of"]
@@ -24,6 +25,23 @@ _MISTAKES, _FLOWING, _FRAMES, _ANALYSED = 12, 4, 41, 64
 _FEWEST_POINTS = 8  # neighbourhoods of fewer say nothing
 
 
+class _Classifier(Protocol):
+    """What a classifier has to offer; what of it has no ODE has no states to show."""
+
+    head: nn.Module
+
+    def __call__(self, x: Tensor) -> Tensor: ...
+
+    def features(self, x: Tensor) -> Tensor:
+        """What enters the head."""
+        ...
+
+    @property
+    def blocks(self) -> Sequence[NeuralODE]:
+        """The neural ODEs that an image goes through, in order; there may be none."""
+        ...
+
+
 def exhibit_of(run: TrainedRun) -> dict[str, Any]:
     """Ask a classifier about test images, and return its answers ready for JSON.
 
@@ -31,7 +49,8 @@ def exhibit_of(run: TrainedRun) -> dict[str, Any]:
         run: The trained classifier.
 
     Returns:
-        `scatter`, `mistakes`, `flow` and `spectra`, as `bfno.lab.views.exhibit` describes them.
+        `scatter`, `mistakes`, `flow` and `spectra`, as `bfno.lab.views.exhibit` describes them; a
+        model without an ODE has no `flow`, one without operator layers no `spectra`.
 
     Raises:
         DataError: If the run's data are not there any more.
@@ -40,19 +59,25 @@ def exhibit_of(run: TrainedRun) -> dict[str, Any]:
     split = _test_images(run, _IMAGES)
     with torch.inference_mode(), explained_failure("exhibit"):
         features, scores = _answers(run, split)
+        shown = _spread(len(split), _SCATTERED)
         return {
-            "scatter": _scatter(features[:_SCATTERED], split.labels, scores.argmax(1)),
+            "scatter": _scatter(features[shown], split.labels[shown], scores[shown].argmax(1)),
             "mistakes": _mistakes(split, scores.softmax(1)),
             "flow": _flow(run.model, split),
-            "spectra": _spectra(run.model, _inputs(split.images[:_ANALYSED])),
+            "spectra": _spectra(run.model, _inputs(split.images[_spread(len(split), _ANALYSED)])),
         }
 
 
 def _test_images(run: TrainedRun, most: int) -> Split:
-    """The first test images of a run as its model sees them."""
-    found = load_images(run.config.data, run.config.seed).test
-    count = min(most, run.config.data.test_limit or most)
-    return resized(Split(found.images[:count], found.labels[:count]), run.model.in_shape[-1])
+    """Test images of a run as its model sees them."""
+    found = run.config.load().test
+    chosen = _spread(len(found), most)
+    return Split(found.images[chosen], found.labels[chosen])
+
+
+def _spread(count: int, most: int) -> Tensor:
+    """Places of at most so many of some samples, evenly spread: these may be sorted by class."""
+    return torch.arange(min(count, most)) * count // max(min(count, most), 1)
 
 
 def _inputs(images: Tensor) -> Tensor:
@@ -62,7 +87,7 @@ def _inputs(images: Tensor) -> Tensor:
 def _answers(run: TrainedRun, split: Split) -> tuple[Tensor, Tensor]:
     """What enters the head for each image, and what the head says."""
     batches = _inputs(split.images).split(run.config.train.eval_batch)
-    features = torch.cat([run.model.block(batch).flatten(1) for batch in batches])
+    features = torch.cat([run.model.features(batch) for batch in batches])
     return features, run.model.head(features)
 
 
@@ -104,30 +129,34 @@ def _mistakes(split: Split, probabilities: Tensor) -> list[dict[str, Any]]:
     ]
 
 
-def _flow(model: ImageClassifier, split: Split) -> dict[str, Any]:
-    """States of one image each of the first few classes, from the first time to the last."""
-    labels = split.labels.tolist()
+def _flow(model: _Classifier, split: Split) -> dict[str, Any] | None:
+    """States of one image each of the first few classes in the last ODE, from first to last time.
+
+    What is said of a state is what the rest of the model makes of it.
+    """
+    if not model.blocks:
+        return None
+    block, labels = model.blocks[-1], split.labels.tolist()
     chosen = [labels.index(label) for label in sorted(set(labels))[:_FLOWING]]
     images = _inputs(split.images[chosen])
-    steps = _steps(model, images)
-    times = _times(model, steps)
-    states = model.block.trajectory(images, torch.tensor(times, dtype=torch.float64)).ys
-    positions = torch.stack(
-        [
-            model.block.dynamics.position(time, state)
-            for time, state in zip(times, states, strict=True)
-        ]
-    )
-    said = torch.stack([model.head(position.flatten(1)).softmax(1) for position in positions])
-    channels, height, width = images.shape[1:]
+    entering = _entering(model, block, images)
+    steps = _steps(block, entering)
+    times = _times(block, steps)
+    states = block.trajectory(entering, torch.tensor(times, dtype=torch.float64)).ys
+    moments = zip(times, states, strict=True)
+    positions = torch.stack([block.dynamics.position(time, state) for time, state in moments])
+    said = _said(model, block, images, positions)
+    is_image = torch.equal(entering, images)
+    frames = positions[:, :, : images.shape[1]] if is_image else positions.abs().mean(2, True)
     return {
         "times": [round(time, 6) for time in times],
         "steps": [round(time, 6) for time in steps],
-        "height": height,
-        "width": width,
+        "height": frames.shape[-2],
+        "width": frames.shape[-1],
+        "shown": "image" if is_image else "strength",
         "images": [
             {
-                "frames": _png(_strip(positions[:, place, :channels])),
+                "frames": _png(_strip(frames[:, place])),
                 "label": labels[index],
                 "probabilities": [
                     [round(share, 4) for share in row] for row in said[:, place].tolist()
@@ -138,16 +167,43 @@ def _flow(model: ImageClassifier, split: Split) -> dict[str, Any]:
     }
 
 
-def _steps(model: ImageClassifier, images: Tensor) -> list[float]:
+def _entering(model: _Classifier, block: NeuralODE, images: Tensor) -> Tensor:
+    """What enters one of a model's blocks."""
+    found: list[Tensor] = []
+    with _listening(block, lambda _, given, __: found.append(given[0])):
+        model.features(images)
+    return found[0]
+
+
+def _said(model: _Classifier, block: NeuralODE, images: Tensor, positions: Tensor) -> Tensor:
+    """Probabilities, if a block had ended at each of some positions `(times, images, ...)`."""
+    times = len(positions)
+    repeated = images.repeat(times, *[1] * (images.ndim - 1))
+    with _listening(block, lambda *_: positions.flatten(0, 1)):
+        said = model(repeated).softmax(1)
+    return said.unflatten(0, (times, len(images)))
+
+
+@contextlib.contextmanager
+def _listening(module: nn.Module, hook: Callable[..., Any]) -> Iterator[None]:
+    """Call a hook after each call of a module; what it returns, if anything, is the result."""
+    handle = module.register_forward_hook(hook)
+    try:
+        yield
+    finally:
+        handle.remove()
+
+
+def _steps(block: NeuralODE, entering: Tensor) -> list[float]:
     """Where the solver's steps begin and end."""
-    first, last = model.block.dynamics.interval
-    model.block.trajectory(images, torch.tensor([first, last], dtype=torch.float64))
-    return [first, *model.block.stats.step_ends]
+    first, last = block.dynamics.interval
+    block.trajectory(entering, torch.tensor([first, last], dtype=torch.float64))
+    return [first, *block.stats.step_ends]
 
 
-def _times(model: ImageClassifier, steps: list[float]) -> list[float]:
+def _times(block: NeuralODE, steps: list[float]) -> list[float]:
     """Times to look at: many where the solver interpolates, else only those of its steps."""
-    settings = model.block.settings
+    settings = block.settings
     method = find_method(settings["method"])
     if method.adaptive and settings.get("step") is None and method.dense_order >= method.order - 1:
         return np.linspace(steps[0], steps[-1], _FRAMES).tolist()
@@ -175,11 +231,18 @@ def _png(image: Tensor) -> str:
     return base64.b64encode(written.getvalue()).decode()
 
 
-def _spectra(model: ImageClassifier, images: Tensor) -> list[dict[str, Any]]:
+def _spectra(model: _Classifier, images: Tensor) -> list[dict[str, Any]]:
     """Energy at each frequency before and after every operator layer, at the first time."""
-    dynamics = model.block.dynamics
-    if not isinstance(dynamics.field, OperatorField):
-        return []
+    found: list[list[tuple[Tensor, Tensor]]] = []
+    for block in model.blocks:
+        if isinstance(block.dynamics.field, OperatorField):
+            found += _energies(block, _entering(model, block, images))
+    return [_spectrum(number, energies) for number, energies in enumerate(found, 1)]
+
+
+def _energies(block: NeuralODE, entering: Tensor) -> list[list[tuple[Tensor, Tensor]]]:
+    """For each operator layer of a block, energy before and after it."""
+    dynamics = block.dynamics
     first = dynamics.interval[0]
     energies: list[list[tuple[Tensor, Tensor]]] = [[] for _ in dynamics.field.layers]
 
@@ -187,16 +250,11 @@ def _spectra(model: ImageClassifier, images: Tensor) -> list[dict[str, Any]]:
         # A field may pass the images on in several parts.
         return lambda _, given, result: found.append((_energy(given[0]), _energy(result)))
 
-    hooks = [
-        layer.register_forward_hook(listener(found))
-        for layer, found in zip(dynamics.field.layers, energies, strict=True)
-    ]
-    try:
-        dynamics.field(first, dynamics.position(first, dynamics.initial(images)))
-    finally:
-        for hook in hooks:
-            hook.remove()
-    return [_spectrum(number, found) for number, found in enumerate(energies, 1)]
+    with contextlib.ExitStack() as hooks:
+        for layer, found in zip(dynamics.field.layers, energies, strict=True):
+            hooks.enter_context(_listening(layer, listener(found)))
+        dynamics.field(first, dynamics.position(first, dynamics.initial(entering)))
+    return energies
 
 
 def _spectrum(number: int, found: list[tuple[Tensor, Tensor]]) -> dict[str, Any]:

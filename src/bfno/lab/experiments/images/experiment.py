@@ -44,7 +44,7 @@ from bfno.lab.experiments.images.presets import (
     paper_recipe,
 )
 from bfno.lab.experiments.images.task import ImageTask, ImageTrainSettings, evaluate_images
-from bfno.lab.experiments.presets import layered, model_of_its_kind
+from bfno.lab.experiments.presets import layered, model_of_its_kind, require_method
 from bfno.lab.experiments.trees import Tree, setting
 from bfno.models import ConvNet, ImageClassifier, count_parameters
 
@@ -197,7 +197,10 @@ class ImageExperiment(Experiment):
 
 def _preset(data: str, method: str, colour: bool) -> ImagePreset:
     """The preset of data and method; a folder has those of CIFAR-10 or of MNIST."""
-    like = data if data != "folder" else "cifar10" if colour else "mnist"
+    if data != "folder":
+        return find_image_preset(data, method)
+    like = "cifar10" if colour else "mnist"
+    require_method(data, method, (known for of, known in IMAGE_PRESETS if of == like))
     return find_image_preset(like, method)
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import math
-import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,7 +18,7 @@ from bfno.lab.experiments.experiment import Experiment
 from bfno.lab.experiments.resolve import changed_settings, read_experiment, resolve
 from bfno.lab.experiments.series.data import SeriesDataSettings
 from bfno.lab.files import parse_yaml, read_plain
-from bfno.lab.runs.folder import RunFolder
+from bfno.lab.runs.folder import RunFolder, run_folders
 from bfno.lab.runs.record import Record
 
 __all__ = ["Job", "RunState", "first_seeds", "missing_files", "plan", "state_of"]
@@ -113,7 +112,7 @@ def plan(experiments: Sequence[str], scale: str, seeds: Sequence[int], runs: Pat
         folder = run.folder if run else _free_folder(runs / scale, name, seed)
         state: RunState = run.state if run else "missing"
         seconds = _expected_seconds(known, name)
-        jobs.append(Job(name, scale, seed, folder, state, config.train.epochs, seconds))
+        jobs.append(Job(name, scale, seed, folder, state, config.train.epochs_for(0), seconds))
     return jobs
 
 
@@ -160,7 +159,7 @@ def missing_files(data: str, data_dir: Path | None = None) -> DataError | None:
 
 
 def _known_runs(root: Path, experiments: set[str], scale: str) -> Iterator[_Known]:
-    for folder in _run_folders(root, depth=2):
+    for folder in run_folders(root):
         try:
             record = RunFolder(folder).finished_record()
             settings = record.config if record else _written_settings(folder)
@@ -178,20 +177,6 @@ def _known_runs(root: Path, experiments: set[str], scale: str) -> Iterator[_Know
 def _seconds(record: Record) -> float | None:
     found = record.seconds
     return found if found is not None and math.isfinite(found) else None
-
-
-def _run_folders(root: Path, depth: int) -> Iterator[Path]:
-    """Folders of runs below a folder; links are followed, runs are not looked into."""
-    try:
-        names = sorted(entry.name for entry in os.scandir(root) if entry.is_dir())
-    except OSError:
-        return
-    for folder in (root / name for name in names):
-        run = RunFolder(folder)
-        if run.config_file.is_file() or run.record_file.is_file():
-            yield folder
-        elif depth > 1:
-            yield from _run_folders(folder, depth - 1)
 
 
 def _written_settings(folder: Path) -> Mapping[str, Any]:

@@ -127,7 +127,7 @@ def flow_figure(run: Record, exhibit: Exhibit) -> Drawn | None:
         DataError: If the pictures do not hold the frames.
     """
     flow = exhibit.flow
-    if not flow.images or not flow.times:
+    if flow is None or not flow.images or not flow.times:
         return None
     chosen = _chosen(len(flow.times))
     strips = [_frames(image, flow) for image in flow.images]

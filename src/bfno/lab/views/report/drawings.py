@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from bfno.lab.runs.record import Record
-from bfno.lab.views.curves import Plot, epoch_points, plots
+from bfno.lab.views.curves import Plot, counted_points, plots
 from bfno.lab.views.figures.curves import draw_series, scale_epochs
 from bfno.lab.views.figures.style import (
     FAINT,
@@ -77,7 +77,7 @@ def _curves(runs: Sequence[Record], plot: Plot) -> str | None:
         (group, key, points)
         for group in groups
         for key in keys
-        if (points := epoch_points(group.runs, key))
+        if (points := counted_points(group.runs, key))
     ]
     if not series:
         return None

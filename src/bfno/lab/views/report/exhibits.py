@@ -61,7 +61,11 @@ def flow_view(shown: Sequence[ShownFlow]) -> dict[str, Any] | None:
     watched = _watched(shown)
     if not watched:
         return None
-    return {"times": _finest_times(watched), "methods": [_method_view(one) for one in watched]}
+    return {
+        "times": _finest_times(watched),
+        "methods": [_method_view(one) for one in watched],
+        "shown": sorted({one.flow.shown for one in watched}),
+    }
 
 
 def flow_data(shown: Sequence[ShownFlow]) -> dict[str, Any] | None:

@@ -4,32 +4,39 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from importlib import resources
-from itertools import groupby
 from pathlib import Path
 from typing import Any
 
 from bfno.lab.errors import ConfigError
 from bfno.lab.files import write_atomically
-from bfno.lab.runs.folder import read_runs
-from bfno.lab.runs.record import Record
+from bfno.lab.runs.record import Record, printable
 from bfno.lab.views.curves import charts, curves, epoch_ticks
 from bfno.lab.views.exhibit import Exhibit, read_exhibit
 from bfno.lab.views.figures import style
 from bfno.lab.views.layout import cell_text
+from bfno.lab.views.listing import ListedRun, read_finished
 from bfno.lab.views.methods import Replicates, replicates
+from bfno.lab.views.metrics import COSTS
 from bfno.lab.views.report.drawings import curve_drawings
 from bfno.lab.views.report.exhibits import ShownFlow, flow_data, flow_view
 from bfno.lab.views.report.run import Pictures, portable, read_pictures, run_view, setting_text
-from bfno.lab.views.summary import listed, scale_notes, subtitle, summary
+from bfno.lab.views.summary import (
+    data_title,
+    listed,
+    opening,
+    scale_notes,
+    subtitle,
+    summary,
+    trust,
+)
 from bfno.lab.views.tables import method_table
 
 __all__ = ["check_page", "render_report", "write_report"]
 
-# With more runs than this, all but the best start folded.
-_MOST_OPEN_RUNS = 3
 # The outline of each marker of the figures, around its middle.
 _MARKERS = {
     "o": "M-3.2 0a3.2 3.2 0 1 0 6.4 0a3.2 3.2 0 1 0 -6.4 0",
@@ -44,6 +51,7 @@ _MARKERS = {
     "p": "M0-4L3.8-1.2L2.4 3.2H-2.4L-3.8-1.2z",
 }
 _LINE_WIDTH = 2
+_EVALUATIONS = {metric.key for metric in COSTS}
 _PROTOCOLS = {
     "sound": "Protocol sound: test series come from other records or sequences than training "
     "series, every statistic is taken from the training part, and the mean over the latent "
@@ -57,7 +65,7 @@ def write_report(folders: Sequence[Path], out: Path, force: bool = False) -> Pat
     """Write one self-contained HTML page about runs.
 
     Args:
-        folders: The runs, in any order.
+        folders: The runs, in any order; those that are not finished are named and left out.
         out: The file to write.
         force: Whether to overwrite an existing file.
 
@@ -65,14 +73,14 @@ def write_report(folders: Sequence[Path], out: Path, force: bool = False) -> Pat
         The file.
 
     Raises:
-        ConfigError: A run is not finished, the file exists already, or a package is missing.
+        ConfigError: No run is finished, the file exists already, or a package is missing.
         DataError: A run cannot be read, or the file cannot be written.
     """
     check_page(out, force)
-    places = list({Path(folder).resolve(): Path(folder) for folder in folders}.values())
-    runs = read_runs(places)
-    pictures = [read_pictures(folder / "figures") for folder in places]
-    page = render_report(runs, pictures, [read_exhibit(folder) for folder in places])
+    finished, unfinished = read_finished(folders)
+    pictures = [read_pictures(folder / "figures") for folder in finished]
+    exhibits = [read_exhibit(folder) for folder in finished]
+    page = render_report([*finished.values()], pictures, exhibits, unfinished)
     write_atomically(Path(out), page.encode())
     return Path(out)
 
@@ -98,6 +106,7 @@ def render_report(
     runs: Sequence[Record],
     pictures: Sequence[Pictures] | None = None,
     exhibits: Sequence[Exhibit | None] | None = None,
+    unfinished: Sequence[ListedRun] = (),
 ) -> str:
     """The page as text: a pure function of the runs, whatever their order.
 
@@ -105,6 +114,7 @@ def render_report(
         runs: Runs of one task or of several.
         pictures: What the folder of each run has of the pictures that a page shows.
         exhibits: What the classifier of each run shows.
+        unfinished: Runs that have no result yet, which the page names.
     """
     try:
         from jinja2 import Environment, StrictUndefined
@@ -119,9 +129,20 @@ def render_report(
     sheet, script = _source("report.css"), _source("report.js")
     # Everything is escaped except our own files and figures, whose texts matplotlib has escaped.
     page = environment.from_string(_source("report.html.j2")).render(
-        _content(shown), markup=Markup, sheet=sheet, script=script, digest=_digest(script)
+        _content(shown),
+        unfinished=_unfinished_views(unfinished),
+        markup=Markup,
+        sheet=sheet,
+        script=script,
+        digest=_digest(script),
     )
     return page if page.endswith("\n") else page + "\n"
+
+
+def _unfinished_views(runs: Sequence[ListedRun]) -> list[dict[str, str]]:
+    named = sorted(runs, key=lambda one: one.run.resolve().name)
+    # Only the last name: where a folder lies is nobody else's business.
+    return [{"name": printable(one.run.resolve().name), "state": one.told()} for one in named]
 
 
 def _source(name: str) -> str:
@@ -197,7 +218,8 @@ def _shown(
 
 
 def _by_task(groups: list[Replicates]) -> list[tuple[Task, list[Replicates]]]:
-    return [(task, list(one)) for task, one in groupby(groups, key=lambda group: group.task)]
+    by_task = itertools.groupby(groups, key=lambda group: group.task)
+    return [(task, list(members)) for task, members in by_task]
 
 
 def _runs(groups: list[Replicates]) -> list[Record]:
@@ -208,7 +230,7 @@ def _content(shown: _Shown) -> dict[str, Any]:
     """All that the template shows."""
     ordered = shown.ordered
     tasks = [_task(members, shown) for _, members in _by_task(shown.groups)]
-    data = list(dict.fromkeys(run.data for run in ordered))
+    data = list(dict.fromkeys(map(data_title, ordered)))
     return {
         "title": f"Results on {listed(data)}",
         "subtitle": subtitle(shown.groups),
@@ -216,6 +238,7 @@ def _content(shown: _Shown) -> dict[str, Any]:
         "palette": list(zip(style.PALETTE, style.DARK_PALETTE, strict=True)),
         "class_inks": style.CLASS_INKS,
         "tasks": tasks,
+        "explained": next((task for task in tasks if task["counted"]), None),
         "data": [
             {"curves": task["curves"], "epochs": task["epochs"], "flow": task["flow_data"]}
             for task in tasks
@@ -231,20 +254,24 @@ def _content(shown: _Shown) -> dict[str, Any]:
             for group in shown.groups
             for run in group.runs
         ],
-        "unfolded": len(ordered) if len(ordered) <= _MOST_OPEN_RUNS else 1,
     }
 
 
 def _task(groups: list[Replicates], shown: _Shown) -> dict[str, Any]:
     runs = _runs(groups)
-    data, scale, protocol = groups[0].task
-    choices = charts(runs)
+    _, scale, protocol = groups[0].task
+    choices, table = charts(runs), method_table(groups)
+    counted = any(column.key in _EVALUATIONS for column in table.columns)
     watched = _watched(groups, shown)
     return {
-        "title": f"{data}, scale {scale}" + (protocol and f", protocol {protocol}"),
+        "title": f"{data_title(runs[0])}, scale {scale}" + (protocol and f", protocol {protocol}"),
         "protocol": _PROTOCOLS.get(protocol, ""),
+        "opening": opening(groups),
         "summary": summary(groups),
-        "table": method_table(groups),
+        "trust": trust(runs[0]),
+        "table": table,
+        "counted": counted,
+        "steady": counted and not any(chart["title"] == "Cost" for chart in choices),
         "marks": [shown.mark(group, group.runs[0]) for group in groups],
         "methods": [group.label for group in groups],
         "figures": curve_drawings(runs),
@@ -269,7 +296,7 @@ def _watched(groups: list[Replicates], shown: _Shown) -> list[ShownFlow]:
         groups, key=lambda group: ("bfno" not in group.label, group.label != "node")
     ):
         exhibits = ((run, shown.exhibits[id(run)]) for run in group.runs)
-        run, exhibit = next(((run, one) for run, one in exhibits if one), (None, None))
-        if run is not None and exhibit is not None:
-            found.append(ShownFlow(group.label, shown.mark(group, run), run, exhibit.flow))
+        flows = ((run, one.flow) for run, one in exhibits if one and one.flow)
+        for run, flow in itertools.islice(flows, 1):
+            found.append(ShownFlow(group.label, shown.mark(group, run), run, flow))
     return found

@@ -267,10 +267,28 @@ function offerSorting(head) {
   });
 }
 
+// Whether something is wider than its place, now or once its run is unfolded.
+function tellOverflow(region) {
+  const hint = region.parentElement.querySelector(".hint");
+  const look = () => { hint.hidden = region.scrollWidth <= region.clientWidth + 1; };
+  new ResizeObserver(look).observe(region);
+}
+
+// A link to a run unfolds it.
+function unfoldTarget() {
+  const run = document.getElementById(location.hash.slice(1));
+  if (!(run instanceof HTMLDetailsElement)) return;
+  run.open = true;
+  run.scrollIntoView();
+}
+
 document.documentElement.classList.add("live");
+document.querySelectorAll(".scroll").forEach(tellOverflow);
+addEventListener("hashchange", unfoldTarget);
 document.querySelectorAll(".sortable th").forEach(offerSorting);
 JSON.parse(document.getElementById("data").textContent).forEach(({ curves, epochs, flow }, place) => {
   const task = document.getElementById(`task-${place}`);
   showCurves(task, curves, epochs);
   if (flow) showFlow(task.querySelector(".flow"), flow);
 });
+unfoldTarget();

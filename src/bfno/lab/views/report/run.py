@@ -16,7 +16,7 @@ from bfno.lab.views.methods import is_transductive
 from bfno.lab.views.metrics import Estimate, find_metric, headline_of
 from bfno.lab.views.report.drawings import confusion_matrix
 from bfno.lab.views.report.exhibits import mistakes_view, scatter_view, spectra_view
-from bfno.lab.views.summary import samples_text
+from bfno.lab.views.summary import data_title, samples_text, trust
 from bfno.lab.views.tables import per_class
 
 __all__ = ["EXAMINED", "Pictures", "portable", "read_pictures", "run_view", "setting_text"]
@@ -93,7 +93,14 @@ def run_view(
         "score": _score(run),
         "facts": {name: cell_text(fact) for name, fact in _facts(run).items() if fact is not None},
         "environment": _environment(run),
-        "result": {find_metric(key).title: f"{value:.6g}" for key, value in run.result.items()},
+        "result": {
+            find_metric(key).title: f"{value:.6g}"
+            for key, value in run.result.items()
+            # A model without an ODE evaluates nothing, and says nothing by it.
+            if value or find_metric(key).name != "nfe"
+        },
+        "trust": trust(run),
+        "data": data_title(run),
         "config": _sections(run.config),
         "confusion": confusion_matrix(run),
         "classes": per_class(run) if run.confusion else Table((), ()),
