@@ -7,7 +7,15 @@ from torch import Tensor, nn
 
 from bfno.models.encoders import Posterior, SeriesEncoder
 from bfno.models.generators import LatentGenerator
-from bfno.models.series import SeriesModel, SeriesOutput, dense, latent_noise, network
+from bfno.models.series import (
+    SeriesModel,
+    SeriesOutput,
+    check_wanted,
+    dense,
+    in_order,
+    latent_noise,
+    network,
+)
 
 __all__ = ["LatentODE"]
 
@@ -47,6 +55,8 @@ class LatentODE(SeriesModel):
         (torch.Size([3, 5, 2]), torch.Size([3, 5, 6, 3]))
     """
 
+    looks_ahead = True
+
     def __init__(
         self,
         features: int,
@@ -76,39 +86,17 @@ class LatentODE(SeriesModel):
         return SeriesOutput(scores, self.decoder(path), posterior.divergence())
 
     def reconstruct(self, times: Tensor, values: Tensor, mask: Tensor, at: Tensor) -> Tensor:
-        """Expected values at any times, between the observed ones or after them.
-
-        Args:
-            times: Times of the rows, `(batch, time)`.
-            values: `(batch, time, features)`.
-            mask: Whether the value was observed.
-            at: Times at which values are wanted, `(batch, wanted)`, in any order.
-
-        Returns:
-            `(samples, batch, wanted, features)`.
-
-        Raises:
-            ValueError: If a time lies before the first row of its series.
-        """
-        if at.dim() != 2 or len(at) != len(times) or bool((at < times[:, :1]).any()):
-            raise ValueError(
-                "at must hold one row of times per series, none before the series' first time, got "
-                f"shape {tuple(at.shape)} for {len(times)} series"
-            )
+        """Values of the latent trajectories at any times; see `SeriesModel.reconstruct`."""
+        check_wanted(times, at)
         mask = mask.bool()
         times, at = times.to(values.dtype), at.to(values.dtype)
         z0 = self._start(self.encoder(times, values.where(mask, 0.0), mask))
         ascending, order = torch.cat((times[:, :1], at), dim=1).sort(dim=1, stable=True)
         path = self.generator(z0, ascending)
         self.stats = self.generator.stats
-        return self.decoder(_undo(path, order)[:, :, 1:])
+        return self.decoder(in_order(path, order)[:, :, 1:])
 
     def _start(self, posterior: Posterior) -> Tensor:
         noise = latent_noise(self.samples, posterior.mean, training=self.training)
         return posterior.sample(noise)
 
-
-def _undo(path: Tensor, order: Tensor) -> Tensor:
-    """Put states that were sorted by time, `(samples, batch, time, size)`, back in order."""
-    place = order.argsort(dim=1)[None, :, :, None].expand(*path.shape)
-    return path.gather(2, place)

@@ -15,7 +15,9 @@ __all__ = [
     "ObservedRows",
     "SeriesModel",
     "SeriesOutput",
+    "check_wanted",
     "dense",
+    "in_order",
     "latent_noise",
     "network",
     "tanh_network",
@@ -58,6 +60,8 @@ class SeriesModel(nn.Module, ABC):
 
     Attributes:
         couples_series: Whether an output depends on the other series of the batch.
+        looks_ahead: Whether predicted values come from the whole series; else only from the rows
+            before.
         samples: Number of latent samples, the first axis of the outputs.
         stats: What the solver did in the last call.
         class_names: Name of each class; numbers until you set others.
@@ -81,6 +85,7 @@ class SeriesModel(nn.Module, ABC):
     """
 
     couples_series = False
+    looks_ahead = False
     samples = 1
 
     def __init__(self, features: int, classes: int, *, by_row: bool) -> None:
@@ -105,6 +110,33 @@ class SeriesModel(nn.Module, ABC):
     def _run(self, times: Tensor, values: Tensor, mask: Tensor) -> SeriesOutput:
         """Scores and predictions; values are zero where nothing was observed."""
 
+    def reconstruct(self, times: Tensor, values: Tensor, mask: Tensor, at: Tensor) -> Tensor:
+        """Expected values at any times, between the observed ones or after them.
+
+        A model that does not look ahead expects them from the rows before each time, without a row
+        at that very time.
+
+        Args:
+            times: Times of the rows, `(batch, time)`.
+            values: `(batch, time, features)`.
+            mask: Whether the value was observed.
+            at: Times at which values are wanted, `(batch, wanted)`, in any order.
+
+        Returns:
+            `(samples, batch, wanted, features)`.
+
+        Raises:
+            ValueError: If a time lies before the first row of its series.
+        """
+        check_wanted(times, at)
+        # Wanted times are rows that observe nothing; a stable order puts them before real ones.
+        moments, order = torch.cat((at.to(times), times), dim=1).sort(dim=1, stable=True)
+        wide = order.unsqueeze(-1).expand(-1, -1, values.shape[-1])
+        nothing = values.new_zeros(*at.shape, values.shape[-1])
+        rows = torch.cat((nothing, values), dim=1).gather(1, wide)
+        seen = torch.cat((nothing.bool(), mask.bool()), dim=1).gather(1, wide)
+        return in_order(self(moments, rows, seen).prediction, order)[:, :, : at.shape[1]]
+
     @property
     def outputs(self) -> int:
         """How many numbers the classifier has to return; see `_scores`."""
@@ -115,6 +147,30 @@ class SeriesModel(nn.Module, ABC):
         if self.outputs > 1:
             return logits
         return torch.cat((torch.zeros_like(logits), logits), dim=-1)
+
+
+def check_wanted(times: Tensor, at: Tensor) -> None:
+    """Refuse wanted times that do not belong to the series.
+
+    Raises:
+        ValueError: If there is not one row per series, or a time lies before the series' first.
+    """
+    if at.dim() != 2 or len(at) != len(times) or bool((at < times[:, :1]).any()):
+        raise ValueError(
+            "at must hold one row of times per series, none before the series' first time, got "
+            f"shape {tuple(at.shape)} for {len(times)} series"
+        )
+
+
+def in_order(path: Tensor, order: Tensor) -> Tensor:
+    """Put what was sorted by time, `(samples, batch, time, size)`, back in order.
+
+    Args:
+        path: In ascending order of time.
+        order: What `sort` returned for the times, `(batch, time)`.
+    """
+    place = order.argsort(dim=1)[None, :, :, None].expand(*path.shape)
+    return path.gather(2, place)
 
 
 class ObservedRows:
