@@ -1,4 +1,4 @@
-"""Intervals around predicted values that cover what is observed later, at a rate that was asked for."""
+"""Intervals around predicted values that cover the wanted share of later observations."""
 
 from __future__ import annotations
 
@@ -31,10 +31,13 @@ _SMALLEST = 1e-12
 class PredictiveIntervals:
     """Split-conformal intervals: as wide as errors were on data that a model did not learn from.
 
-    An interval is the prediction ± `quantile · difficulty · √((noise · growth(horizon))² + (1.645 spread)²)`.
+    An interval reaches from its prediction to both sides by
+
+        quantile · difficulty · √((noise · growth(horizon))² + (1.645 · spread)²).
+
     The noise is the mean absolute error of each feature, the growth how errors change with the time
-    since something was last seen, the spread that of the model's samples. The quantile makes the
-    wanted share of the errors fit; it is a feature's own where it has enough of them.
+    since something was last seen, the spread the deviation of the model's samples. The quantile
+    makes the wanted share of the errors fit; it is a feature's own where it has enough of them.
 
     Errors of one series are alike, so what counts is the number of series: with `n` of them the
     quantile is that of level `level · (n + 1) / n`, and there is none if that exceeds one. If later
@@ -234,7 +237,7 @@ def _spread(prediction: Tensor) -> Tensor:
 
 
 def _growth(errors: _Errors, noise: Tensor) -> tuple[Tensor, Tensor]:
-    """High errors, relative to the noise, of stretches of the horizon; at the stretches' middles."""
+    """Middles of stretches of the horizon, and how high errors are there relative to the noise."""
     relative = errors.size / (noise[errors.feature] * errors.difficulty).clamp(min=_SMALLEST)
     knots = max(1, min(_MOST_KNOTS, len(relative) // _PER_KNOT))
     stretches = errors.horizon.argsort(stable=True).tensor_split(knots)

@@ -99,4 +99,3 @@ class LatentODE(SeriesModel):
     def _start(self, posterior: Posterior) -> Tensor:
         noise = latent_noise(self.samples, posterior.mean, training=self.training)
         return posterior.sample(noise)
-

@@ -31,6 +31,7 @@ __all__ = [
     "hidden_coverage",
     "intervals_of",
     "measure_coverage",
+    "require_level",
     "without_forecast",
 ]
 
@@ -136,7 +137,7 @@ def fit_intervals(model: SeriesModel, series: Series, batch: int) -> SeriesInter
         ConfigError: If there are too few series for an interval of 90 %.
         NumericalError: If the solver gives up.
     """
-    needed = math.ceil(0.9 / (1 - 0.9) - 1e-9)
+    needed = _needed(0.9)
     found = [_expect(model, series, pattern, SHARE, batch) for pattern in PATTERNS]
     count = min(len(one.owner.unique()) for one in found)
     if count < needed:
@@ -154,24 +155,43 @@ def fit_intervals(model: SeriesModel, series: Series, batch: int) -> SeriesInter
     between, after = found
     longest = float(after.horizon.max())
     if model.looks_ahead:
-        parts = _fit([after], shown), _fit([between], shown)
+        # Who knows what comes after a gap errs no more in long ones than in short ones.
+        parts = _fit([after], shown), _fit([between], shown, growing=False)
         return SeriesIntervals(count, shown, *parts, longest)
     return SeriesIntervals(count, shown, _fit(found, shown), None, longest)
 
 
-def _expect(
-    model: SeriesModel, series: Series, pattern: str, share: float, batch: int
-) -> Expected:
+def _needed(level: float) -> int:
+    """How many series an interval takes at least: so many that one more may lie outside."""
+    return math.ceil(level / (1 - level) - 1e-9)
+
+
+def require_level(intervals: SeriesIntervals, level: float) -> None:
+    """Refuse a level that intervals do not have.
+
+    Raises:
+        ConfigError: If it is none of `LEVELS`, or takes more validation series than there were.
+    """
+    if level not in LEVELS:
+        known = ", ".join(f"{one:g}" for one in LEVELS)
+        raise ConfigError(f"--level {level:g}", "is not kept with a run", f"use one of {known}")
+    if intervals.series < _needed(level):
+        why = f"takes {_needed(level)} validation series, and the run had {intervals.series}"
+        largest = max(one for one in LEVELS if intervals.series >= _needed(one))
+        raise ConfigError(f"--level {level:g}", why, f"use {largest:g} or less")
+
+
+def _expect(model: SeriesModel, series: Series, pattern: str, share: float, batch: int) -> Expected:
     return expect_hidden(model, series, hidden_rows(series, pattern, share), batch)
 
 
-def _fit(parts: list[Expected], shown: Tensor) -> PredictiveIntervals:
+def _fit(parts: list[Expected], shown: Tensor, *, growing: bool = True) -> PredictiveIntervals:
     hard = [_difficulty(one.shown_errors, one.shown_mask, one.shown_owner, shown) for one in parts]
     return PredictiveIntervals.fit(
         torch.cat([one.prediction for one in parts], dim=1),
         torch.cat([one.values for one in parts]),
         torch.cat([one.mask for one in parts]),
-        horizon=torch.cat([one.horizon for one in parts]),
+        horizon=torch.cat([one.horizon for one in parts]) if growing else None,
         difficulty=torch.cat([h[one.owner] for h, one in zip(hard, parts, strict=True)]),
         series=torch.cat([one.owner for one in parts]),
     )
@@ -229,7 +249,7 @@ def hidden_coverage(
 def without_forecast(config: Any) -> str | None:
     """Why the values that a model expects mean nothing; None if they do."""
     if config.loss.reconstruction == 0:
-        return "it was trained on labels alone; train with --set loss.reconstruction=1"
+        return "the model was trained on labels alone"
     if config.model.kind == "ode_rnn" and config.model.gaps == "public_code":
         return "with model.gaps=public_code the state is not at the time of its row"
     return None
@@ -244,11 +264,14 @@ def intervals_of(run: TrainedRun) -> SeriesIntervals:
     kept = run.facts.get(FACT)
     if kept and "missing" not in kept:
         return SeriesIntervals.from_facts(kept)
-    why, fix = "was trained before there were any", "fit them with `bfno resume RUN`"
+    why, fix = "the run does not have them yet", "fit them with `bfno resume RUN`"
     if kept:
         why, fix = kept["missing"], "train with more validation series"
     elif (meaningless := without_forecast(run.config)) is not None:
-        why, _, fix = meaningless.partition("; ")
+        why, fix = meaningless, "train with loss.reconstruction=1 and model.gaps=own"
     elif run.config.data.validation == 0:
-        why, fix = "has no validation series to fit them on", "train with data.validation=0.1"
+        why, fix = (
+            "there were no validation series to fit them on",
+            "train with data.validation=0.1",
+        )
     raise ConfigError("predictive intervals", why, fix)
