@@ -40,6 +40,10 @@ class LatentODE(SeriesModel):
         samples: Number of samples of each initial state.
         head: Hidden units of the classifier's layers; none for a linear classifier.
 
+    Attributes:
+        measures_kinetic: Whether outputs in training have `kinetic`, for a loss that keeps
+            trajectories smooth and their number of evaluations low.
+
     References:
         Rubanova et al., Latent Ordinary Differential Equations for Irregularly-Sampled Time
         Series, 2019.
@@ -72,6 +76,7 @@ class LatentODE(SeriesModel):
         if samples < 1:
             raise ValueError(f"samples must be at least 1, got {samples}")
         self.encoder, self.generator, self.samples = encoder, generator, samples
+        self.measures_kinetic = False
         self.couples_series = generator.couples_series
         latents, size = encoder.latents, encoder.latents + generator.augment
         self.decoder = dense(size, features)
@@ -83,7 +88,9 @@ class LatentODE(SeriesModel):
         path = self.generator(z0, times)
         self.stats = self.generator.stats
         scores = self._scores(self.head(path if self.by_row else z0))
-        return SeriesOutput(scores, self.decoder(path), posterior.divergence())
+        measured = self.training and self.measures_kinetic
+        kinetic = self.generator.kinetic(path, times) if measured else None
+        return SeriesOutput(scores, self.decoder(path), posterior.divergence(), kinetic)
 
     def reconstruct(self, times: Tensor, values: Tensor, mask: Tensor, at: Tensor) -> Tensor:
         """Values of the latent trajectories at any times; see `SeriesModel.reconstruct`."""

@@ -35,6 +35,8 @@ class SeriesOutput:
             model has seen the whole series; a recurrent one only the rows before.
         kl: Divergence of the posterior of the initial state from its prior, averaged over its
             dimensions, `(batch,)`; None where there is no posterior.
+        kinetic: Half the mean squared rate of change of the latent states, a scalar; None unless
+            the model was asked for it, and outside of training.
 
     Example:
         >>> output = SeriesOutput(torch.randn(3, 5, 2), torch.randn(3, 5, 6, 4))
@@ -45,6 +47,7 @@ class SeriesOutput:
     scores: Tensor
     prediction: Tensor
     kl: Tensor | None = None
+    kinetic: Tensor | None = None
 
 
 class SeriesModel(nn.Module, ABC):

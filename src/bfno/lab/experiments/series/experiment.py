@@ -63,7 +63,7 @@ from bfno.lab.experiments.series.task import (
     summary,
 )
 from bfno.lab.experiments.trees import Tree, setting
-from bfno.models import SeriesModel
+from bfno.models import LatentODE, SeriesModel
 
 __all__ = ["SERIES_METHODS", "SeriesExperiment"]
 
@@ -145,6 +145,11 @@ class SeriesExperiment(Experiment):
         with explained_misfit():
             model = self.model.build(about, self.solver.model_dump()).float()
         model.class_names, model.feature_names = classes, features
+        if self.loss.kinetic > 0:
+            if not isinstance(model, LatentODE) or model.couples_series:
+                why = "needs a latent model that does not couple series"
+                raise ConfigError("loss.kinetic", why, "set it to 0")
+            model.measures_kinetic = True
         return model
 
     def task(self, data: SeriesSplits) -> SeriesTask:

@@ -134,7 +134,8 @@ def fit_intervals(model: SeriesModel, series: Series, batch: int) -> SeriesInter
         batch: Series at a time.
 
     Raises:
-        ConfigError: If there are too few series for an interval of 90 %.
+        ConfigError: If there are too few series for an interval of 90 %, or what the model expects
+            is not finite.
         NumericalError: If the solver gives up.
     """
     needed = _needed(0.9)
@@ -154,11 +155,14 @@ def fit_intervals(model: SeriesModel, series: Series, batch: int) -> SeriesInter
     shown = ((totals + _PRIOR * pooled) / (counts + _PRIOR)).clamp(min=1e-12)
     between, after = found
     longest = float(after.horizon.max())
-    if model.looks_ahead:
+    try:
+        if not model.looks_ahead:
+            return SeriesIntervals(count, shown, _fit(found, shown), None, longest)
         # Who knows what comes after a gap errs no more in long ones than in short ones.
         parts = _fit([after], shown), _fit([between], shown, growing=False)
         return SeriesIntervals(count, shown, *parts, longest)
-    return SeriesIntervals(count, shown, _fit(found, shown), None, longest)
+    except ValueError as error:
+        raise ConfigError("intervals", str(error), "use another run, or train it on") from error
 
 
 def _needed(level: float) -> int:
