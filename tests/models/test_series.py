@@ -6,6 +6,7 @@ from torch import nn
 
 from bfno.models.ode_rnn import ODERNNClassifier, make_ode_rnn
 from bfno.models.recurrent import RecurrentClassifier
+from bfno.models.recurrent_vae import RecurrentVAE
 from bfno.models.series import (
     ObservedRows,
     SeriesModel,
@@ -145,3 +146,12 @@ def test_wanted_times_may_come_in_any_order(kind):
     assert torch.allclose(found, turned)
     with pytest.raises(ValueError, match="before the series' first time"):
         model.reconstruct(times, values, mask, times[:, :1] - 1)
+
+
+def test_a_model_that_looks_ahead_expects_values_with_the_row_at_that_time():
+    torch.manual_seed(0)
+    times, values, mask = irregular_batch()
+    model = RecurrentVAE(3, 2, by_row=False, latents=4, encoder=5, units=6, head=())
+    model = model.to(values.dtype).eval()
+    found = model.reconstruct(times, values, mask, times)
+    assert torch.allclose(found, model(times, values, mask).prediction, atol=1e-6)

@@ -132,13 +132,19 @@ class SeriesModel(nn.Module, ABC):
             ValueError: If a time lies before the first row of its series.
         """
         check_wanted(times, at)
-        # Wanted times are rows that observe nothing; a stable order puts them before real ones.
-        moments, order = torch.cat((at.to(times), times), dim=1).sort(dim=1, stable=True)
-        wide = order.unsqueeze(-1).expand(-1, -1, values.shape[-1])
+        # Wanted times are rows that observe nothing. The order is stable: who looks ahead may see
+        # a row at the same time, who forecasts may not.
         nothing = values.new_zeros(*at.shape, values.shape[-1])
-        rows = torch.cat((nothing, values), dim=1).gather(1, wide)
-        seen = torch.cat((nothing.bool(), mask.bool()), dim=1).gather(1, wide)
-        return in_order(self(moments, rows, seen).prediction, order)[:, :, : at.shape[1]]
+        wanted, known = (at.to(times), nothing, nothing.bool()), (times, values, mask.bool())
+        pairs = (
+            zip(known, wanted, strict=True) if self.looks_ahead else zip(wanted, known, strict=True)
+        )
+        moments, rows, seen = (torch.cat(pair, dim=1) for pair in pairs)
+        moments, order = moments.sort(dim=1, stable=True)
+        wide = order.unsqueeze(-1).expand(-1, -1, values.shape[-1])
+        found = self(moments, rows.gather(1, wide), seen.gather(1, wide)).prediction
+        start = times.shape[1] if self.looks_ahead else 0
+        return in_order(found, order)[:, :, start : start + at.shape[1]]
 
     @property
     def outputs(self) -> int:

@@ -83,7 +83,7 @@ def test_intervals_survive_the_record():
 
 
 def test_eight_series_are_too_few():
-    with pytest.raises(ConfigError, match="8 validation series .* too few .* takes 9"):
+    with pytest.raises(ConfigError, match=r"8 validation series .* too few .* takes 9"):
         fit_intervals(_Zero(False), _noise(8, 0), 50)
 
 

@@ -179,7 +179,7 @@ def test_models_without_a_trajectory_forecast(experiment):
 
 def test_a_state_that_is_not_at_its_time_is_refused():
     run = _untrained("series/ode-rnn", model={"gaps": "public_code"})
-    with pytest.raises(ConfigError, match="model.gaps=own"):
+    with pytest.raises(ConfigError, match=r"model\.gaps=own"):
         reconstruct(run, ReconstructionRequest())
 
 
