@@ -170,8 +170,12 @@ def _needed(level: float) -> int:
     return math.ceil(level / (1 - level) - 1e-9)
 
 
-def require_level(intervals: SeriesIntervals, level: float) -> None:
+def require_level(intervals: SeriesIntervals | None, level: float) -> None:
     """Refuse a level that intervals do not have.
+
+    Args:
+        intervals: Those of a run; None if it has none.
+        level: Share to cover.
 
     Raises:
         ConfigError: If it is none of `LEVELS`, or takes more validation series than there were.
@@ -179,7 +183,7 @@ def require_level(intervals: SeriesIntervals, level: float) -> None:
     if level not in LEVELS:
         known = ", ".join(f"{one:g}" for one in LEVELS)
         raise ConfigError(f"--level {level:g}", "is not kept with a run", f"use one of {known}")
-    if intervals.series < _needed(level):
+    if intervals is not None and intervals.series < _needed(level):
         why = f"takes {_needed(level)} validation series, and the run had {intervals.series}"
         largest = max(one for one in LEVELS if intervals.series >= _needed(one))
         raise ConfigError(f"--level {level:g}", why, f"use {largest:g} or less")

@@ -151,6 +151,8 @@ def reconstruct(run: TrainedRun, request: ReconstructionRequest) -> list[Reconst
     _require_values(run)
     if request.points < 2:
         raise ConfigError("points", f"{request.points} make no line", "use 2 or more")
+    if request.hold_out is not None:
+        _check_share(request.hold_out)
     intervals = _intervals(run, request.level)
     loaded = _load(run, request)
     count = min(_FIRST_SERIES, len(loaded.series))
@@ -170,13 +172,18 @@ def reconstruct(run: TrainedRun, request: ReconstructionRequest) -> list[Reconst
 
 def _intervals(run: TrainedRun, level: float) -> SeriesIntervals | None:
     """The intervals of a run; without any, a note says why."""
+    intervals = None
     try:
         intervals = intervals_of(run)
     except ConfigError as error:
         _logger.warning("%s", error)
-        return None
     require_level(intervals, level)
     return intervals
+
+
+def _check_share(share: float) -> None:
+    if not 0 < share < 1:
+        raise ConfigError("--hold-out", f"{share:g} is no share of rows", "use 0.3, say")
 
 
 @dataclass(frozen=True)
@@ -252,7 +259,8 @@ class _Drawing:
         inside, judged = scored[0].covers(scored[1].values, scored[1].mask)
         drawn = self._restored(one, unseen, at_rows, view.part(slice(rows + further, None)))
         level = None if self.intervals is None else self.request.level
-        return replace(drawn, hidden=pattern, level=level, inside=inside, judged=judged)
+        hides = pattern if further else None
+        return replace(drawn, hidden=hides, level=level, inside=inside, judged=judged)
 
     def _look(self, series: Series, place: int, further: Tensor) -> _View:
         """What the model expects at the rows of a series, and at further times."""
@@ -492,8 +500,7 @@ def evaluate_hold_out(
         NumericalError: If the solver gives up.
     """
     _require_values(run)
-    if not 0 < share < 1:
-        raise ConfigError("--hold-out", f"{share:g} is no share of rows", "use 0.3, say")
+    _check_share(share)
     intervals = _intervals(run, request.level)
     series = _chosen_series(run, request).series
     scores = {}
