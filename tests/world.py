@@ -1,6 +1,7 @@
 """What a reader of the documents has: photographs, tables of series, data sets, all tiny."""
 
 import csv
+import itertools
 import re
 import shutil
 from pathlib import Path
@@ -36,7 +37,8 @@ def furnish(folder: Path) -> None:
     official.write_files(data / "cifar10", cifar)
     _write_physionet(data / "physionet")
     (data / "activity").mkdir()
-    test_activity.write(data / "activity", *test_activity.steady("A01", 60))
+    recordings = (test_activity.steady(f"A{number:02}", 60) for number in range(1, 6))
+    test_activity.write(data / "activity", *itertools.chain(*recordings))
 
 
 def leave_runs(plan: str) -> None:

@@ -47,6 +47,7 @@ if _typing.TYPE_CHECKING:
     from bfno.models import LatentODE as LatentODE
     from bfno.models import ODERNNClassifier as ODERNNClassifier
     from bfno.models import ODERNNEncoder as ODERNNEncoder
+    from bfno.models import PredictiveIntervals as PredictiveIntervals
     from bfno.models import RecurrentClassifier as RecurrentClassifier
     from bfno.models import RecurrentVAE as RecurrentVAE
     from bfno.models import RNNEncoder as RNNEncoder
@@ -108,7 +109,8 @@ else:
         """,
         "bfno.models": """
             ODERNN ACEGenerator ConvNet CoupledGenerator ImageClassifier LatentGenerator LatentODE
-            ODERNNClassifier ODERNNEncoder RNNEncoder RecurrentClassifier RecurrentVAE
+            ODERNNClassifier ODERNNEncoder PredictiveIntervals RNNEncoder RecurrentClassifier
+            RecurrentVAE
             SeriesEncoder SeriesModel SeriesOutput classification_loss count_parameters
             evidence_loss gaussian_log_likelihood make_ode_rnn ode_net residual_net
         """,

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torchdiffeq import odeint
 
-from bfno.models.generators import ACEGenerator, correlation
+from bfno.models.generators import ACEGenerator, LatentGenerator, correlation
 from bfno.models.series import tanh_network
 from tests.models.latent_models import make_generator
 from tests.models.series_batches import random_batch
@@ -81,3 +81,19 @@ def test_variants_that_do_not_exist_are_refused():
         ACEGenerator(net)
     with pytest.raises(ValueError, match="attention_field"):
         ACEGenerator(net, net, variant="public_code")
+
+
+def test_kinetic_is_half_the_mean_squared_rate_at_a_row_of_each_series():
+    generator = LatentGenerator(lambda t, y: t[:, None] * y)
+    times = torch.tensor([[0.0, 1.0, 2.0], [0.0, 0.5, 3.0]])
+    path = torch.randn(4, 2, 3, 5)
+    rates = (0.5 * (times[None, :, :, None] * path).square()).mean((0, 3))  # (series, rows)
+    possible = {round((a + b).item() / 2, 4) for a in rates[0] for b in rates[1]}
+    found = {round(generator.kinetic(path, times).item(), 4) for _ in range(200)}
+    assert found <= possible and len(found) > 4
+
+
+def test_states_that_move_together_have_no_rate_of_their_own():
+    generator = ACEGenerator(torch.nn.Linear(3, 3), torch.nn.Linear(3, 3))
+    with pytest.raises(ValueError, match="depend on each other"):
+        generator.kinetic(torch.randn(1, 2, 3, 3), torch.rand(2, 3))

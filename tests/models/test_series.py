@@ -4,6 +4,9 @@ import pytest
 import torch
 from torch import nn
 
+from bfno.models.ode_rnn import ODERNNClassifier, make_ode_rnn
+from bfno.models.recurrent import RecurrentClassifier
+from bfno.models.recurrent_vae import RecurrentVAE
 from bfno.models.series import (
     ObservedRows,
     SeriesModel,
@@ -109,3 +112,46 @@ def test_a_tanh_network_has_its_hidden_maps_between_two_outer_ones():
     layers = [layer for layer in tanh_network(3, 2, 4, 7) if isinstance(layer, nn.Linear)]
     sizes = [(layer.in_features, layer.out_features) for layer in layers]
     assert sizes == [(3, 7), *[(7, 7)] * 4, (7, 2)]
+
+
+FORECASTERS = {
+    "recurrent": lambda: RecurrentClassifier(3, 2, by_row=True, hidden=4, units=5, head=()),
+    "ode_rnn": lambda: ODERNNClassifier(3, 2, make_ode_rnn(3, 4, step=0.5), by_row=True, head=()),
+}
+
+
+@pytest.mark.parametrize("kind", FORECASTERS)
+def test_values_at_rows_are_expected_from_the_rows_before(kind):
+    torch.manual_seed(0)
+    times, values, mask = irregular_batch()
+    model = FORECASTERS[kind]().to(values.dtype)
+    found = model.reconstruct(times, values, mask, times)
+    expected = model(times, values, mask).prediction
+    assert torch.allclose(found[..., mask.any(-1), :], expected[..., mask.any(-1), :], atol=1e-6)
+    later = values.clone()
+    later[:, 4:] += 1
+    changed = model.reconstruct(times, later, mask, times)
+    assert torch.allclose(changed[:, :, :5], found[:, :, :5])  # row 4 says nothing of itself
+
+
+@pytest.mark.parametrize("kind", FORECASTERS)
+def test_wanted_times_may_come_in_any_order(kind):
+    torch.manual_seed(0)
+    times, values, mask = irregular_batch()
+    model = FORECASTERS[kind]().to(values.dtype)
+    at = times[:, :1] + torch.tensor([2.0, 0.3, 1.1], dtype=times.dtype)
+    found = model.reconstruct(times, values, mask, at)
+    assert found.shape == (1, 6, 3, 3)
+    turned = model.reconstruct(times, values, mask, at.flip(1)).flip(2)
+    assert torch.allclose(found, turned)
+    with pytest.raises(ValueError, match="before the series' first time"):
+        model.reconstruct(times, values, mask, times[:, :1] - 1)
+
+
+def test_a_model_that_looks_ahead_expects_values_with_the_row_at_that_time():
+    torch.manual_seed(0)
+    times, values, mask = irregular_batch()
+    model = RecurrentVAE(3, 2, by_row=False, latents=4, encoder=5, units=6, head=())
+    model = model.to(values.dtype).eval()
+    found = model.reconstruct(times, values, mask, times)
+    assert torch.allclose(found, model(times, values, mask).prediction, atol=1e-6)

@@ -5,6 +5,7 @@ from bfno.models.classifier import ImageClassifier
 from bfno.models.counting import count_parameters
 from bfno.models.encoders import ODERNNEncoder, Posterior, RNNEncoder, SeriesEncoder
 from bfno.models.generators import ACEGenerator, CoupledGenerator, LatentGenerator
+from bfno.models.intervals import PredictiveIntervals
 from bfno.models.latent import LatentODE
 from bfno.models.likelihood import (
     classification_loss,
@@ -29,6 +30,7 @@ __all__ = [
     "ODERNNClassifier",
     "ODERNNEncoder",
     "Posterior",
+    "PredictiveIntervals",
     "RNNEncoder",
     "RecurrentClassifier",
     "RecurrentVAE",

@@ -74,6 +74,28 @@ class LatentGenerator(nn.Module):
             return self(z0[..., : z0.shape[-1] - self.augment], times.expand(-1, 2))[:, :, :1]
         return self._trajectories(z0, times)
 
+    def kinetic(self, path: Tensor, times: Tensor) -> Tensor:
+        """Half the mean squared rate of change, at a random time of each series.
+
+        Small rates are smooth trajectories, which take a solver few steps.
+
+        Args:
+            path: States, `(samples, batch, time, size)`.
+            times: Their times, `(batch, time)`.
+
+        Returns:
+            A scalar: one evaluation of the field estimates the mean over all times.
+
+        Raises:
+            ValueError: If trajectories depend on each other.
+        """
+        if self.couples_series:
+            raise ValueError("trajectories that depend on each other have no rate of their own")
+        series = torch.arange(len(times), device=times.device)
+        row = torch.randint(times.shape[1], (len(times),), device=times.device)
+        states, moments = path[:, series, row], times[series, row].repeat(len(path))
+        return 0.5 * self.field(moments, states.flatten(0, 1)).square().mean()
+
     def _trajectories(self, z0: Tensor, times: Tensor) -> Tensor:
         samples = len(z0)
 

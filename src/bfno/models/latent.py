@@ -7,7 +7,15 @@ from torch import Tensor, nn
 
 from bfno.models.encoders import Posterior, SeriesEncoder
 from bfno.models.generators import LatentGenerator
-from bfno.models.series import SeriesModel, SeriesOutput, dense, latent_noise, network
+from bfno.models.series import (
+    SeriesModel,
+    SeriesOutput,
+    check_wanted,
+    dense,
+    in_order,
+    latent_noise,
+    network,
+)
 
 __all__ = ["LatentODE"]
 
@@ -32,6 +40,10 @@ class LatentODE(SeriesModel):
         samples: Number of samples of each initial state.
         head: Hidden units of the classifier's layers; none for a linear classifier.
 
+    Attributes:
+        measures_kinetic: Whether outputs in training have `kinetic`, for a loss that keeps
+            trajectories smooth and their number of evaluations low.
+
     References:
         Rubanova et al., Latent Ordinary Differential Equations for Irregularly-Sampled Time
         Series, 2019.
@@ -46,6 +58,8 @@ class LatentODE(SeriesModel):
         >>> output.scores.shape, output.prediction.shape
         (torch.Size([3, 5, 2]), torch.Size([3, 5, 6, 3]))
     """
+
+    looks_ahead = True
 
     def __init__(
         self,
@@ -62,6 +76,7 @@ class LatentODE(SeriesModel):
         if samples < 1:
             raise ValueError(f"samples must be at least 1, got {samples}")
         self.encoder, self.generator, self.samples = encoder, generator, samples
+        self.measures_kinetic = False
         self.couples_series = generator.couples_series
         latents, size = encoder.latents, encoder.latents + generator.augment
         self.decoder = dense(size, features)
@@ -73,42 +88,21 @@ class LatentODE(SeriesModel):
         path = self.generator(z0, times)
         self.stats = self.generator.stats
         scores = self._scores(self.head(path if self.by_row else z0))
-        return SeriesOutput(scores, self.decoder(path), posterior.divergence())
+        measured = self.training and self.measures_kinetic
+        kinetic = self.generator.kinetic(path, times) if measured else None
+        return SeriesOutput(scores, self.decoder(path), posterior.divergence(), kinetic)
 
     def reconstruct(self, times: Tensor, values: Tensor, mask: Tensor, at: Tensor) -> Tensor:
-        """Expected values at any times, between the observed ones or after them.
-
-        Args:
-            times: Times of the rows, `(batch, time)`.
-            values: `(batch, time, features)`.
-            mask: Whether the value was observed.
-            at: Times at which values are wanted, `(batch, wanted)`, in any order.
-
-        Returns:
-            `(samples, batch, wanted, features)`.
-
-        Raises:
-            ValueError: If a time lies before the first row of its series.
-        """
-        if at.dim() != 2 or len(at) != len(times) or bool((at < times[:, :1]).any()):
-            raise ValueError(
-                "at must hold one row of times per series, none before the series' first time, got "
-                f"shape {tuple(at.shape)} for {len(times)} series"
-            )
+        """Values of the latent trajectories at any times; see `SeriesModel.reconstruct`."""
+        check_wanted(times, at)
         mask = mask.bool()
         times, at = times.to(values.dtype), at.to(values.dtype)
         z0 = self._start(self.encoder(times, values.where(mask, 0.0), mask))
         ascending, order = torch.cat((times[:, :1], at), dim=1).sort(dim=1, stable=True)
         path = self.generator(z0, ascending)
         self.stats = self.generator.stats
-        return self.decoder(_undo(path, order)[:, :, 1:])
+        return self.decoder(in_order(path, order)[:, :, 1:])
 
     def _start(self, posterior: Posterior) -> Tensor:
         noise = latent_noise(self.samples, posterior.mean, training=self.training)
         return posterior.sample(noise)
-
-
-def _undo(path: Tensor, order: Tensor) -> Tensor:
-    """Put states that were sorted by time, `(samples, batch, time, size)`, back in order."""
-    place = order.argsort(dim=1)[None, :, :, None].expand(*path.shape)
-    return path.gather(2, place)

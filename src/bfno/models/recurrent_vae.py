@@ -53,6 +53,7 @@ class RecurrentVAE(SeriesModel):
         (torch.Size([3, 4, 5, 7]), torch.Size([4]))
     """
 
+    looks_ahead = True
     samples = 3
 
     def __init__(

@@ -15,7 +15,9 @@ __all__ = [
     "ObservedRows",
     "SeriesModel",
     "SeriesOutput",
+    "check_wanted",
     "dense",
+    "in_order",
     "latent_noise",
     "network",
     "tanh_network",
@@ -33,6 +35,8 @@ class SeriesOutput:
             model has seen the whole series; a recurrent one only the rows before.
         kl: Divergence of the posterior of the initial state from its prior, averaged over its
             dimensions, `(batch,)`; None where there is no posterior.
+        kinetic: Half the mean squared rate of change of the latent states, a scalar; None unless
+            the model was asked for it, and outside of training.
 
     Example:
         >>> output = SeriesOutput(torch.randn(3, 5, 2), torch.randn(3, 5, 6, 4))
@@ -43,6 +47,7 @@ class SeriesOutput:
     scores: Tensor
     prediction: Tensor
     kl: Tensor | None = None
+    kinetic: Tensor | None = None
 
 
 class SeriesModel(nn.Module, ABC):
@@ -58,6 +63,8 @@ class SeriesModel(nn.Module, ABC):
 
     Attributes:
         couples_series: Whether an output depends on the other series of the batch.
+        looks_ahead: Whether predicted values come from the whole series; else only from the rows
+            before.
         samples: Number of latent samples, the first axis of the outputs.
         stats: What the solver did in the last call.
         class_names: Name of each class; numbers until you set others.
@@ -81,6 +88,7 @@ class SeriesModel(nn.Module, ABC):
     """
 
     couples_series = False
+    looks_ahead = False
     samples = 1
 
     def __init__(self, features: int, classes: int, *, by_row: bool) -> None:
@@ -105,6 +113,39 @@ class SeriesModel(nn.Module, ABC):
     def _run(self, times: Tensor, values: Tensor, mask: Tensor) -> SeriesOutput:
         """Scores and predictions; values are zero where nothing was observed."""
 
+    def reconstruct(self, times: Tensor, values: Tensor, mask: Tensor, at: Tensor) -> Tensor:
+        """Expected values at any times, between the observed ones or after them.
+
+        A model that does not look ahead expects them from the rows before each time, without a row
+        at that very time.
+
+        Args:
+            times: Times of the rows, `(batch, time)`.
+            values: `(batch, time, features)`.
+            mask: Whether the value was observed.
+            at: Times at which values are wanted, `(batch, wanted)`, in any order.
+
+        Returns:
+            `(samples, batch, wanted, features)`.
+
+        Raises:
+            ValueError: If a time lies before the first row of its series.
+        """
+        check_wanted(times, at)
+        # Wanted times are rows that observe nothing. The order is stable: who looks ahead may see
+        # a row at the same time, who forecasts may not.
+        nothing = values.new_zeros(*at.shape, values.shape[-1])
+        wanted, known = (at.to(times), nothing, nothing.bool()), (times, values, mask.bool())
+        pairs = (
+            zip(known, wanted, strict=True) if self.looks_ahead else zip(wanted, known, strict=True)
+        )
+        moments, rows, seen = (torch.cat(pair, dim=1) for pair in pairs)
+        moments, order = moments.sort(dim=1, stable=True)
+        wide = order.unsqueeze(-1).expand(-1, -1, values.shape[-1])
+        found = self(moments, rows.gather(1, wide), seen.gather(1, wide)).prediction
+        start = times.shape[1] if self.looks_ahead else 0
+        return in_order(found, order)[:, :, start : start + at.shape[1]]
+
     @property
     def outputs(self) -> int:
         """How many numbers the classifier has to return; see `_scores`."""
@@ -115,6 +156,30 @@ class SeriesModel(nn.Module, ABC):
         if self.outputs > 1:
             return logits
         return torch.cat((torch.zeros_like(logits), logits), dim=-1)
+
+
+def check_wanted(times: Tensor, at: Tensor) -> None:
+    """Refuse wanted times that do not belong to the series.
+
+    Raises:
+        ValueError: If there is not one row per series, or a time lies before the series' first.
+    """
+    if at.dim() != 2 or len(at) != len(times) or bool((at < times[:, :1]).any()):
+        raise ValueError(
+            "at must hold one row of times per series, none before the series' first time, got "
+            f"shape {tuple(at.shape)} for {len(times)} series"
+        )
+
+
+def in_order(path: Tensor, order: Tensor) -> Tensor:
+    """Put what was sorted by time, `(samples, batch, time, size)`, back in order.
+
+    Args:
+        path: In ascending order of time.
+        order: What `sort` returned for the times, `(batch, time)`.
+    """
+    place = order.argsort(dim=1)[None, :, :, None].expand(*path.shape)
+    return path.gather(2, place)
 
 
 class ObservedRows:

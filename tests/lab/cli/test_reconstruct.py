@@ -10,12 +10,13 @@ from tests.lab.cli.output import error_line
 QUICK = [
     *("--scale", "smoke", "--set", "threads=1", "--set", "train.epochs=1"),
     *("--set", "solver.method=midpoint", "--set", "solver.step=0.1"),
+    *("--set", "data.validation=0.2"),
 ]
 
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory):
-    """A latent model, and one without a trajectory."""
+    """A latent model, and one that only forecasts."""
     folder = tmp_path_factory.mktemp("runs")
     for method in ("latent-ode", "gru-d"):
         words = ["train", f"series/{method}", "--out", str(folder / method), *QUICK]
@@ -51,29 +52,61 @@ def test_reconstruct_takes_names_times_and_files(runs, tmp_path, capsys):
     assert printed[1:] == [f"written to {out}", f"written to {numbers}"]
     assert out.read_bytes().startswith(b"\x89PNG")
     rows = list(csv.DictReader(numbers.read_text().splitlines()))
-    assert list(rows[0]) == ["series", "feature", "time", "mean", "low", "high"]
+    lines = ["mean", "low", "high", "lower", "upper"]
+    assert list(rows[0]) == ["series", "feature", "time", *lines]
     assert {(row["series"], row["feature"]) for row in rows} == {("a", "y")}
     assert [float(row["time"]) for row in rows] == pytest.approx([3, 4, 5, 6, 7])
-    assert all(float(row["low"]) <= float(row["mean"]) <= float(row["high"]) for row in rows)
+    for row in rows:
+        mean, low, high, lower, upper = (float(row[line]) for line in lines)
+        assert low <= mean <= high and lower < mean < upper
+    capsys.readouterr()
+
+
+def test_a_wider_level_gives_a_wider_interval_and_an_unknown_one_is_refused(runs, tmp_path, capsys):
+    def width(level):
+        out = tmp_path / f"{level}.csv"
+        words = ["reconstruct", str(runs / "gru-d"), "-o", str(tmp_path / f"{level}.svg")]
+        assert main([*words, "--csv", str(out), "--level", level, "--points", "9"]) == 0
+        rows = list(csv.DictReader(out.read_text().splitlines()))
+        return sum(float(row["upper"]) - float(row["lower"]) for row in rows)
+
+    assert width("0.5") < width("0.8") < width("0.9")
+    assert "the 90 % interval holds" in capsys.readouterr().out
+    drawn = (tmp_path / "0.9.svg").read_text()
+    assert "90 % interval" in drawn
+
+
+def test_hidden_rows_are_drawn_twice_for_each_series(runs, tmp_path, capsys):
+    numbers = tmp_path / "out.csv"
+    words = ["reconstruct", str(runs / "gru-d"), "-o", str(tmp_path / "out.svg")]
+    assert main([*words, "--csv", str(numbers), "--hold-out", "0.3", "--points", "5"]) == 0
+    lines = [line for line in capsys.readouterr().out.splitlines() if "hidden values" in line]
+    assert sum("lation: root mean squared error" in line for line in lines) == 6
+    rows = list(csv.DictReader(numbers.read_text().splitlines()))
+    assert {row["hidden"] for row in rows} == {"interpolation", "extrapolation"}
+    assert "hidden from the model" in (tmp_path / "out.svg").read_text()
 
 
 def test_hold_out_prints_errors_beside_baselines_and_writes_nothing(runs, tmp_path, capsys):
     before = sorted((runs / "latent-ode").rglob("*"))
     assert main(["reconstruct", str(runs / "latent-ode"), "--hold-out", "0.3"]) == 0
-    head, *lines, unit = capsys.readouterr().out.splitlines()
+    head, *lines, unit, between, after = capsys.readouterr().out.splitlines()
     assert head.split() == ["hidden", "values", "model", "series", "mean", "last", "value"]
     assert [line.split()[0] for line in lines] == ["interpolation", "extrapolation"]
     for line in lines:
         values, *errors = line.split()[1:]
         assert int(values) > 100 and all(float(error) > 0 for error in errors)
     assert unit == "mean squared errors of scaled values"
+    assert "interpolation: the 90 % interval covers" in between
+    assert "extrapolation: the 90 % interval covers" in after
     assert sorted((runs / "latent-ode").rglob("*")) == before
 
 
 @pytest.mark.parametrize(
     ("run", "words", "code", "message"),
     [
-        ("gru-d", [], 2, "latent-bfno-node"),
+        ("gru-d", ["--level", "0.7"], 2, "use one of 0.5, 0.8, 0.9, 0.95, 0.99"),
+        ("gru-d", ["--level", "0.95"], 2, "takes 19 validation series, and the run had"),
         ("nowhere", [], 2, "nowhere"),
         ("latent-ode", ["nowhere.csv"], 3, "nowhere.csv"),
         ("latent-ode", ["--series", "nobody"], 2, "nobody"),

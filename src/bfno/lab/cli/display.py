@@ -127,6 +127,8 @@ def _remarks(found: dict[str, Any]) -> dict[str, str]:
         "bits_per_dim_center": "(what RNODE reports; not a bound)",
         "nll": f"{METRICS['nll'].unit} {count}",
         "nfe": "per batch",
+        "coverage_90": f"of {found.get('hidden_values', 0):,} hidden values",
+        "width_90": METRICS["width_90"].unit,
     }
 
 

@@ -21,7 +21,7 @@ app = typer.Typer()
 class _Words:
     """The words behind `bfno reconstruct`."""
 
-    run: Annotated[Path, typer.Argument(help="Folder of a run of a latent model.")]
+    run: Annotated[Path, typer.Argument(help="Folder of a run of series.")]
     table: Annotated[
         Path | None,
         typer.Argument(help="Other series: a table or a folder; default the test split."),
@@ -44,8 +44,13 @@ class _Words:
     )
     force: Annotated[bool, typer.Option("--force", help="Replace existing files.")] = False
     hold_out: Annotated[
-        float | None, typer.Option(help="Hide this share of the rows and print the errors there.")
+        float | None,
+        typer.Option(help="Hide this share of the rows and print the errors there; -o draws them."),
     ] = None
+    level: Annotated[
+        float,
+        typer.Option(help="Share that the predictive interval is to cover: 0.5, 0.8, 0.9 ..."),
+    ] = 0.9
     data_dir: Annotated[
         Path | None, typer.Option(help="Folder of the data sets; default where the run found them.")
     ] = None
@@ -63,9 +68,10 @@ class _Words:
 @app.command()
 @takes(_Words)
 def reconstruct(words: _Words) -> None:
-    """Draw series between and after their observations.
+    """Draw series between and after their observations, with predictive intervals.
 
-    The curves are the trajectories of a latent model.
+    The curves are the trajectories of a latent model; other models expect each value from the rows
+    before it. The interval was fitted on validation series.
 
     Example: bfno reconstruct runs/series-latent-bfno-node-s7 --hold-out 0.3
     """
@@ -104,11 +110,14 @@ def _draw(words: _Words) -> None:
         words.until,
         words.points,
         words.data_dir,
+        words.level,
+        words.hold_out,
     )
     opened = open_run(words.run, any_checkpoint=words.any_checkpoint)
     if words.hold_out is not None:
         scores = reconstruction.evaluate_hold_out(opened, request, words.hold_out)
-        say(*_hold_out_table({name: vars(score) for name, score in scores.items()}))
+        table = _hold_out_table({name: vars(one) for name, one in scores.items()}, words.level)
+        say(*table)
     if words.files():
         found = [dataclasses.asdict(one) for one in reconstruction.reconstruct(opened, request)]
         for one in found:
@@ -119,24 +128,37 @@ def _draw(words: _Words) -> None:
 
 def _line(one: Mapping[str, Any]) -> str:
     """The errors of a series at its observations: scaled, then feature by feature."""
+    name = one["series"] if one["hidden"] is None else f"{one['series']}, {one['hidden']}"
     if one["rmse"] is None:
-        return f"{one['series']}: nothing observed"
+        return f"{name}: nothing observed"
     features = (
-        f"{name} {curve['rmse']:.4g}"
-        for name, curve in one["curves"].items()
+        f"{feature} {curve['rmse']:.4g}"
+        for feature, curve in one["curves"].items()
         if curve["rmse"] is not None
     )
-    return (
-        f"{one['series']}: root mean squared error {one['rmse']:.4f} scaled at {one['observed']} "
+    line = (
+        f"{name}: root mean squared error {one['rmse']:.4f} scaled at {one['observed']} "
         f"observed values; {', '.join(features)}"
     )
+    if one["level"] is None:
+        return line
+    kind = "" if one["hidden"] is None else " hidden"
+    held = f"{one['inside']} of {one['judged']}{kind} values"
+    return f"{line}; the {100 * one['level']:g} % interval holds {held}"
 
 
-def _hold_out_table(scores: Mapping[str, Mapping[str, float]]) -> list[str]:
+def _hold_out_table(scores: Mapping[str, Mapping[str, Any]], level: float) -> list[str]:
     lines = [f"{'hidden':14} {'values':>7} {'model':>9} {'series mean':>12} {'last value':>11}"]
     for name, score in scores.items():
         lines.append(
             f"{name:14} {score['values']:>7} {score['model']:>9.5f} "
             f"{score['series_mean']:>12.5f} {score['last_value']:>11.5f}"
         )
-    return [*lines, "mean squared errors of scaled values"]
+    lines.append("mean squared errors of scaled values")
+    for name, score in scores.items():
+        if score["coverage"] is not None:
+            lines.append(
+                f"{name}: the {100 * level:g} % interval covers {score['coverage']:.1%} of all "
+                f"{score['hidden']:,} hidden values; its mean width is {score['width']:.3f} scaled"
+            )
+    return lines

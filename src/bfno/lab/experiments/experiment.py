@@ -27,6 +27,7 @@ from bfno.models import count_parameters
 from bfno.ode import SolverError
 
 __all__ = [
+    "Conclusion",
     "Experiment",
     "Prediction",
     "Shown",
@@ -161,6 +162,18 @@ class Experiment(Settings, ABC):
     def predict(self, run: TrainedRun, files: Iterable[Path]) -> Iterator[Prediction]:
         """Classify or score what files hold; a file that cannot be read spoils no other."""
 
+    def conclude(self, run: TrainedRun, data: Any) -> Conclusion:
+        """What is found once, after the training, with the weights that were chosen.
+
+        Args:
+            run: The trained model.
+            data: What `load` returned; only the validation part may decide anything.
+
+        Raises:
+            NumericalError: If the solver gives up.
+        """
+        return Conclusion()
+
     def exhibit(self, run: TrainedRun) -> dict[str, Any]:
         """Answers of the trained model that a report shows, ready for JSON.
 
@@ -184,6 +197,20 @@ class TrainedRun:
     model: Any
     step: int
     facts: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Conclusion:
+    """What is found once, after the training.
+
+    Attributes:
+        metrics: Further metrics of the run's record, such as `test_coverage_90`.
+        facts: What else the trained model has to know, ready for JSON; kept in the record, and
+            among the facts of a `TrainedRun`.
+    """
+
+    metrics: Mapping[str, float] = field(default_factory=dict)
+    facts: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

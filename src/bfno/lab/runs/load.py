@@ -52,7 +52,10 @@ def open_run(folder: Path, *, any_checkpoint: bool = False) -> TrainedRun:
     check_settings(run, checkpoint, config)
     model = config.build(checkpoint.state)
     load_weights(model, checkpoint)
-    return TrainedRun(config, model.eval(), checkpoint.step, checkpoint.state)
+    record = run.finished_record()
+    concluded = record.facts if record and record.chosen_step == checkpoint.step else {}
+    facts = {**concluded, **checkpoint.state}
+    return TrainedRun(config, model.eval(), checkpoint.step, facts)
 
 
 def keep_exhibit(folder: Path, *, any_checkpoint: bool = False) -> bool:

@@ -6,12 +6,13 @@ import contextlib
 import logging
 import os
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from bfno.lab.errors import ConfigError, DataError
+from bfno.lab.errors import ConfigError, DataError, NumericalError
 from bfno.lab.experiments.experiment import Experiment
 from bfno.lab.experiments.resolve import changed_settings
 from bfno.lab.experiments.seeds import derive_seed
@@ -19,7 +20,7 @@ from bfno.lab.experiments.settings import parse
 from bfno.lab.experiments.trees import merged
 from bfno.lab.runs.checkpoint import settings_digest
 from bfno.lab.runs.folder import RunFolder
-from bfno.lab.runs.load import check_settings, refuse_changes, say_uncounted
+from bfno.lab.runs.load import check_settings, open_run, refuse_changes, say_uncounted
 from bfno.lab.runs.loop import Trainer, Watcher
 from bfno.lab.runs.record import Record, flat_config, make_record, source_commit
 
@@ -168,5 +169,23 @@ def _fit(trainer: Trainer) -> Record:
     name = trainer.run.path.resolve().name
     record = make_record(trainer.config.as_dict(), progress.model_dump(), facts, name)
     if trainer.processes.is_first:
+        record = _concluded(trainer, record)
         trainer.run.write_record(record)
     return record
+
+
+def _concluded(trainer: Trainer, record: Record) -> Record:
+    """The record with what is found once, with the weights that were chosen."""
+    if type(trainer.config).conclude is Experiment.conclude:
+        return record  # nothing is, so the weights need not be read
+    try:
+        opened = open_run(trainer.run.path)
+        found = trainer.config.conclude(opened, trainer.task.data)
+    except (DataError, NumericalError) as error:  # the training is done, and worth its record
+        _logger.warning("%s; the run is kept without what follows from its training", error)
+        return record
+    return replace(
+        record,
+        result={**record.result, **found.metrics},
+        facts={**record.facts, **found.facts},
+    )

@@ -105,6 +105,9 @@ METRICS = {
         Metric("calibration_error", "calibration error", 3, form=".1%"),
         Metric("calibrated_error", "calibration error after scaling", 3, form=".1%"),
         Metric("mse", "MSE", 5, form=".5f"),
+        # Best is neither high nor low, but what its name says.
+        Metric("coverage_90", "coverage of the 90 % interval", 3, True, form=".1%"),
+        Metric("width_90", "mean width of the 90 % interval", 3, form=".3f", unit="scaled units"),
         Metric("bits_per_dim", "bits/dim (uniform)", 3),
         Metric("bits_per_dim_center", "bits/dim (center)", 3),
         Metric("nll", "NLL", 4, unit="nats"),

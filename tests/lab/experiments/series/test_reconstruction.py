@@ -169,11 +169,18 @@ def test_a_table_of_other_features_is_refused(run, tmp_path):
 
 
 @pytest.mark.parametrize("experiment", ["series/gru-d", "series/rnn-vae", "series/ode-rnn"])
-def test_models_without_a_trajectory_name_those_that_have_one(experiment):
+def test_models_without_a_trajectory_forecast(experiment):
     run = _untrained(experiment)
-    for use in (lambda: reconstruct(run, ReconstructionRequest()), lambda: _hold_out(run, 0.3)):
-        with pytest.raises(ConfigError, match=r"not a latent model.*latent-ode.*latent-bfno-node"):
-            use()
+    for one in reconstruct(run, ReconstructionRequest(points=5, until=9.0)):
+        assert len(one.curves["x"].at) == len(one.curves["x"].mean) == 5
+        assert all(map(math.isfinite, one.curves["x"].mean))
+    assert _hold_out(run, 0.3)["extrapolation"].values > 100
+
+
+def test_a_state_that_is_not_at_its_time_is_refused():
+    run = _untrained("series/ode-rnn", model={"gaps": "public_code"})
+    with pytest.raises(ConfigError, match=r"model\.gaps=own"):
+        reconstruct(run, ReconstructionRequest())
 
 
 def test_a_model_that_never_learned_to_reconstruct_says_so(caplog):
@@ -190,6 +197,8 @@ class _Watched(torch.nn.Module):
     """Guesses zero everywhere and remembers what it was shown."""
 
     couples_series = False
+    looks_ahead = True
+    samples = 2
     feature_names = ("x", "y")
     class_names = ("a", "b")
 
@@ -227,9 +236,9 @@ def test_extrapolation_is_judged_against_baselines_of_what_was_left(watched, ram
 
 def test_interpolation_is_judged_against_baselines_of_what_was_left(watched, ramp):
     score = _hold_out(watched, 0.3, table=ramp)["interpolation"]
-    mask = watched.model.shown[0].mask[0, :, 0]
-    hidden, kept = (rows.nonzero().squeeze(1).double() for rows in (~mask, mask))
-    assert score.values == len(hidden) == 3 and mask[0] and mask[-1]
+    kept = watched.model.shown[0].values[0, :, 0].double()  # x counts the rows
+    hidden = torch.tensor([row for row in range(10) if row not in kept.tolist()]).double()
+    assert score.values == len(hidden) == 3 and kept[0] == 0 and kept[-1] == 9
     last = torch.stack([kept[kept < row].max() for row in hidden])
     assert score.model == pytest.approx(hidden.square().mean().item())
     assert score.series_mean == pytest.approx((hidden - kept.mean()).square().mean().item())
@@ -238,12 +247,11 @@ def test_interpolation_is_judged_against_baselines_of_what_was_left(watched, ram
 
 def test_hidden_values_are_not_shown_to_the_model(watched, ramp):
     _hold_out(watched, 0.5, table=ramp)
+    between, after = (shown.times[0].tolist() for shown in watched.model.shown)
+    assert after == [0, 1, 2, 3, 4]
+    assert len(between) == 5 and between[0] == 0 and between[-1] == 9
     for shown in watched.model.shown:
-        assert int(shown.mask[..., 0].sum()) == 5
         assert not shown.values[~shown.mask].any()
-    between, after = (shown.mask[0, :, 0] for shown in watched.model.shown)
-    assert after.tolist() == [True] * 5 + [False] * 5
-    assert between.tolist() != after.tolist()
 
 
 def test_the_hidden_rows_are_always_the_same(run):

@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 
+from bfno.lab.errors import ConfigError
 from bfno.lab.experiments.series.experiment import SeriesExperiment
 from bfno.lab.experiments.series.task import SeriesTask, predict_series
 from bfno.lab.experiments.tasks import Place
@@ -128,3 +129,28 @@ def test_the_learning_rate_falls_to_its_floor_and_no_further(tmp_path):
     start(tiny("rnn-delta-t", changes), tmp_path / "run")
     line = (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()[-1]
     assert math.isclose(json.loads(line)["lr"], 5e-5)
+
+
+def test_a_weight_of_speed_is_part_of_the_training_loss_alone():
+    def loss(weight):
+        config = tiny("latent-ode", {"loss": {"kinetic": weight}})
+        data = config.load()
+        torch.manual_seed(0)
+        model, task = config.build(config.facts(data)), config.task(data)
+        torch.manual_seed(1)
+        found, _ = task.loss(model.train(), torch.arange(5), Place(torch.device("cpu")))
+        batch = data.test.batch(torch.arange(3))
+        output = model.eval()(batch.times.float(), batch.values, batch.mask)
+        assert output.kinetic is None
+        return found.item()
+
+    # The same noise: without a weight nothing is drawn for it.
+    none, some, more = loss(0.0), loss(1e4), loss(3e4)
+    assert some > none and more - none == pytest.approx(3 * (some - none), rel=1e-3)
+
+
+@pytest.mark.parametrize("method", ["gru-d", "ace-latent-ode"])
+def test_speed_is_weighed_only_where_each_series_has_one(method):
+    config = tiny(method, {"loss": {"kinetic": 1.0}})
+    with pytest.raises(ConfigError, match=r"loss\.kinetic"):
+        config.build(config.facts(config.load()))

@@ -18,7 +18,7 @@ from bfno.lab.views.figures.series import (
 )
 
 SVG = "{http://www.w3.org/2000/svg}"
-LEGEND = {"observed", "mean of the samples", "lowest to highest sample"}
+LEGEND = {"observed", "expected value", "lowest to highest sample"}
 BEYOND = "after the last observation"
 
 
@@ -121,10 +121,43 @@ def test_too_many_panels_are_refused():
 def test_the_table_has_a_line_for_each_time():
     text = reconstruction_csv([example_series("p,1", ("HR",)), example_series("p2")])
     rows = list(csv.DictReader(io.StringIO(text)))
-    assert list(rows[0]) == ["series", "feature", "time", "mean", "low", "high"]
-    assert len(rows) == 9 + 18
+    columns = ["series", "feature", "time", "mean", "low", "high", "lower", "upper"]
+    assert list(rows[0]) == columns
+    assert len(rows) == 9 + 18 and rows[0]["lower"] == rows[0]["upper"] == ""
     assert (rows[0]["series"], rows[-1]["series"], rows[-1]["feature"]) == ("p,1", "p2", "pH")
     assert float(rows[1]["mean"]) == math.sin(0.5) + 2  # full precision
+
+
+def with_interval(**changes) -> dict:
+    one = example_series(features=("x",), **changes) | {"level": 0.8, "hidden": "extrapolation"}
+    curve = one["curves"]["x"]
+    one["curves"]["x"] = curve | {
+        "lower": [mean - 9 for mean in curve["mean"]],
+        "upper": [mean + 9 for mean in curve["mean"]],
+        "hidden_times": [2.0, 3.0],
+        "hidden_values": [2.5, 2.7],
+    }
+    return one
+
+
+def test_an_interval_is_drawn_in_the_place_of_the_samples_range_and_says_its_level():
+    drawn = reconstruction_figure([with_interval()])
+    texts = _texts(drawn)
+    assert "80 % interval" in texts and "lowest to highest sample" not in texts
+    ticks = [float(text.replace("−", "-")) for text in texts if re.fullmatch(r"[−\d.]+", text)]
+    assert max(ticks) >= 10 and min(ticks) <= -5  # the whole interval has room
+
+
+def test_hidden_values_look_different_and_the_row_says_what_was_hidden():
+    texts = _texts(reconstruction_figure([with_interval()]))
+    assert "hidden from the model" in texts and "extrapolation" in texts
+    assert "hidden from the model" not in _texts(reconstruction_figure([example_series()]))
+
+
+def test_the_table_has_the_interval_and_which_rows_were_hidden():
+    rows = list(csv.DictReader(io.StringIO(reconstruction_csv([with_interval()]))))
+    assert rows[0]["hidden"] == "extrapolation"
+    assert float(rows[0]["upper"]) - float(rows[0]["lower"]) == pytest.approx(18)
 
 
 @pytest.mark.parametrize("name", ["out.svg", "out.PNG", "sub/out.csv"])

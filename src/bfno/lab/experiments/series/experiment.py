@@ -22,6 +22,7 @@ from bfno.lab.data import (
 )
 from bfno.lab.errors import ConfigError, DataError
 from bfno.lab.experiments.experiment import (
+    Conclusion,
     Experiment,
     Prediction,
     Shown,
@@ -44,6 +45,13 @@ from bfno.lab.experiments.series.data import (
     refuse_endless,
     scaling_of,
 )
+from bfno.lab.experiments.series.intervals import (
+    FACT,
+    fit_intervals,
+    hidden_coverage,
+    intervals_of,
+    without_forecast,
+)
 from bfno.lab.experiments.series.metrics import confidence_intervals
 from bfno.lab.experiments.series.models import MODEL_KINDS, SeriesData, SeriesModelSettings
 from bfno.lab.experiments.series.task import (
@@ -55,7 +63,7 @@ from bfno.lab.experiments.series.task import (
     summary,
 )
 from bfno.lab.experiments.trees import Tree, setting
-from bfno.models import SeriesModel
+from bfno.models import LatentODE, SeriesModel
 
 __all__ = ["SERIES_METHODS", "SeriesExperiment"]
 
@@ -138,6 +146,11 @@ class SeriesExperiment(Experiment):
         with explained_misfit():
             model = self.model.build(about, self.solver.model_dump()).float()
         model.class_names, model.feature_names = classes, features
+        if self.loss.kinetic > 0:
+            if not isinstance(model, LatentODE) or model.couples_series:
+                why = "needs a latent model that does not couple series"
+                raise ConfigError("loss.kinetic", why, "set it to 0")
+            model.measures_kinetic = True
         return model
 
     def task(self, data: SeriesSplits) -> SeriesTask:
@@ -150,7 +163,8 @@ class SeriesExperiment(Experiment):
             Accuracy, macro-F1, areas under the curves where there are any, each with the 95 %
             interval of a bootstrap over series, loss, error of the reconstruction, function
             evaluations per batch, confusion matrix (rows are true classes) and precision, recall
-            and F1 of each class.
+            and F1 of each class; of a run with predictive intervals, how often they cover hidden
+            values, and how wide they are.
         """
         series = _test_series(run, request)
         started = time.perf_counter()
@@ -166,6 +180,7 @@ class SeriesExperiment(Experiment):
         matrix = confusion(found, len(classes), pooled)
         return {
             **summary(found, pooled),
+            **self._coverage(run, series, batch),
             "intervals": confidence_intervals(*judged),
             "unit": "time points" if series.by_row else "series",
             "samples": int((found.labels >= 0).sum()),
@@ -177,6 +192,34 @@ class SeriesExperiment(Experiment):
             "confusion": matrix,
             "per_class": list(class_scores(matrix)),
         }
+
+    def _coverage(self, run: TrainedRun, series: Series, batch: int) -> dict[str, float]:
+        """Coverage at hidden values, or a note that there are no intervals."""
+        if without_forecast(self) is not None or self.data.validation == 0:
+            return {}
+        try:
+            intervals = intervals_of(run)
+        except ConfigError as error:
+            _logger.warning("%s", error)
+            return {}
+        covered = hidden_coverage(intervals, run.model, series, batch)
+        return {**covered.metrics(), "hidden_values": covered.values}
+
+    def conclude(self, run: TrainedRun, data: SeriesSplits) -> Conclusion:
+        """Predictive intervals from the validation series, and their coverage of the test series.
+
+        A model whose values mean nothing gets none; neither does a run without validation series.
+        """
+        if data.validation is None or without_forecast(self) is not None:
+            return Conclusion()
+        try:
+            intervals = fit_intervals(run.model, data.validation, self.train.eval_batch)
+        except ConfigError as error:
+            _logger.warning("no predictive intervals: %s; %s", error.why, error.fix)
+            return Conclusion(facts={FACT: {"missing": error.why}})
+        covered = hidden_coverage(intervals, run.model, data.test, self.train.eval_batch)
+        metrics = {f"test_{name}": value for name, value in covered.metrics().items()}
+        return Conclusion(metrics, {FACT: intervals.as_facts()})
 
     def predict(self, run: TrainedRun, files: Iterable[Path]) -> Iterator[Prediction]:
         """Classify the series of tables, or their rows if the run was trained on labels of rows.

@@ -1,11 +1,10 @@
-"""Series as a latent model sees them: between observations, after the last, at hidden rows."""
+"""Series as a model sees them: between observations, after the last, at hidden rows."""
 
 from __future__ import annotations
 
 import difflib
 import logging
 import math
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
@@ -16,8 +15,21 @@ from torch import Tensor
 from bfno.lab.data import Scaling, Series, SeriesBatch
 from bfno.lab.errors import ConfigError
 from bfno.lab.experiments.experiment import TrainedRun, explained_failure
-from bfno.lab.experiments.presets import read_presets
 from bfno.lab.experiments.series.data import own_splits, read_table, scaling_of
+from bfno.lab.experiments.series.holdout import (
+    PATTERNS,
+    Expected,
+    expect_hidden,
+    hidden_rows,
+    take_rows,
+)
+from bfno.lab.experiments.series.intervals import (
+    SeriesIntervals,
+    intervals_of,
+    measure_coverage,
+    require_level,
+    without_forecast,
+)
 
 __all__ = [
     "Curve",
@@ -32,7 +44,6 @@ _logger = logging.getLogger(__name__)
 
 # More of them do not fit a page; a user who names others gets those.
 _FIRST_SERIES, _MOST_FEATURES = 3, 4
-_HIDING_SEED = 0  # which rows are hidden is always the same
 
 
 @dataclass(frozen=True)
@@ -46,6 +57,9 @@ class ReconstructionRequest:
         until: Time, in the units of the data, to which series go on after their last observation.
         points: Number of times from the first row on, all the same distance apart.
         data_dir: Where the files of data sets are; None is where the run found them.
+        level: Share of later observations that the predictive interval is to cover.
+        hold_out: Share of the observed rows of each series that is hidden from the model; each
+            series is then drawn twice, for each of the patterns. None hides none.
     """
 
     table: Path | None = None
@@ -54,6 +68,8 @@ class ReconstructionRequest:
     until: float | None = None
     points: int = 200
     data_dir: Path | None = None
+    level: float = 0.9
+    hold_out: float | None = None
 
 
 @dataclass(frozen=True)
@@ -64,19 +80,27 @@ class Curve:
         times: When it was observed.
         values: What was observed; in a run's own test split, the model's scaling has cut off what
             lies far from all training.
+        hidden_times: When it was observed, but hidden from the model.
+        hidden_values: What was observed there.
         at: Times of the reconstruction.
         mean: Mean of the latent samples at these times.
         low: Lowest of them.
         high: Highest of them.
+        lower: Lower end of the predictive interval; None without one.
+        upper: Upper end.
         rmse: Root mean squared error of the mean at the observed times; None without any.
     """
 
     times: list[float]
     values: list[float]
+    hidden_times: list[float]
+    hidden_values: list[float]
     at: list[float]
     mean: list[float]
     low: list[float]
     high: list[float]
+    lower: list[float] | None
+    upper: list[float] | None
     rmse: float | None
 
 
@@ -86,10 +110,14 @@ class Reconstruction:
 
     Attributes:
         series: Its name.
-        end: Time of its last observation.
-        observed: Number of observed values of all features.
+        end: Time of the last observation that the model was shown.
+        observed: Number of observed values of all features that it was shown.
         rmse: Root mean squared error over all of them, in scaled units; None without any.
         curves: The wanted features, by name.
+        hidden: Which rows were hidden; None if none.
+        level: Share that the predictive interval is to cover; None without one.
+        inside: Values of all features within their interval: hidden ones, or all if none were.
+        judged: How many there were.
     """
 
     series: str
@@ -97,41 +125,65 @@ class Reconstruction:
     observed: int
     rmse: float | None
     curves: dict[str, Curve]
+    hidden: str | None = None
+    level: float | None = None
+    inside: int = 0
+    judged: int = 0
 
 
 def reconstruct(run: TrainedRun, request: ReconstructionRequest) -> list[Reconstruction]:
-    """Follow the latent trajectories of series over a dense time axis.
+    """Follow what a model expects of series over a dense time axis.
 
-    Each series is taken by itself, so that its line does not depend on the others; a model that
-    couples series sees the first ones of the data beside it, as in an evaluation.
+    A latent model has a trajectory; others expect each value from the rows before it. Each series
+    is taken by itself, so that its line does not depend on the others; a model that couples series
+    sees the first ones of the data beside it, as in an evaluation.
 
     Args:
-        run: A trained latent model.
+        run: A trained model.
         request: Which series and times.
 
     Raises:
-        ConfigError: If the model has no latent trajectory, or there is no such series or feature.
+        ConfigError: If the model expects no values, there is no such series or feature, or no
+            interval of that level.
         DataError: If files are missing or wrong.
         NumericalError: If the solver gives up.
     """
-    _require_trajectory(run)
+    _require_values(run)
     if request.points < 2:
         raise ConfigError("points", f"{request.points} make no line", "use 2 or more")
+    if request.hold_out is not None:
+        _check_share(request.hold_out)
+    intervals = _intervals(run, request.level)
     loaded = _load(run, request)
     count = min(_FIRST_SERIES, len(loaded.series))
     places = _places(loaded.series.ids, request.series) or list(range(count))
-    chosen = loaded.take(places)
-    names = run.model.feature_names
-    features = _features(names, chosen.series.mask.sum(0), request.features)
-    last = _last_times(chosen, request.until, scaling_of(run).span)
+    features = _features(
+        run.model.feature_names, loaded.take(places).series.mask.sum(0), request.features
+    )
+    _check_until(loaded.take(places), request.until, scaling_of(run).span)
+    drawing = _Drawing(run, intervals, request, features)
     found = []
-    for place, end in zip(places, last.tolist(), strict=True):
-        one = loaded.take([place])
-        first = one.series.times[0].item()
-        grid = torch.linspace(first, end, request.points, dtype=torch.float64)
-        view = _look(run, loaded.series, place, grid)
-        found.append(_restored(scaling_of(run), one, view, features, names))
+    for place in places:
+        for pattern in PATTERNS if request.hold_out is not None else (None,):
+            found.append(drawing.draw(loaded, place, pattern))
+    drawing.note_limits(found)
     return found
+
+
+def _intervals(run: TrainedRun, level: float) -> SeriesIntervals | None:
+    """The intervals of a run; without any, a note says why."""
+    intervals = None
+    try:
+        intervals = intervals_of(run)
+    except ConfigError as error:
+        _logger.warning("%s", error)
+    require_level(intervals, level)
+    return intervals
+
+
+def _check_share(share: float) -> None:
+    if not 0 < share < 1:
+        raise ConfigError("--hold-out", f"{share:g} is no share of rows", "use 0.3, say")
 
 
 @dataclass(frozen=True)
@@ -146,42 +198,189 @@ class _Chosen:
         which = torch.tensor(places)
         return _Chosen(self.series.take(which), self.plain.take(which), self.origins[which])
 
+    def rows(self, wanted: Tensor) -> _Chosen:
+        return _Chosen(take_rows(self.series, wanted), take_rows(self.plain, wanted), self.origins)
+
 
 @dataclass(frozen=True)
 class _View:
-    """A series as the model sees it, scaled.
+    """What a model expects at some times of a series, scaled.
 
     Attributes:
-        grid: Times, `(points,)`.
-        paths: Values there, `(samples, points, features)`.
-        at_rows: Values at the times of the rows, `(samples, rows, features)`.
+        at: The times, `(times,)`.
+        paths: Values there, `(samples, times, features)`.
+        half: Half the width of the interval there, `(times, features)`; None without one.
     """
 
-    grid: Tensor
+    at: Tensor
     paths: Tensor
-    at_rows: Tensor
+    half: Tensor | None
+
+    def part(self, which: slice) -> _View:
+        half = None if self.half is None else self.half[which]
+        return _View(self.at[which], self.paths[:, which], half)
+
+    def covers(self, values: Tensor, mask: Tensor) -> tuple[int, int]:
+        """How many observed values lie within their interval, and how many there are."""
+        if self.half is None:
+            return 0, 0
+        errors = (self.paths.mean(0) - values.double()).abs()
+        inside = (errors <= self.half)[mask & ~self.half.isnan()]
+        return int(inside.sum()), len(inside)
 
 
-def _require_trajectory(run: TrainedRun) -> None:
-    """Refuse a model without latent trajectories, and warn of one that has learned none.
+@dataclass(frozen=True)
+class _Drawing:
+    """Draws single series of a run, as a request wants them."""
+
+    run: TrainedRun
+    intervals: SeriesIntervals | None
+    request: ReconstructionRequest
+    features: list[int]
+
+    def draw(self, loaded: _Chosen, place: int, pattern: str | None) -> Reconstruction:
+        share = self.request.hold_out
+        hidden = torch.zeros(len(loaded.series.times), dtype=torch.bool)
+        if pattern is not None and share is not None:
+            hidden = hidden_rows(loaded.series, pattern, share)
+        shown, rest = loaded.rows(~hidden), loaded.rows(hidden)
+        whole, one, unseen = (part.take([place]) for part in (loaded, shown, rest))
+        end = _last_time(whole, self.request.until, scaling_of(self.run).span)
+        first = one.series.times[0].item()
+        grid = torch.linspace(first, end.item(), self.request.points, dtype=torch.float64)
+        if not self.run.model.looks_ahead:
+            # At the first row such a model has seen nothing yet.
+            grid = torch.linspace(first, end.item(), len(grid) + 1, dtype=torch.float64)[1:]
+        rows, further = len(one.series.times), len(unseen.series.times)
+        # At the rows too: errors are those at their times, not near them.
+        view = self._look(shown.series, place, torch.cat((unseen.series.times, grid)))
+        at_rows, at_hidden = view.part(slice(rows)), view.part(slice(rows, rows + further))
+        scored = (at_hidden, unseen.series) if further else (at_rows, one.series)
+        inside, judged = scored[0].covers(scored[1].values, scored[1].mask)
+        drawn = self._restored(one, unseen, at_rows, view.part(slice(rows + further, None)))
+        level = None if self.intervals is None else self.request.level
+        hides = pattern if further else None
+        return replace(drawn, hidden=hides, level=level, inside=inside, judged=judged)
+
+    def _look(self, series: Series, place: int, further: Tensor) -> _View:
+        """What the model expects at the rows of a series, and at further times."""
+        run = self.run
+        count = run.config.train.eval_batch if run.model.couples_series else 1
+        others = [other for other in range(len(series)) if other != place][: count - 1]
+        batch = series.batch(torch.tensor([place, *others]))
+        rows = int(series.lengths[place])
+        # The others stand still.
+        at = batch.times[:, -1:].repeat(1, rows + len(further))
+        at[0] = torch.cat((batch.times[0, :rows], further))
+        paths = _expected_values(run, batch, at)[:, 0]
+        mask = batch.mask[0, :rows]
+        errors = paths[:, :rows].mean(0) - batch.values[0, :rows].double()
+        half = None
+        if self.intervals is not None:
+            hard = self.intervals.difficulty(errors, mask, torch.zeros(rows, dtype=torch.long))
+            observed = batch.times[0, :rows][mask.any(-1)]
+            horizon, between = _surroundings(at[0], observed)
+            where = (horizon, between, hard.expand(len(horizon)), self.request.level)
+            half = self.intervals.half_width(paths, *where)
+            if not run.model.looks_ahead:  # what nothing was seen before has no interval
+                half[torch.searchsorted(observed, at[0]) == 0] = math.nan
+        return _View(at[0], paths, half)
+
+    def _restored(
+        self, one: _Chosen, unseen: _Chosen, at_rows: _View, on_grid: _View
+    ) -> Reconstruction:
+        """A single series with its reconstruction, in the units of the data."""
+        scaling, names = scaling_of(self.run), self.run.model.feature_names
+        series, mask, origin = one.series, one.series.mask, one.origins.item()
+        errors = at_rows.paths.mean(0) - series.values.double()
+        values = one.plain.values.double()
+        misses = scaling.restore(at_rows.paths.mean(0)) - values
+        clock = _Clock(scaling.span, origin)
+        lines = _lines(scaling, on_grid)
+        curves = {}
+        for place in self.features:
+            seen, later = mask[:, place], unseen.series.mask[:, place]
+            mean, low, high, lower, upper = (
+                None if line is None else line[:, place].tolist() for line in lines
+            )
+            curves[names[place]] = Curve(
+                clock.read(series.times[seen]),
+                values[seen, place].tolist(),
+                clock.read(unseen.series.times[later]),
+                unseen.plain.values.double()[later, place].tolist(),
+                clock.read(on_grid.at),
+                mean or [],
+                low or [],
+                high or [],
+                lower,
+                upper,
+                _root_mean_square(misses[seen, place]),
+            )
+        end = float(_end(series) * scaling.span + origin)
+        rmse = _root_mean_square(errors[mask])
+        return Reconstruction(series.ids[0], end, int(mask.sum()), rmse, curves)
+
+    def note_limits(self, found: list[Reconstruction]) -> None:
+        """Say how far after the last observation intervals were fitted, where lines go further."""
+        if self.intervals is None:
+            return
+        reach = self.intervals.longest * scaling_of(self.run).span
+        beyond = [
+            curve.at[-1] - one.end > reach * (1 + 1e-9)
+            for one in found
+            for curve in one.curves.values()
+        ]
+        if any(beyond):
+            _logger.warning(
+                "the interval was fitted up to %.3g after the last observation; further on it "
+                "keeps its width, and may cover less",
+                reach,
+            )
+
+
+@dataclass(frozen=True)
+class _Clock:
+    span: float
+    origin: float
+
+    def read(self, times: Tensor) -> list[float]:
+        """Scaled times as those of the data."""
+        return (times * self.span + self.origin).tolist()
+
+
+def _lines(scaling: Scaling, view: _View) -> tuple[Tensor | None, ...]:
+    """Mean, lowest and highest sample and both ends of the interval, in the units of the data."""
+    paths = scaling.restore(view.paths)
+    mean, low, high = paths.mean(0), paths.amin(0), paths.amax(0)
+    if view.half is None:
+        return mean, low, high, None, None
+    middle = view.paths.mean(0)
+    ends = scaling.restore(middle - view.half), scaling.restore(middle + view.half)
+    return mean, low, high, *ends
+
+
+def _surroundings(at: Tensor, observed: Tensor) -> tuple[Tensor, Tensor]:
+    """Time since the last observation before each time, and whether one follows or is there."""
+    if len(observed) == 0:
+        return at - at[0], torch.zeros_like(at, dtype=torch.bool)
+    before = (torch.searchsorted(observed, at) - 1).clamp(min=0)
+    return (at - observed[before]).clamp(min=0), at <= observed[-1]
+
+
+def _require_values(run: TrainedRun) -> None:
+    """Refuse a model that expects no values, and warn of one that has not learned any.
 
     Raises:
-        ConfigError: If the model has none.
+        ConfigError: If it expects none.
     """
-    if not hasattr(run.model, "reconstruct"):
-        methods = read_presets("series")["methods"].items()
-        latent = [name for name, recipe in methods if recipe["model"]["kind"] == "latent_ode"]
-        raise ConfigError(
-            run.config.experiment,
-            "is not a latent model, so it has no trajectory between observations",
-            f"name a run of {', '.join(latent)}",
-        )
     if run.config.loss.reconstruction == 0:
         _logger.warning(
             "%s was trained on labels alone, its reconstruction means nothing; "
             "train with --set loss.reconstruction=1",
             run.config.experiment,
         )
+    elif (why := without_forecast(run.config)) is not None:
+        raise ConfigError(run.config.experiment, why, "train with model.gaps=own")
 
 
 def _chosen_series(run: TrainedRun, request: ReconstructionRequest) -> _Chosen:
@@ -217,36 +416,32 @@ def _features(known: tuple[str, ...], counts: Tensor, names: tuple[str, ...]) ->
     return sorted(counts.argsort(descending=True, stable=True)[:_MOST_FEATURES].tolist())
 
 
-def _last_times(chosen: _Chosen, until: float | None, span: float) -> Tensor:
-    """Scaled time to which each series is followed."""
+def _last_time(one: _Chosen, until: float | None, span: float) -> Tensor:
+    """Scaled time to which a series is followed."""
+    end = _end(one.series)
+    return end if until is None else torch.maximum(end, (until - one.origins[0]) / span)
+
+
+def _check_until(chosen: _Chosen, until: float | None, span: float) -> None:
+    """Refuse a time to which no series would go on.
+
+    Raises:
+        ConfigError: If it is not after the last observation of any series.
+    """
+    if until is None:
+        return
     series = chosen.series
     ends = torch.stack([_end(series.take(torch.tensor([place]))) for place in range(len(series))])
-    if until is None:
-        return ends
-    beyond = (until - chosen.origins) / span
-    if not math.isfinite(until) or bool((beyond <= ends).all()):
+    if not math.isfinite(until) or bool(((until - chosen.origins) / span <= ends).all()):
         latest = float((ends * span + chosen.origins).max())
         why = f"is not after the last observation, which is at {latest:g}"
         raise ConfigError(f"--until {until:g}", why, "name a later time")
-    return torch.maximum(ends, beyond)
 
 
 def _end(one: Series) -> Tensor:
     """Time of the last observation of a single series; of its first row without any."""
     observed = one.mask.any(-1)
     return one.times[observed][-1] if bool(observed.any()) else one.times[0]
-
-
-def _look(run: TrainedRun, series: Series, place: int, grid: Tensor) -> _View:
-    count = run.config.train.eval_batch if run.model.couples_series else 1
-    others = [other for other in range(len(series)) if other != place][: count - 1]
-    batch = series.batch(torch.tensor([place, *others]))
-    rows = int(series.lengths[place])
-    # At the rows too: the error is that at their times, not near them. The others stand still.
-    at = batch.times[:, -1:].repeat(1, rows + len(grid))
-    at[0] = torch.cat((batch.times[0, :rows], grid))
-    paths = _expected_values(run, batch, at)[:, 0]
-    return _View(grid, paths[:, rows:], paths[:, :rows])
 
 
 def _expected_values(run: TrainedRun, batch: SeriesBatch, at: Tensor) -> Tensor:
@@ -256,33 +451,6 @@ def _expected_values(run: TrainedRun, batch: SeriesBatch, at: Tensor) -> Tensor:
     with torch.inference_mode(), explained_failure():
         found = run.model.reconstruct(there.times, there.values, there.mask, at.to(like))
     return found.double().cpu()
-
-
-def _restored(
-    scaling: Scaling, one: _Chosen, view: _View, features: list[int], names: tuple[str, ...]
-) -> Reconstruction:
-    """A single series with its reconstruction, in the units of the data."""
-    series, mask, origin = one.series, one.series.mask, one.origins.item()
-    errors = view.at_rows.mean(0) - series.values.double()
-    times = (series.times * scaling.span + origin).tolist()
-    grid = (view.grid * scaling.span + origin).tolist()
-    values, paths = one.plain.values.double(), scaling.restore(view.paths)
-    misses = scaling.restore(view.at_rows.mean(0)) - values
-    curves = {}
-    for place in features:
-        seen, path = mask[:, place], paths[..., place]
-        curves[names[place]] = Curve(
-            [time for time, there in zip(times, seen.tolist(), strict=True) if there],
-            values[seen, place].tolist(),
-            grid,
-            path.mean(0).tolist(),
-            path.amin(0).tolist(),
-            path.amax(0).tolist(),
-            _root_mean_square(misses[seen, place]),
-        )
-    end = float(_end(series) * scaling.span + origin)
-    rmse = _root_mean_square(errors[mask])
-    return Reconstruction(series.ids[0], end, int(mask.sum()), rmse, curves)
 
 
 def _root_mean_square(errors: Tensor) -> float | None:
@@ -298,12 +466,18 @@ class HoldOutScore:
         model: Error of the mean over the latent samples.
         series_mean: Error of the mean of what was left of the feature in the series.
         last_value: Error of the value seen last before.
+        hidden: Number of all hidden values.
+        coverage: Share of these within their predictive interval; None without one.
+        width: Mean width of the intervals, in scaled units; None without one.
     """
 
     values: int
     model: float
     series_mean: float
     last_value: float
+    hidden: int = 0
+    coverage: float | None = None
+    width: float | None = None
 
 
 def evaluate_hold_out(
@@ -315,73 +489,69 @@ def evaluate_hold_out(
     hides the last rows.
 
     Args:
-        run: A trained latent model.
+        run: A trained model.
         request: Which series; without names, all of them.
         share: Share of the observed rows of each series that is hidden, at least one row.
 
     Raises:
-        ConfigError: If the model has no latent trajectory, the share is no share, or nothing can
-            be hidden.
+        ConfigError: If the model expects no values, the share is no share, nothing can be hidden,
+            or there is no interval of the level.
         DataError: If files are missing or wrong.
         NumericalError: If the solver gives up.
     """
-    _require_trajectory(run)
-    if not 0 < share < 1:
-        raise ConfigError("--hold-out", f"{share:g} is no share of rows", "use 0.3, say")
+    _require_values(run)
+    _check_share(share)
+    intervals = _intervals(run, request.level)
     series = _chosen_series(run, request).series
-    generator = torch.Generator().manual_seed(_HIDING_SEED)
-    order = torch.rand(len(series.times), generator=generator, dtype=torch.float64)
-    rules: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
-        "interpolation": lambda rows, luck: _some_between(rows, luck, share),
-        "extrapolation": lambda rows, _: rows[len(rows) - _count(share, len(rows)) :],
-    }
-    return {name: _score(run, series, _hidden(series, order, rule)) for name, rule in rules.items()}
+    scores = {}
+    for pattern in PATTERNS:
+        hidden = hidden_rows(series, pattern, share)
+        if not bool(hidden.any()):
+            raise _nothing_to_hide(run)
+        found = expect_hidden(run.model, series, hidden, run.config.train.eval_batch)
+        score = _score(run, series, hidden, found)
+        if intervals is not None:
+            covered = measure_coverage(intervals, found, request.level)
+            share_covered = covered.covered / covered.values
+            mean_width = covered.width / covered.values
+            score = replace(score, coverage=share_covered, width=mean_width)
+        scores[pattern] = score
+    return scores
 
 
-def _count(share: float, rows: int) -> int:
-    """How many of the rows to hide: at least one, but never all."""
-    return min(max(1, round(share * rows)), rows - 1)
+def _nothing_to_hide(run: TrainedRun) -> ConfigError:
+    why = "has too few rows to hide any of them"
+    return ConfigError(run.config.data.name, why, "name series of three rows or more")
 
 
-def _some_between(rows: Tensor, luck: Tensor, share: float) -> Tensor:
-    """Some of the rows but neither the first nor the last, those of the least luck."""
-    inner = rows[1:-1]
-    return inner[luck[inner].argsort()[: _count(share, len(rows))]]
-
-
-def _hidden(series: Series, order: Tensor, rule: Callable[[Tensor, Tensor], Tensor]) -> Tensor:
-    """Whether each row is hidden, `(rows,)`; series of a single observed row keep it."""
-    hidden = torch.zeros(len(series.times), dtype=torch.bool)
-    observed, starts = series.mask.any(-1), series.starts.tolist()
-    for first, end in pairwise(starts):
-        rows = first + observed[first:end].nonzero().squeeze(1)
-        if len(rows) > 1:
-            hidden[rule(rows, order)] = True
-    return hidden
-
-
-def _score(run: TrainedRun, series: Series, hidden: Tensor) -> HoldOutScore:
+def _score(run: TrainedRun, series: Series, hidden: Tensor, found: Expected) -> HoldOutScore:
     """Errors at hidden values of features that were seen before; the same for all rivals."""
+    mean, last, known = _simple_guesses(series, hidden)
+    wanted = found.mask & known
+    if not bool(wanted.any()):
+        raise _nothing_to_hide(run)
+    guesses = torch.stack((found.prediction.mean(0), mean, last))
+    errors = (guesses - found.values).square()[:, wanted].mean(1)
+    return HoldOutScore(int(wanted.sum()), *errors.tolist(), hidden=int(found.mask.sum()))
+
+
+def _simple_guesses(series: Series, hidden: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """What anybody could guess at hidden rows; `(hidden rows, features)` each.
+
+    Returns:
+        The mean of what was left of the series, the value seen last before, and whether there is
+        one.
+    """
     mask = series.mask & ~hidden[:, None]
-    kept = replace(series, mask=mask, values=series.values.where(mask, 0.0))
-    errors = torch.zeros(3, dtype=torch.float64)
-    count = 0
-    for samples in torch.arange(len(series)).split(run.config.train.eval_batch):
-        batch = kept.batch(samples)
-        means = _expected_values(run, batch, batch.times).mean(0)
-        for place, index in enumerate(samples.tolist()):
-            rows = slice(*series.starts[index : index + 2].tolist())
-            seen, values = mask[rows], kept.values[rows].double()
-            last, known = _last_seen(values, seen)
-            wanted = series.mask[rows] & hidden[rows, None] & known
-            mean = (values.sum(0) / seen.sum(0).clamp(min=1)).expand_as(values)
-            guesses = torch.stack((means[place, : len(values)], mean, last))
-            wrong = (guesses - series.values[rows].double()).square()[:, wanted]
-            errors, count = errors + wrong.sum(1), count + wrong.shape[1]
-    if count == 0:
-        why = "has too few rows to hide any of them"
-        raise ConfigError(run.config.data.name, why, "name series of three rows or more")
-    return HoldOutScore(count, *(errors / count).tolist())
+    values = series.values.where(mask, 0.0).double()
+    found = []
+    for first, end in pairwise(series.starts.tolist()):
+        there, seen, which = values[first:end], mask[first:end], hidden[first:end]
+        last, known = _last_seen(there, seen)
+        mean = (there.sum(0) / seen.sum(0).clamp(min=1)).expand_as(there)
+        found.append((mean[which], last[which], known[which]))
+    means, lasts, knowns = (torch.cat(parts) for parts in zip(*found, strict=True))
+    return means, lasts, knowns
 
 
 def _last_seen(values: Tensor, seen: Tensor) -> tuple[Tensor, Tensor]:

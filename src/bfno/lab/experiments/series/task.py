@@ -45,12 +45,15 @@ class LossSettings(Settings):
             number of latent samples.
         deviation: Deviation of an observation from the model's prediction, in scaled units.
         kl: Weight of the divergence from the prior, which comes in slowly after ten epochs.
+        kinetic: Weight of half the squared speed of latent states, which keeps the number of
+            function evaluations low; of latent models that do not couple series.
     """
 
     reconstruction: float = Field(default=1.0, ge=0)
     classification: float = Field(default=100.0, ge=0)
     deviation: float = Field(default=0.01, gt=0)
     kl: float = Field(default=1.0, ge=0)
+    kinetic: float = Field(default=0.0, ge=0)
 
 
 class SeriesTask(Task):
@@ -141,6 +144,8 @@ def series_loss(
     # several processes need to agree on.
     share = weights.classification / len(output.scores)
     total = weights.reconstruction * evidence + share * cross_entropy
+    if output.kinetic is not None:
+        total = total + weights.kinetic * output.kinetic
     return SeriesLoss(evidence, cross_entropy, total)
 
 

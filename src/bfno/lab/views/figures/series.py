@@ -2,7 +2,9 @@
 
 A series is a plain dictionary: its name as `series`, the time `end` of its last observation, and
 `curves`, a dictionary by feature of `times` and `values` that were observed and of `mean`, `low`
-and `high` of the reconstruction at the times `at`.
+and `high` of the reconstruction at the times `at`. It may have `hidden`, which rows the model was
+not shown, and `level`, the share that predictive intervals are to cover; curves then have
+`hidden_times` and `hidden_values`, and `lower` and `upper` ends of the intervals.
 """
 
 from __future__ import annotations
@@ -19,7 +21,6 @@ from bfno.lab.views.layout import csv_text
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
 __all__ = [
     "check_new",
@@ -35,6 +36,7 @@ _WIDTH, _HEIGHT, _LEGEND_ROW = 2.7, 1.75, 0.22  # inches; the first two of a pan
 _NARROWEST = 5.0
 _MOST_PANELS = 100
 _LINE, _DOT = PALETTE[0], PALETTE[1]
+_HIDDEN = {"markerfacecolor": "white", "markeredgecolor": INK, "markeredgewidth": 1.1}
 
 
 def check_new(out: Path, kinds: Sequence[str], *, force: bool = False) -> Path:
@@ -85,23 +87,31 @@ def reconstruction_csv(series: Sequence[Series]) -> str:
 
     Example:
         >>> curve = {"at": [0.5], "mean": [2.0], "low": [1.0], "high": [3.0]}
+        >>> curve |= {"lower": [0.5], "upper": [3.5]}
         >>> print(reconstruction_csv([{"series": "a", "curves": {"x": curve}}]), end="")
-        series,feature,time,mean,low,high
-        a,x,0.5,2.0,1.0,3.0
+        series,feature,time,mean,low,high,lower,upper
+        a,x,0.5,2.0,1.0,3.0,0.5,3.5
     """
-    rows: list[list[object]] = [["series", "feature", "time", "mean", "low", "high"]]
+    lines = ("mean", "low", "high", "lower", "upper")
+    hiding = any(one.get("hidden") for one in series)
+    head: list[object] = ["series", *(["hidden"] if hiding else []), "feature", "time", *lines]
+    rows: list[list[object]] = [head]
     for one in series:
+        place = [one["series"], *([one.get("hidden")] if hiding else [])]
         for feature, curve in one["curves"].items():
-            for point in zip(*(curve[key] for key in ("at", "mean", "low", "high")), strict=True):
-                rows.append([one["series"], feature, *point])
+            nothing = [""] * len(curve["at"])
+            columns = (curve.get(line) or nothing for line in lines)
+            for point in zip(curve["at"], *columns, strict=True):
+                rows.append([*place, feature, *point])
     return csv_text(rows)
 
 
 def reconstruction_figure(series: Sequence[Series], kind: str = "svg") -> bytes:
     """A row of panels for each series, a column for each feature.
 
-    Dots are observations, the line is the mean of the latent samples, the band reaches from the
-    lowest to the highest of them. Where a series goes on after its last observation, the ground is
+    Dots are observations, circles those that were hidden from the model, the line is the mean of
+    the model's samples. The band is the predictive interval; without one, it reaches from the
+    lowest to the highest sample. Where a series goes on after its last observation, the ground is
     shaded.
 
     Args:
@@ -121,19 +131,23 @@ def reconstruction_figure(series: Sequence[Series], kind: str = "svg") -> bytes:
     with drawing(alt, kind) as (figure, written):
         width = max(_NARROWEST, 0.5 + _WIDTH * len(features))
         columns = 4 if width > 8 else 2
-        height = 0.5 + _HEIGHT * len(series) + _LEGEND_ROW * math.ceil(4 / columns)
+        handles = _legend(series)
+        height = 0.5 + _HEIGHT * len(series) + _LEGEND_ROW * math.ceil(len(handles) / columns)
         figure.set_size_inches(width, height)
         grid = figure.subplots(len(series), len(features), squeeze=False, sharex="row")
         for row, one in zip(grid, series, strict=True):
             for axes, feature in zip(row, features, strict=True):
                 _draw(axes, one["curves"][feature], one["end"])
-            row[0].set_ylabel(short_name(str(one["series"])), fontweight="bold")
+            name = short_name(str(one["series"]))
+            hidden = one.get("hidden")
+            row[0].set_ylabel(f"{name}\n{hidden}" if hidden else name, fontweight="bold")
         for axes, feature in zip(grid[0], features, strict=True):
             axes.set_title(short_name(feature))
         for axes in grid[-1]:
             axes.set_xlabel("time")
         figure.align_ylabels(grid[:, 0])
-        _add_legend(figure, columns, extended=any(map(_goes_on, series)))
+        place: Any = "outside lower center"
+        figure.legend(list(handles.values()), list(handles), loc=place, ncols=columns)
     if kind == "png":
         return written.getvalue()
     return svg_element(written.getvalue().decode(), alt, themed=False).encode() + b"\n"
@@ -147,16 +161,18 @@ def _draw(axes: Axes, curve: Mapping[str, Any], end: float) -> None:
     from matplotlib.ticker import MaxNLocator
 
     at = curve["at"]
+    edge = 0.02 * (at[-1] - at[0])
     if at[-1] > end:
-        axes.axvspan(end, at[-1], color=FAINT, alpha=0.45, linewidth=0)
+        axes.axvspan(end, at[-1] + edge, color=FAINT, alpha=0.45, linewidth=0)
         axes.axvline(end, color=INK, linestyle=":", linewidth=1.1)
-    axes.fill_between(at, curve["low"], curve["high"], color=_LINE, alpha=0.22, linewidth=0)
+    axes.fill_between(at, *_band(curve), color=_LINE, alpha=0.22, linewidth=0)
     axes.plot(at, curve["mean"], color=_LINE, linewidth=1.6)
     dots = {"linestyle": "none", "marker": "o", "markersize": 3.4, "markeredgewidth": 0.5}
     axes.plot(curve["times"], curve["values"], color=_DOT, markeredgecolor="white", **dots)
-    edge = 0.02 * (at[-1] - at[0])
+    if curve.get("hidden_times"):
+        axes.plot(curve["hidden_times"], curve["hidden_values"], **{**dots, **_HIDDEN})
     if edge > 0:
-        axes.set_xlim(at[0] - edge, at[-1] + (0 if at[-1] > end else edge))
+        axes.set_xlim(min([at[0], *curve["times"]]) - edge, at[-1] + edge)
     axes.xaxis.set_major_locator(MaxNLocator(5))
     axes.yaxis.set_major_locator(MaxNLocator(4))
     limits = _limits(curve, end)
@@ -169,8 +185,9 @@ def _limits(curve: Mapping[str, Any], end: float) -> tuple[float, float] | None:
 
     An extrapolation that runs away would otherwise press everything else into a line.
     """
-    points = list(zip(curve["at"], curve["low"], curve["high"], strict=True))
-    inner = [*curve["values"], *(y for at, *pair in points if at <= end for y in pair)]
+    points = list(zip(curve["at"], *_band(curve), strict=True))
+    inner = [*curve["values"], *curve.get("hidden_values", ())]
+    inner += [y for at, *pair in points if at <= end for y in pair]
     inner = [value for value in inner if math.isfinite(value)]
     if not inner or max(inner) == min(inner):
         return None
@@ -182,15 +199,26 @@ def _limits(curve: Mapping[str, Any], end: float) -> tuple[float, float] | None:
     return low - 0.06 * (high - low), high + 0.06 * (high - low)
 
 
-def _add_legend(figure: Figure, columns: int, *, extended: bool) -> None:
+def _band(curve: Mapping[str, Any]) -> tuple[Sequence[float], Sequence[float]]:
+    """What is drawn around the line: the predictive interval, else the range of the samples."""
+    if curve.get("lower") is None:
+        return curve["low"], curve["high"]
+    return curve["lower"], curve["upper"]
+
+
+def _legend(series: Sequence[Series]) -> dict[str, Any]:
+    """Handles of what the figure shows, by their labels."""
     from matplotlib.lines import Line2D
     from matplotlib.patches import Patch
 
-    handles: dict[str, Any] = {
-        "observed": Line2D([], [], color=_DOT, marker="o", markersize=5, linestyle="none"),
-        "mean of the samples": Line2D([], [], color=_LINE, linewidth=2),
-        "lowest to highest sample": Patch(facecolor=_LINE, alpha=0.22),
-    }
-    if extended:
+    dot: dict[str, Any] = {"marker": "o", "markersize": 5, "linestyle": "none"}
+    handles: dict[str, Any] = {"observed": Line2D([], [], color=_DOT, **dot)}
+    if any(one.get("hidden") for one in series):
+        handles["hidden from the model"] = Line2D([], [], **{**dot, **_HIDDEN})
+    level = series[0].get("level")
+    band = "lowest to highest sample" if level is None else f"{100 * level:g} % interval"
+    handles["expected value"] = Line2D([], [], color=_LINE, linewidth=2)
+    handles[band] = Patch(facecolor=_LINE, alpha=0.22)
+    if any(map(_goes_on, series)):
         handles["after the last observation"] = Patch(facecolor=FAINT, alpha=0.45)
-    figure.legend(list(handles.values()), list(handles), loc="outside lower center", ncols=columns)
+    return handles

@@ -1,0 +1,285 @@
+"""Predictive intervals of a run: fitted on validation series, measured on others."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from bfno.lab.data import Series
+from bfno.lab.errors import ConfigError
+from bfno.lab.experiments.experiment import TrainedRun
+from bfno.lab.experiments.series.holdout import (
+    PATTERNS,
+    SHARE,
+    Expected,
+    expect_hidden,
+    hidden_rows,
+)
+from bfno.models import SeriesModel
+from bfno.models.intervals import LEVELS, PredictiveIntervals
+
+__all__ = [
+    "FACT",
+    "Coverage",
+    "SeriesIntervals",
+    "fit_intervals",
+    "hidden_coverage",
+    "intervals_of",
+    "measure_coverage",
+    "require_level",
+    "without_forecast",
+]
+
+FACT = "predictive_intervals"
+"""Name of the intervals among the facts of a run."""
+_PRIOR = 5.0  # a series is taken to be of average difficulty until so many values say otherwise
+
+
+@dataclass(frozen=True)
+class SeriesIntervals:
+    """Intervals around what a model expects of a series, in scaled units.
+
+    How well a model fits the rows it was shown says much about the others, so the square root of
+    the relative error there is the series' difficulty. A model that looks ahead knows what comes
+    after a gap: between two rows it has other intervals than after the last one.
+
+    Attributes:
+        series: Number of validation series that they were fitted on.
+        shown: Mean absolute error of each feature at rows that were shown, `(features,)`.
+        after: Intervals after the last row shown.
+        between: Those between two rows; None for a model that does not look ahead.
+        longest: Longest time after the last row shown that was fitted.
+    """
+
+    series: int
+    shown: Tensor
+    after: PredictiveIntervals
+    between: PredictiveIntervals | None
+    longest: float
+
+    def half_width(
+        self,
+        prediction: Tensor,
+        horizon: Tensor,
+        between: Tensor,
+        difficulty: Tensor,
+        level: float,
+    ) -> Tensor:
+        """Half the width of intervals, `(rows, features)`.
+
+        Args:
+            prediction: `(samples, rows, features)`.
+            horizon: Time since the last row shown before, `(rows,)`.
+            between: Whether a row was shown after it as well, `(rows,)`.
+            difficulty: That of the series, see `difficulty`, `(rows,)`.
+            level: Share to cover, one of `LEVELS`.
+        """
+        where: dict[str, Any] = {"horizon": horizon, "difficulty": difficulty, "level": level}
+        after = self.after.half_width(prediction, **where)
+        if self.between is None:
+            return after
+        inner = self.between.half_width(prediction, **where)
+        return inner.where(between.unsqueeze(-1), after)
+
+    def difficulty(self, errors: Tensor, mask: Tensor, owner: Tensor) -> Tensor:
+        """How hard the model finds each series, `(series,)`; one on average.
+
+        Args:
+            errors: Errors at rows that were shown, `(rows, features)`.
+            mask: Whether a value was observed there.
+            owner: Number of the series of each row.
+        """
+        return _difficulty(errors, mask, owner, self.shown)
+
+    def as_facts(self) -> dict[str, Any]:
+        """All of it as plain values, ready for JSON."""
+        return {
+            "series": self.series,
+            "longest": self.longest,
+            "shown": self.shown.tolist(),
+            "after": self.after.as_dict(),
+            "between": None if self.between is None else self.between.as_dict(),
+        }
+
+    @classmethod
+    def from_facts(cls, facts: Mapping[str, Any]) -> SeriesIntervals:
+        """What `as_facts` was made from."""
+        between = facts["between"]
+        return cls(
+            facts["series"],
+            torch.tensor(facts["shown"], dtype=torch.float64),
+            PredictiveIntervals.from_dict(facts["after"]),
+            None if between is None else PredictiveIntervals.from_dict(between),
+            facts["longest"],
+        )
+
+
+def _difficulty(errors: Tensor, mask: Tensor, owner: Tensor, typical: Tensor) -> Tensor:
+    relative = (errors.abs() / typical).where(mask, 0.0).sum(1)
+    total, count = owner.bincount(relative), owner.bincount(mask.sum(1).double())
+    return ((total + _PRIOR) / (count + _PRIOR)).sqrt()
+
+
+def fit_intervals(model: SeriesModel, series: Series, batch: int) -> SeriesIntervals:
+    """Fit intervals at hidden rows of series that the model has not learned from.
+
+    Args:
+        model: A `SeriesModel` in evaluation mode.
+        series: Validation series, scaled as in training.
+        batch: Series at a time.
+
+    Raises:
+        ConfigError: If there are too few series for an interval of 90 %, or what the model expects
+            is not finite.
+        NumericalError: If the solver gives up.
+    """
+    needed = _needed(0.9)
+    found = [_expect(model, series, pattern, SHARE, batch) for pattern in PATTERNS]
+    count = min(len(one.owner.unique()) for one in found)
+    if count < needed:
+        raise ConfigError(
+            "intervals",
+            f"{count} validation series with rows to hide are too few for an interval of 90 %, "
+            f"which takes {needed}",
+            "add series, or raise data.validation",
+        )
+    errors = torch.cat([one.shown_errors.abs() for one in found])
+    mask = torch.cat([one.shown_mask for one in found])
+    pooled = errors[mask].mean()
+    totals, counts = errors.where(mask, 0.0).sum(0), mask.sum(0)
+    shown = ((totals + _PRIOR * pooled) / (counts + _PRIOR)).clamp(min=1e-12)
+    between, after = found
+    longest = float(after.horizon.max())
+    try:
+        if not model.looks_ahead:
+            return SeriesIntervals(count, shown, _fit(found, shown), None, longest)
+        # Who knows what comes after a gap errs no more in long ones than in short ones.
+        parts = _fit([after], shown), _fit([between], shown, growing=False)
+        return SeriesIntervals(count, shown, *parts, longest)
+    except ValueError as error:
+        raise ConfigError("intervals", str(error), "use another run, or train it on") from error
+
+
+def _needed(level: float) -> int:
+    """How many series an interval takes at least: so many that one more may lie outside."""
+    return math.ceil(level / (1 - level) - 1e-9)
+
+
+def require_level(intervals: SeriesIntervals | None, level: float) -> None:
+    """Refuse a level that intervals do not have.
+
+    Args:
+        intervals: Those of a run; None if it has none.
+        level: Share to cover.
+
+    Raises:
+        ConfigError: If it is none of `LEVELS`, or takes more validation series than there were.
+    """
+    if level not in LEVELS:
+        known = ", ".join(f"{one:g}" for one in LEVELS)
+        raise ConfigError(f"--level {level:g}", "is not kept with a run", f"use one of {known}")
+    if intervals is not None and intervals.series < _needed(level):
+        why = f"takes {_needed(level)} validation series, and the run had {intervals.series}"
+        largest = max(one for one in LEVELS if intervals.series >= _needed(one))
+        raise ConfigError(f"--level {level:g}", why, f"use {largest:g} or less")
+
+
+def _expect(model: SeriesModel, series: Series, pattern: str, share: float, batch: int) -> Expected:
+    return expect_hidden(model, series, hidden_rows(series, pattern, share), batch)
+
+
+def _fit(parts: list[Expected], shown: Tensor, *, growing: bool = True) -> PredictiveIntervals:
+    hard = [_difficulty(one.shown_errors, one.shown_mask, one.shown_owner, shown) for one in parts]
+    return PredictiveIntervals.fit(
+        torch.cat([one.prediction for one in parts], dim=1),
+        torch.cat([one.values for one in parts]),
+        torch.cat([one.mask for one in parts]),
+        horizon=torch.cat([one.horizon for one in parts]) if growing else None,
+        difficulty=torch.cat([h[one.owner] for h, one in zip(hard, parts, strict=True)]),
+        series=torch.cat([one.owner for one in parts]),
+    )
+
+
+@dataclass(frozen=True)
+class Coverage:
+    """How often intervals covered hidden values.
+
+    Attributes:
+        values: Number of hidden values.
+        covered: How many of them lay within their interval.
+        width: Sum of the intervals' widths, in scaled units.
+    """
+
+    values: int = 0
+    covered: int = 0
+    width: float = 0.0
+
+    def __add__(self, other: Coverage) -> Coverage:
+        return Coverage(
+            self.values + other.values, self.covered + other.covered, self.width + other.width
+        )
+
+    def metrics(self, level: float = 0.9) -> dict[str, float]:
+        """Share covered and mean width, by the names of metrics; none without any value."""
+        if not self.values:
+            return {}
+        name = f"{level * 100:g}"
+        return {
+            f"coverage_{name}": self.covered / self.values,
+            f"width_{name}": self.width / self.values,
+        }
+
+
+def measure_coverage(intervals: SeriesIntervals, found: Expected, level: float = 0.9) -> Coverage:
+    """How often intervals cover what was observed at hidden rows."""
+    hard = intervals.difficulty(found.shown_errors, found.shown_mask, found.shown_owner)
+    half = intervals.half_width(
+        found.prediction, found.horizon, found.between, hard[found.owner], level
+    )
+    errors = (found.prediction.mean(0) - found.values).abs()
+    covered = (errors <= half)[found.mask]
+    return Coverage(len(covered), int(covered.sum()), float(2 * half[found.mask].sum()))
+
+
+def hidden_coverage(
+    intervals: SeriesIntervals, model: SeriesModel, series: Series, batch: int
+) -> Coverage:
+    """The coverage of intervals of 90 % at rows hidden in both ways, some between and the last."""
+    found = (_expect(model, series, pattern, SHARE, batch) for pattern in PATTERNS)
+    return sum((measure_coverage(intervals, one) for one in found), Coverage())
+
+
+def without_forecast(config: Any) -> str | None:
+    """Why the values that a model expects mean nothing; None if they do."""
+    if config.loss.reconstruction == 0:
+        return "the model was trained on labels alone"
+    if config.model.kind == "ode_rnn" and config.model.gaps == "public_code":
+        return "with model.gaps=public_code the state is not at the time of its row"
+    return None
+
+
+def intervals_of(run: TrainedRun) -> SeriesIntervals:
+    """The predictive intervals that a run keeps.
+
+    Raises:
+        ConfigError: If it has none.
+    """
+    kept = run.facts.get(FACT)
+    if kept and "missing" not in kept:
+        return SeriesIntervals.from_facts(kept)
+    why, fix = "the run does not have them yet", "fit them with `bfno resume RUN`"
+    if kept:
+        why, fix = kept["missing"], "train with more validation series"
+    elif (meaningless := without_forecast(run.config)) is not None:
+        why, fix = meaningless, "train with loss.reconstruction=1 and model.gaps=own"
+    elif run.config.data.validation == 0:
+        why, fix = (
+            "there were no validation series to fit them on",
+            "train with data.validation=0.1",
+        )
+    raise ConfigError("predictive intervals", why, fix)
