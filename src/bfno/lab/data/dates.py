@@ -74,8 +74,6 @@ def parse_dates(cells: pl.Series, order: str | None = None) -> Dates:
             in day-first dates. Years of two digits are taken with points, and with slashes where
             an order is given or the month must come first.
     """
-    import polars as pl
-
     if cells.dtype.is_temporal():
         moments = cells.dt.epoch("us").fill_null(0).to_numpy()
         return Dates(moments, np.zeros(len(cells), bool), has_clock=_has_clock(moments))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
@@ -75,7 +75,7 @@ class SeriesSource:
     train_limit: int | None = None
     test_limit: int | None = None
     labels: str = "auto"
-    layout: TableLayout = TableLayout()
+    layout: TableLayout = field(default=TableLayout())
 
 
 def load_series(source: SeriesSource, seed: int) -> SeriesSplits:

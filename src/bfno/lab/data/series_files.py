@@ -26,7 +26,7 @@ from bfno.lab.data.dates import ORDERS, Dates, looks_like_dates, parse_dates
 from bfno.lab.data.reading import refusing_damage
 from bfno.lab.data.series import Series
 from bfno.lab.data.series_rows import Rows, static_features, to_series
-from bfno.lab.data.table_file import TABLE_SUFFIXES, RawTable, joined, read_raw
+from bfno.lab.data.table_file import TABLE_SUFFIXES, RawTable, joined, read_tables
 from bfno.lab.data.table_layout import (
     UNITS,
     TableLayout,
@@ -118,7 +118,7 @@ def read_series(
         raise ConfigError("columns", f"{named} name one column twice", "use id, time, label")
     path = Path(path)
     is_folder = os.path.isdir(path)
-    table = _read_folder(path, layout) if is_folder else read_raw(path, layout.file)
+    table = _read_folder(path, layout) if is_folder else read_tables([path], layout.file)[0]
     if not len(table.frame):
         raise DataError(path, "holds no rows", "add rows below the column names")
     found = _Understood(table, layout, features, is_folder)
@@ -252,7 +252,8 @@ class _Understood:
             index = int(dates.wrong.argmax())
             how = f" with the {dates.order.replace('-', ' ')}" if dates.order else ""
             why = f"{_shown(cells[index])} is no date{how}, but other times are"
-            raise self.table.wrong(index, why, "use numbers or dates everywhere", self.time)
+            fix = "write all dates alike" if how else "use numbers or dates everywhere"
+            raise self.table.wrong(index, why, fix, self.time)
         self._require_times(cells.is_not_null().to_numpy())
         if dates.unclear >= 0:
             why = f"{_shown(cells[dates.unclear])} may begin with the day or with the month"
@@ -492,16 +493,15 @@ def _read_folder(folder: Path, layout: TableLayout) -> RawTable:
     if not files:
         fix = "put one CSV, Excel or Parquet file for each series there"
         raise DataError(folder, "holds no tables of series", fix)
-    tables = []
-    for name, path in files.items():
-        table = read_raw(path, layout.file)
-        if not len(table.frame):
-            fix = "add rows below the column names, or delete it"
-            raise DataError(path, "holds no rows", fix)
-        owned = table.frame.with_columns(pl.lit(name).alias(_OWNER))
-        tables.append(replace(table, frame=owned))
+    tables = read_tables(list(files.values()), layout.file)
     _require_same_columns(tables, layout)
     whole = joined(folder, tables)
+    counts = np.bincount(whole.places, minlength=len(whole.files))
+    if not counts.all():
+        fix = "add rows below the column names, or delete it"
+        raise DataError(whole.files[int(counts.argmin())], "holds no rows", fix)
+    owners = pl.Series(_OWNER, list(files)).gather(whole.places)
+    whole = replace(whole, frame=whole.frame.with_columns(owners))
     return whole if labels is None else _with_labels(whole, labels, files, layout)
 
 
@@ -537,7 +537,7 @@ def _with_labels(
     """Add the columns of the table of labels to the rows of each series."""
     import polars as pl
 
-    beside = read_raw(path, layout.file)
+    beside = read_tables([path], layout.file)[0]
     names = beside.frame.columns
     owner = require_column(path, names, "id", layout.id)
     label = require_column(path, names, "label", layout.label, [owner])

@@ -10,7 +10,8 @@ import zipfile
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,11 +23,11 @@ from bfno.lab.errors import ConfigError, DataError
 if TYPE_CHECKING:
     import polars as pl
 
-__all__ = ["EXCEL", "SEPARATORS", "TABLE_SUFFIXES", "FileFormat", "RawTable", "joined", "read_raw"]
+__all__ = ["SEPARATORS", "TABLE_SUFFIXES", "FileFormat", "RawTable", "joined", "read_tables"]
 
-EXCEL = (".xlsx", ".xlsm", ".xlsb", ".xls", ".ods")
+_EXCEL = (".xlsx", ".xlsm", ".xlsb", ".xls", ".ods")
 _PARQUET = (".parquet", ".pq")
-TABLE_SUFFIXES = (".csv", ".tsv", *EXCEL, *_PARQUET)
+TABLE_SUFFIXES = (".csv", ".tsv", *_EXCEL, *_PARQUET)
 """Endings of files that are tables of series; one with another ending is read as text."""
 SEPARATORS = {"comma": ",", "semicolon": ";", "tab": "\t", "bar": "|"}
 """What may stand between cells, by the name in settings."""
@@ -63,45 +64,38 @@ class RawTable:
         source: The file or folder.
         frame: The cells; text is without blanks at its ends, an empty cell is null.
         numbers: Number of each row in its file.
-        files: The files, in the order of their rows.
-        lengths: Number of rows of each file.
+        files: The files.
+        places: Place of each row's file among these.
         is_typed: Whether the file itself says which cells are numbers, as Excel does.
-        remarks: What was found out about the file, for the user.
+        remarks: What was found out about the files, for the user.
     """
 
     source: Path
     frame: pl.DataFrame
     numbers: np.ndarray
     files: tuple[Path, ...]
-    lengths: tuple[int, ...]
+    places: np.ndarray
     is_typed: bool = False
     remarks: tuple[str, ...] = ()
 
     def wrong(self, index: int, why: str, fix: str, column: str | None = None) -> DataError:
         """Return the error about one row, or about its cell in a column."""
-        file = self.files[int(np.searchsorted(np.cumsum(self.lengths), index, side="right"))]
-        where = f"{file}, row {self.numbers[index]}"
+        where = f"{self.files[self.places[index]]}, row {self.numbers[index]}"
         return DataError(where if column is None else f"{where}, column {column!r}", why, fix)
 
 
-def read_raw(path: Path, wanted: FileFormat) -> RawTable:
-    """Read the cells of a file.
+def read_tables(paths: Sequence[Path], wanted: FileFormat) -> list[RawTable]:
+    """Read the cells of files; text files with the same columns in sequence become one table.
 
     The number of a row is that of the line or of the sheet's row; Parquet counts from 1. Rows
     without any cell are passed over.
 
     Raises:
         ConfigError: If polars or fastexcel is missing.
-        DataError: If the file is not a table, damaged, malformed or of absurd size.
+        DataError: If a file is not a table, damaged, malformed or of absurd size.
     """
-    if not os.path.isfile(path):  # anything but a regular file may never end
-        raise DataError(path, _NO_FILE, "name a table of series")
-    suffix = path.suffix.lower()
-    if suffix in _PARQUET:
-        return _compact(_read_parquet(path))
-    if suffix in EXCEL:
-        return _compact(_read_excel(path, wanted.sheet))
-    return _compact(_read_text(path, wanted))
+    opened = (_open(path, wanted) for path in paths)
+    return [_compact(_one_table(list(group))) for _, group in groupby(opened, key=_kind)]
 
 
 def joined(source: Path, tables: Sequence[RawTable]) -> RawTable:
@@ -111,15 +105,35 @@ def joined(source: Path, tables: Sequence[RawTable]) -> RawTable:
     frames = [table.frame.select(names) for table in tables]
     if len({tuple(frame.dtypes) for frame in frames}) > 1:
         frames = [frame.cast(pl.String) for frame in frames]
+    before = np.cumsum([0, *(len(table.files) for table in tables)])
     return RawTable(
         source,
         pl.concat(frames),
         np.concatenate([table.numbers for table in tables]),
         tuple(file for table in tables for file in table.files),
-        tuple(length for table in tables for length in table.lengths),
+        np.concatenate([table.places + n for table, n in zip(tables, before[:-1], strict=True)]),
         all(table.is_typed for table in tables),
         tuple(dict.fromkeys(remark for table in tables for remark in table.remarks)),
     )
+
+
+def _open(path: Path, wanted: FileFormat) -> RawTable | _Text:
+    if not os.path.isfile(path):  # anything but a regular file may never end
+        raise DataError(path, _NO_FILE, "name a table of series")
+    suffix = path.suffix.lower()
+    if suffix in _PARQUET:
+        return _read_parquet(path)
+    if suffix in _EXCEL:
+        return _read_excel(path, wanted.sheet)
+    return _read_text(path, wanted)
+
+
+def _one_table(opened: list[Any]) -> RawTable:
+    return opened[0] if isinstance(opened[0], RawTable) else _parsed(opened)
+
+
+def _kind(opened: RawTable | _Text) -> object:
+    return opened.files if isinstance(opened, RawTable) else (opened.names, opened.separator)
 
 
 def _polars(path: Path) -> Any:
@@ -146,14 +160,19 @@ def _refusing(path: Path, fix: str) -> Iterator[None]:
 def _compact(table: RawTable) -> RawTable:
     """The table without blanks around cells, rows without cells and nameless empty columns."""
     pl = _polars(table.source)
-    frame = table.frame.with_columns(pl.col(pl.String).str.strip_chars())
-    frame = frame.with_columns(pl.col(pl.String).replace("", None))
+    frame = table.frame.clone()
+    for place, dtype in enumerate(frame.dtypes):  # one by one, so that memory holds one twice
+        if dtype == pl.String:
+            stripped = frame.to_series(place).str.strip_chars()
+            if (stripped == "").any():
+                stripped = stripped.replace("", None)
+            frame.replace_column(place, stripped)
     filled = ~frame.select(pl.all_horizontal(pl.all().is_null())).to_series()
-    numbers = table.numbers
-    if not filled.all():
-        frame, numbers = frame.filter(filled), numbers[filled.to_numpy()]
-    return RawTable(
-        table.source, frame, numbers, table.files, (len(numbers),), table.is_typed, table.remarks
+    if filled.all():
+        return replace(table, frame=frame)
+    kept = filled.to_numpy()
+    return replace(
+        table, frame=frame.filter(filled), numbers=table.numbers[kept], places=table.places[kept]
     )
 
 
@@ -190,26 +209,55 @@ def _counts_rows(place: int, column: pl.Series) -> bool:
 # Text.
 
 
-def _read_text(path: Path, wanted: FileFormat) -> RawTable:
-    pl = _polars(path)
-    content, encoding = _utf8(path, _bytes(path), wanted.encoding)
+@dataclass(frozen=True)
+class _Text:
+    """A text file that was checked, but whose rows are not yet cut into cells."""
+
+    path: Path
+    line: int
+    names: tuple[str, ...]
+    separator: str
+    body: bytes
+    numbers: np.ndarray
+    remarks: tuple[str, ...]
+
+
+def _read_text(path: Path, wanted: FileFormat) -> _Text:
+    content, remarks = _utf8(path, _bytes(path), wanted.encoding)
     separator, guessed = _separator(path, content, wanted.separator)
     records = _records(content, separator)
     with _malformed(path, records):
         names = next((row for row in records if "".join(row).strip()), None)
     if names is None:
         raise DataError(path, "is empty", _TEXT_FIX)
-    names, line = [name.strip() for name in names], records.line_num
+    line = records.line_num
     body = content[_end_of_line(content, line) :]
-    del content
     numbers = _row_numbers(path, body, separator, len(names), line)
-    schema = {str(place): pl.String for place in range(len(names))}
+    if guessed:
+        remarks = ("tabs" if separator == "\t" else repr(separator), *remarks)
+    stripped = tuple(name.strip() for name in names)
+    return _Text(path, line, stripped, separator, body, numbers, remarks)
+
+
+def _parsed(texts: Sequence[_Text]) -> RawTable:
+    """Cut the rows of text files with the same columns into cells."""
+    first = texts[0]
+    pl = _polars(first.path)
+    numbers = np.concatenate([text.numbers for text in texts])
+    places = np.repeat(np.arange(len(texts)), [len(text.numbers) for text in texts])
+    schema = {str(place): pl.String for place in range(len(first.names))}
     frame = pl.DataFrame(schema=schema)
     if len(numbers):
-        frame = _parsed(path, body, separator, schema, len(numbers))
-    table = _named(path, line, frame, names)
-    remarks = (("tabs" if separator == "\t" else repr(separator),) if guessed else ()) + encoding
-    return RawTable(path, table, numbers, (path,), (len(numbers),), False, remarks)
+        body = first.body if len(texts) == 1 else b"".join(_ended(text.body) for text in texts)
+        frame = _cut(first.path, body, first.separator, schema, len(numbers))
+    frame = _named(first.path, first.line, frame, first.names)
+    remarks = tuple(dict.fromkeys(remark for text in texts for remark in text.remarks))
+    files = tuple(text.path for text in texts)
+    return RawTable(first.path, frame, numbers, files, places, False, remarks)
+
+
+def _ended(body: bytes) -> bytes:
+    return body if not body or body.endswith(b"\n") else body + b"\n"
 
 
 def _bytes(path: Path) -> bytes:
@@ -368,7 +416,7 @@ def _malformed(path: Path, records: Any, line: int = 0) -> Iterator[None]:
         raise DataError(where, f"is malformed ({one_line(error)})", _TEXT_FIX) from error
 
 
-def _parsed(path: Path, body: bytes, separator: str, schema: Any, count: int) -> pl.DataFrame:
+def _cut(path: Path, body: bytes, separator: str, schema: Any, count: int) -> pl.DataFrame:
     pl = _polars(path)
     quote = '"' if b'"' in body else None
     options = {"has_header": False, "separator": separator, "quote_char": quote}
@@ -403,12 +451,13 @@ def _read_excel(path: Path, sheet: str | None) -> RawTable:
         frame = cells.to_polars()
     if not len(frame):
         raise DataError(path, f"the sheet {name!r} is empty", "name another with data.sheet")
-    filled = ~frame.select(pl.all_horizontal((pl.all().str.strip_chars() == "").fill_null(True)))
-    first = int(filled.to_series().arg_max() or 0)
+    blank = pl.all_horizontal((pl.all().str.strip_chars() == "").fill_null(True))
+    first = int((~frame.select(blank).to_series()).arg_max() or 0)
     names = [(cell or "").strip() for cell in frame.row(first)]
     frame = _named(path, first + 1, frame.slice(first + 1), names)
     numbers = np.arange(first + 2, first + 2 + len(frame))
-    return RawTable(path, frame, numbers, (path,), (len(frame),), True, remarks)
+    places = np.zeros(len(frame), np.int64)
+    return RawTable(path, frame, numbers, (path,), places, True, remarks)
 
 
 def _sheet(path: Path, names: list[str], wanted: str | None) -> tuple[str, tuple[str, ...]]:
@@ -461,4 +510,5 @@ def _read_parquet(path: Path) -> RawTable:
         frame = lazy.collect()
     frame = frame.with_columns(pl.col(pl.Categorical, pl.Enum).cast(pl.String))
     frame = _named(path, 0, frame, [name.strip() for name in frame.columns])
-    return RawTable(path, frame, np.arange(1, rows + 1), (path,), (rows,), True)
+    numbers = np.arange(1, rows + 1)
+    return RawTable(path, frame, numbers, (path,), np.zeros(rows, np.int64), True)
