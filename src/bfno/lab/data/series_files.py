@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from bfno.lab.data.cells import (
+    MISSING,
     as_words,
     booleans,
     codes,
@@ -150,6 +151,8 @@ class _Understood:
     ) -> None:
         table = _with_joined_clock(table)
         self.table, self.wanted, self.missing = table, wanted, layout.missing_words
+        # Among numbers, None can be nothing else; among words, it may be one.
+        self.no_numbers = self.missing | set(MISSING)
         self.dates: Dates | None = None
         self.epoch = 0
         self.left_out: list[str] = []
@@ -226,7 +229,7 @@ class _Understood:
         cells, kind = self.table.frame[self.time], self.layout.dates
         if cells.dtype.is_temporal() and kind != "numbers":
             return self._from_dates(parse_dates(cells), cells)
-        numbers, wrong = parse_numbers(cells, self.missing, self.decimal)
+        numbers, wrong = parse_numbers(cells, self.no_numbers, self.decimal)
         words = as_words(cells, self.missing)
         if kind is None and (wrong.sum() > len(cells) / 2 or _are_digits(words, numbers, wrong)):
             kind = "dates"
@@ -324,7 +327,7 @@ class _Understood:
             return self._one_hot(name, as_words(cells, self.missing), known)
         if cells.dtype.is_temporal():
             return self._leave_out(name, "holds dates")
-        numbers, wrong = parse_numbers(cells, self.missing, self.decimal)
+        numbers, wrong = parse_numbers(cells, self.no_numbers, self.decimal)
         if not wrong.any():
             return [(name, self._finite(name, numbers))]
         words = as_words(cells, self.missing)
@@ -333,7 +336,7 @@ class _Understood:
         if self.is_fixed or not np.isnan(numbers).all():
             index = int(wrong.argmax())
             shown = _shown(cells[index])
-            fix = f"correct or empty the cell; if it means missing, --set data.missing=[{shown}]"
+            fix = f'correct or empty the cell; if it means missing, --set "data.missing=[{shown}]"'
             raise self.table.wrong(index, f"{shown} is no number", fix, name)
         return self._one_hot(name, words, None)
 
@@ -423,14 +426,17 @@ class _Understood:
         import polars as pl
 
         counts: dict[str, int] = {}
-        for name in [*self.columns, *([self.label] if self.label else [])]:
-            cells = self.table.frame[name]
-            if cells.dtype != pl.String:
-                continue
-            different = cells.unique()
-            for word in different.filter(different.str.to_lowercase().is_in(list(self.missing))):
-                counts[word] = counts.get(word, 0) + int((cells == word).sum())
-        told = ", ".join(f"{word!r} ({count:,})" for word, count in counts.items())
+        worded = {self.label, *_found(self.layout)}
+        for name in {*self.columns, self.label} - {None, *self.layout.ignore}:
+            cells, words = (
+                self.table.frame[name],
+                self.missing if name in worded else self.no_numbers,
+            )
+            if cells.dtype == pl.String:
+                different = cells.unique()
+                for word in different.filter(different.str.to_lowercase().is_in(list(words))):
+                    counts[word] = counts.get(word, 0) + int((cells == word).sum())
+        told = ", ".join(f"{word!r} ({count:,})" for word, count in sorted(counts.items()))
         return [f"missing: {told}"] if told else []
 
 

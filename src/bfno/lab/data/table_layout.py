@@ -68,7 +68,8 @@ class TableLayout:
             or `month-first`.
         unit: What dates become: a name in `UNITS`, or `auto` for days if all are midnights, else
             hours.
-        missing: Words for a missing value, besides the empty cell; None is `MISSING`.
+        missing: Words for a missing value, besides the empty cell; None is `MISSING`, which
+            always holds among numbers.
         categorical: Columns of words even where these are numbers.
         ignore: Columns to leave out.
         most_categories: Most different words of a column that becomes features.

@@ -81,7 +81,7 @@ class SeriesDataSettings(Settings):
             20240403 for a number.
         unit: What dates become. `auto` is days where no date has a time of day, else hours.
         missing: Words for a missing value besides the empty cell; None is NA, N/A, null, None,
-            NaN, -, ?, . and the like.
+            NaN, -, ?, . and the like, which among numbers are always missing.
         categorical: Columns to take as words although they hold numbers.
         most_categories: Most different words of a column that becomes features, one per word.
             Columns with more are left out with a note.
@@ -219,9 +219,9 @@ def own_splits(run: TrainedRun, data_dir: Path | None = None) -> SeriesSplits:
             "has other classes or features than when the run was trained",
             "name a table with those of the run, or train again",
         )
-    known, now = run.facts.get("table"), splits.layout and splits.layout.facts()
-    for name in known or {}:
-        if now is not None and known[name] != now[name]:
+    known, now = run.facts.get("table") or {}, splits.layout.facts() if splits.layout else {}
+    for name in known.keys() & now.keys():
+        if known[name] != now[name]:
             why = f"{name} is {now[name]!r} by now, but was {known[name]!r} in training"
-            raise ConfigError(run.config.data.path, why, "bring the table back, or train again")
+            raise ConfigError(config.data.path, why, "bring the table back, or train again")
     return splits
