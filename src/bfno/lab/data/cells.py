@@ -11,7 +11,8 @@ import numpy as np
 if TYPE_CHECKING:
     import polars as pl
 
-__all__ = ["MISSING", "as_words", "booleans", "codes", "decimal_marks", "parse_numbers"]
+__all__ = ["MISSING", "as_words", "booleans", "codes", "has_points", "may_be_groups"]
+__all__ += ["parse_numbers", "with_commas"]
 
 MISSING = ("na", "n/a", "#n/a", "null", "none", "nan", "nat", "<na>", "-", "--", "?", ".")
 """Words for a missing value, whatever their case."""
@@ -47,17 +48,25 @@ def parse_numbers(
     odd = (found.is_null() & cells.is_not_null()).arg_true()
     wrong = np.zeros(len(cells), bool)
     if len(odd):
-        wrong[odd] = ~cells.gather(odd).str.to_lowercase().is_in(list(missing)).to_numpy()
+        found_odd = cells.gather(odd)
+        others = [word for word in found_odd.unique() if word.lower() not in missing]
+        wrong[odd] = found_odd.is_in(others).to_numpy() if others else False
     values = found.fill_null(np.nan).to_numpy(writable=True)
     if any(word[-1:].isdigit() for word in missing):  # -999 and the like
         values[cells.is_in(list(missing)).fill_null(False).to_numpy()] = np.nan
     return values, wrong
 
 
-def decimal_marks(cells: pl.Series) -> tuple[pl.Series, bool]:
-    """Return the cells that are numbers with a comma, and whether others have a point."""
-    commas = cells.filter(cells.str.contains(_COMMA).fill_null(False))
-    return commas, len(commas) > 0 and bool(cells.str.contains(_POINT).any())
+def with_commas(cells: pl.Series) -> pl.Series:
+    """Return the cells that are numbers with a decimal comma, or with digit groups."""
+    some = cells.filter(cells.str.contains(",", literal=True).fill_null(False))
+    return some.filter(some.str.contains(_COMMA)) if len(some) else some
+
+
+def has_points(cells: pl.Series) -> bool:
+    """Whether some cells are numbers with a decimal point."""
+    some = cells.filter(cells.str.contains(".", literal=True).fill_null(False))
+    return len(some) > 0 and bool(some.str.contains(_POINT).any())
 
 
 def may_be_groups(commas: pl.Series) -> bool:

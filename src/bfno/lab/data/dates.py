@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from bfno.lab.data.cells import codes
+
 if TYPE_CHECKING:
     import polars as pl
 
@@ -77,6 +79,8 @@ def parse_dates(cells: pl.Series, order: str | None = None) -> Dates:
     if cells.dtype.is_temporal():
         moments = cells.dt.epoch("us").fill_null(0).to_numpy()
         return Dates(moments, np.zeros(len(cells), bool), has_clock=_has_clock(moments))
+    if cells.n_unique() * 2 < len(cells):
+        return _from_different(cells, order)
     found = _Found(np.zeros(len(cells), np.int64), cells.is_not_null().to_numpy().copy(), order)
     for form, pattern in _FORMS.items():
         if not found.open.any():
@@ -86,6 +90,20 @@ def parse_dates(cells: pl.Series, order: str | None = None) -> Dates:
         if matched.any():
             _take(found, form, groups.filter(matched), np.flatnonzero(matched))
     return Dates(found.moments, found.open, found.order, found.unclear, _has_clock(found.moments))
+
+
+def _from_different(cells: pl.Series, order: str | None) -> Dates:
+    """Read each date once, where most occur often."""
+    import polars as pl
+
+    numbers, names = codes(cells)
+    found = parse_dates(pl.Series(names, dtype=pl.String), order)
+    blank = numbers < 0
+    if not names:
+        return Dates(np.zeros(len(cells), np.int64), np.zeros(len(cells), bool))
+    unclear = int((numbers == found.unclear).argmax()) if found.unclear >= 0 else -1
+    moments = np.where(blank, 0, found.moments[numbers])
+    return Dates(moments, found.wrong[numbers] & ~blank, found.order, unclear, found.has_clock)
 
 
 def looks_like_dates(cells: pl.Series) -> bool:

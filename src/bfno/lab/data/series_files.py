@@ -19,9 +19,10 @@ from bfno.lab.data.cells import (
     as_words,
     booleans,
     codes,
-    decimal_marks,
+    has_points,
     may_be_groups,
     parse_numbers,
+    with_commas,
 )
 from bfno.lab.data.dates import ORDERS, Dates, looks_like_dates, parse_dates
 from bfno.lab.data.reading import refusing_damage
@@ -280,25 +281,24 @@ class _Understood:
         table = self.table
         if table.is_typed:
             return layout.decimal
-        found: dict[str, str] = {}
-        example, groups = None, True
-        for name in [self.time, *self.columns]:
-            commas, points = decimal_marks(table.frame[name])
-            if points:
-                found.setdefault("point", name)
-            if len(commas):
-                found.setdefault("comma", name)
-                example = example or _shown(commas[0])
-                groups = groups and may_be_groups(commas)
-        if "comma" not in found:
-            return "point" if "point" in found else layout.decimal
-        if "point" in found and layout.decimal is None:
-            why = f"columns {found['comma']!r} and {found['point']!r} have different decimal marks"
+        columns = [name for name in (self.time, *self.columns) if name not in layout.categorical]
+        commas = {name: with_commas(table.frame[name]) for name in columns}
+        commas = {name: cells for name, cells in commas.items() if len(cells)}
+        if not commas:
+            return layout.decimal
+        point = next((name for name in columns if has_points(table.frame[name])), None)
+        comma, cells = next(iter(commas.items()))
+        if point is not None and layout.decimal is None:
+            why = f"columns {comma!r} and {point!r} have different decimal marks"
             raise DataError(table.source, why, "use one, or say --set data.decimal=comma")
-        if groups and layout.decimal is None:
-            why = f"{example} in column {found['comma']!r} may be a thousand or have decimals"
+        if point is not None:
+            return layout.decimal
+        if any(not may_be_groups(cells) for cells in commas.values()):
+            return "comma"
+        if layout.decimal is None:
+            why = f"{_shown(cells[0])} in column {comma!r} may be a thousand or have decimals"
             raise DataError(table.source, why, "say --set data.decimal=comma, or omit digit groups")
-        return layout.decimal if "point" in found or groups else "comma"
+        return layout.decimal
 
     def _values(self) -> tuple[np.ndarray, tuple[str, ...]]:
         parts: list[tuple[str, np.ndarray]] = []
