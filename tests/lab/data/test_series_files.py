@@ -6,6 +6,7 @@ from pathlib import Path
 import polars as pl
 import pytest
 import torch
+import xlsxwriter
 
 from bfno.lab.data import UNLABELLED, TableLayout, read_series
 from bfno.lab.errors import ConfigError, DataError
@@ -383,3 +384,36 @@ def test_a_missing_package_is_named_with_its_remedy(tmp_path, monkeypatch, name)
     monkeypatch.setitem(sys.modules, name, None)
     with pytest.raises(ConfigError, match=rf"needs {name}, which is missing.*'bfno\[train\]'"):
         read_series(path)
+
+
+# Excel.
+
+
+def workbook(path: Path, cells: dict[str, object]) -> Path:
+    """A sheet with these cells; formulas and errors as `=...`."""
+    with xlsxwriter.Workbook(path) as book:
+        sheet = book.add_worksheet()
+        for place, cell in cells.items():
+            sheet.write(place, cell)
+    return path
+
+
+def test_the_rows_of_a_sheet_are_counted_as_excel_does(tmp_path):
+    head = {"B3": "id", "C3": "time", "D3": "x", "B4": "a", "C4": 0, "D4": 1}
+    message = refusal(workbook(tmp_path / "t.xlsx", {**head, "B7": "a", "C7": 1, "D7": "high"}))
+    assert message.startswith("t.xlsx, row 7, column 'x': 'high' is no number")
+
+
+def test_a_sheet_without_cells_is_refused(tmp_path):
+    assert "is empty" in refusal(workbook(tmp_path / "t.xlsx", {}))
+
+
+def test_a_sheet_of_absurd_size_is_refused_unread(tmp_path):
+    path = workbook(tmp_path / "t.xlsx", {"A1": "id", "XFD1048576": 1})
+    assert "declares 1,048,576 rows of 16,384 columns" in refusal(path)
+
+
+def test_damaged_excel_is_refused(tmp_path):
+    good = workbook(tmp_path / "t.xlsx", {"A1": "id"}).read_bytes()
+    for bad in (b"", b"PK", good[:-30], good[: len(good) // 2], b"id,time,x\na,0,1\n"):
+        assert "t.xlsx: is damaged" in refusal(write(tmp_path, bad, "t.xlsx"))
