@@ -255,8 +255,8 @@ class _Understood:
         if dates.wrong.any():
             index = int(dates.wrong.argmax())
             how = f" with the {dates.order.replace('-', ' ')}" if dates.order else ""
-            why = f"{_shown(cells[index])} is no date{how}, but other times are"
-            fix = "write all dates alike" if how else "use numbers or dates everywhere"
+            why = f"{_shown(cells[index])} is no date{how}"
+            fix = "write all dates alike" if how else "use numbers, or dates like 2024-12-31 14:30"
             raise self.table.wrong(index, why, fix, self.time)
         self._require_times(cells.is_not_null().to_numpy())
         if dates.unclear >= 0:
@@ -412,7 +412,7 @@ class _Understood:
             parts.append("decimal comma")
         parts += self._missing_words()
         parts += [f"left out {one}" for one in self.left_out]
-        amount = f"{len(rows.ids):,} series, {len(rows.owners):,} rows"
+        amount = f"{len(rows.ids):,} series, {len(rows.owners):,} row{'s' * (len(rows.owners) > 1)}"
         return f"{self.table.source.name}: {amount}; {', '.join(parts)}"
 
     def _clock(self) -> str:

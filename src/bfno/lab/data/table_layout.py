@@ -168,6 +168,9 @@ def require_column(
         DataError: If there is none, or several may be meant.
     """
     found = find_column(path, names, role, wanted, taken)
+    if found is None and len(names) == 1:
+        fix = "separate cells by commas, semicolons, tabs or bars; delete lines above the names"
+        raise DataError(path, f"has a single column, {names[0][:40]!r}", fix)
     if found is None:
         name = wanted or role
         why = f"has no column {name!r} {_MEANINGS[role]}"
