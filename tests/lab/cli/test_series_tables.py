@@ -8,6 +8,7 @@ import pytest
 
 from bfno.lab.cli import main
 from tests.lab.cli.output import error_line
+from tests.lab.data.dialects import Dialect, write_excel, write_text
 from tests.lab.experiments.series.test_evaluation import write_table
 
 QUICK = ["--scale", "smoke", "--set", "threads=1", "--set", "data.train_limit=null"]
@@ -95,7 +96,6 @@ ODD_TABLES = {
     "missing cells": "q,0,,,low\nq,1,NaN,2,low\n",
     "never observed": "q,0,,,low\n",
     "large times": "q,1000000000000,1,1,low\nq,1000000000009,1,1,low\n",
-    "date-times": "q,2024-01-01T10:00:00,1,1,low\nq,2024-01-01T10:00:07,1,1,low\n",
     "mixed lengths": GOOD + "q,0,1,1,low\n",
 }
 
@@ -123,6 +123,8 @@ def test_an_odd_table_gets_finite_answers(name, command, trained, tmp_path, caps
         ("id,time,pulse,temp,extra,label\np,0,1,1,1,low\n", "extra"),
         (HEAD + "p,0,1,1,middling\n", "middling"),
         (HEAD + "p,0,1,1,low\np,36000,1,1,low\n", "series 'p' lasts"),
+        (HEAD + "p,2024-01-01,1,1,low\n", "'2024-01-01' is no number"),
+        (HEAD + "p,0,1,warm,low\n", "'warm' is no number"),
     ],
 )
 def test_unknown_features_labels_and_units_are_named(head, named, trained, tmp_path, capsys):
@@ -136,3 +138,41 @@ def test_a_missing_file_is_one_line(tmp_path, capsys):
     words = ["train", "series/gru-d", "--out", str(tmp_path / "run"), *QUICK]
     assert main([*words, "--set", "data.path=nowhere.csv"]) == 3
     assert "nowhere.csv" in error_line(capsys)
+
+
+def test_an_excel_sheet_trains_and_a_german_table_is_predicted_alike(tmp_path, capsys, caplog):
+    sheet = write_excel(tmp_path / "patients.xlsx")
+    words = ["train", "series/rnn-delta-t", "--out", str(tmp_path / "run"), *QUICK]
+    assert main([*words, "--set", f"data.path={sheet}"]) == 0
+    assert "patients.xlsx: 60 series, 236 rows; id 'patient_id', time 'date' (dates" in caplog.text
+    capsys.readouterr()
+    german = Dialect(separator=";", decimal=",", encoding="utf-16", date="%d.%m.%Y", missing="-")
+    answers = []
+    for table in (sheet, write_text(tmp_path / "new.csv", german)):
+        assert main(["predict", str(tmp_path / "run"), str(table), "--format", "json"]) == 0
+        lines = map(json.loads, capsys.readouterr().out.splitlines())
+        answers.append([(line["id"], line["label"], line["probabilities"]) for line in lines])
+    assert answers[0] == answers[1] and len(answers[0]) == 60
+    facts = json.loads((tmp_path / "run" / "record.json").read_text())["table"]
+    assert facts["categories"] == {"sex": ["f", "m"]} and facts["unit"] == "days"
+
+
+def test_a_table_that_changed_its_meaning_is_not_evaluated(tmp_path, capsys):
+    table = write_text(tmp_path / "mine.csv", Dialect(date="%m/%d/%Y"))
+    words = ["train", "series/rnn-delta-t", "--out", str(tmp_path / "run"), *QUICK]
+    assert main([*words, "--set", f"data.path={table}"]) == 0
+    write_text(table, Dialect(date="%d/%m/%Y"))
+    capsys.readouterr()
+    assert main(["eval", str(tmp_path / "run")]) == 2
+    assert (
+        "dates is 'day-first' by now, but was 'month-first' in training" in capsys.readouterr().err
+    )
+
+
+def test_a_limit_draws_from_all_classes(trained, tmp_path, capsys):
+    rows = "".join(f"{label}{n},{t},{n},1,{label}\n" for label in ("high", "low")
+                   for n in range(20) for t in (0, 1))  # fmt: skip
+    (tmp_path / "sorted.csv").write_text(HEAD + rows)
+    words = ["eval", str(trained / "run"), "--data", str(tmp_path / "sorted.csv"), "--json"]
+    assert main([*words, "--limit", "10"]) == 0
+    assert [sum(row) for row in json.loads(capsys.readouterr().out)["confusion"]] == [5, 5]

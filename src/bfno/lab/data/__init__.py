@@ -15,13 +15,15 @@ if TYPE_CHECKING:
     from bfno.lab.data.images import ImageSet, Split, Splits, divide, resized
     from bfno.lab.data.ordering import length_batches
     from bfno.lab.data.places import data_folder
-    from bfno.lab.data.protocols import SeriesSource, load_series
+    from bfno.lab.data.protocols import SeriesSource, load_series, thinned
     from bfno.lab.data.series import UNLABELLED, Scaling, Series, SeriesBatch, SeriesSplits
     from bfno.lab.data.series_catalogue import SERIES_SETS, SeriesSet
     from bfno.lab.data.series_files import SeriesTable, read_series
     from bfno.lab.data.spirals import Motions, synthetic_series
     from bfno.lab.data.stl import stl10_folds
     from bfno.lab.data.store import check, get, load, locate
+    from bfno.lab.data.table_file import FileFormat
+    from bfno.lab.data.table_layout import TableLayout
     from bfno.lab.data.toys import TOYS, toy_points
 
 __all__ = [
@@ -32,6 +34,7 @@ __all__ = [
     "DataFile",
     "DataSet",
     "FileCheck",
+    "FileFormat",
     "ImageSet",
     "Motions",
     "RemoteFile",
@@ -44,6 +47,7 @@ __all__ = [
     "SeriesTable",
     "Split",
     "Splits",
+    "TableLayout",
     "check",
     "data_folder",
     "divide",
@@ -59,6 +63,7 @@ __all__ = [
     "resized",
     "stl10_folds",
     "synthetic_series",
+    "thinned",
     "toy_points",
 ]
 
@@ -69,13 +74,15 @@ _HOMES = {
     "bfno.lab.data.images": ("ImageSet", "Split", "Splits", "divide", "resized"),
     "bfno.lab.data.ordering": ("length_batches",),
     "bfno.lab.data.places": ("data_folder",),
-    "bfno.lab.data.protocols": ("SeriesSource", "load_series"),
+    "bfno.lab.data.protocols": ("SeriesSource", "load_series", "thinned"),
     "bfno.lab.data.series": ("UNLABELLED", "Scaling", "Series", "SeriesBatch", "SeriesSplits"),
     "bfno.lab.data.series_catalogue": ("SERIES_SETS", "SeriesSet"),
     "bfno.lab.data.series_files": ("SeriesTable", "read_series"),
     "bfno.lab.data.spirals": ("Motions", "synthetic_series"),
     "bfno.lab.data.stl": ("stl10_folds",),
     "bfno.lab.data.store": ("check", "get", "load", "locate"),
+    "bfno.lab.data.table_file": ("FileFormat",),
+    "bfno.lab.data.table_layout": ("TableLayout",),
     "bfno.lab.data.toys": ("TOYS", "toy_points"),
 }
 _HOME = {name: module for module, names in _HOMES.items() for name in names}

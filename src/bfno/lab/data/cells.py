@@ -1,168 +1,123 @@
-"""Cells of tables: numbers, times and words out of what files hold."""
+"""Cells of tables to numbers, words and codes, a column at a time."""
 
 from __future__ import annotations
 
-import math
 import re
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from datetime import datetime, timezone
-from pathlib import Path
+from collections.abc import Collection
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from bfno.lab.errors import DataError
+if TYPE_CHECKING:
+    import polars as pl
 
-__all__ = ["Block", "Times", "numbers", "times", "words"]
+__all__ = ["MISSING", "as_words", "booleans", "codes", "has_points", "may_be_groups"]
+__all__ += ["parse_numbers", "with_commas"]
 
-_LARGEST = float(np.finfo(np.float32).max)
+MISSING = ("na", "n/a", "#n/a", "null", "none", "nan", "nat", "<na>", "-", "--", "?", ".")
+"""Words for a missing value, whatever their case."""
+
 _WHOLE = re.compile(r"([+-]?\d+)\.0+")
+_BOOLEANS = (("false", "true"), ("no", "yes"), ("n", "y"), ("f", "t"))
+_COMMA = r"^[+-]?\d*,\d+([eE][+-]?\d+)?$"
+_GROUP = r"^[+-]?[1-9]\d{0,2},\d{3}$"
+_POINT = r"^[+-]?\d*\.\d*([eE][+-]?\d+)?$"
 
 
-@dataclass(frozen=True)
-class Block:
-    """Some rows of a table.
-
-    Attributes:
-        path: The file.
-        rows: Number of each row in the file.
-        columns: Cells by the column's name: text, or numbers with NaN for none.
-        dates: Names of the columns whose numbers are seconds of date-times.
-    """
-
-    path: Path
-    rows: Sequence[int]
-    columns: dict[str, Sequence[str] | np.ndarray]
-    dates: frozenset[str] = frozenset()
-
-    def wrong(self, index: int, name: str, why: str, fix: str) -> DataError:
-        """Return the error about one cell, by the place of its row in this block."""
-        return DataError(f"{self.path}, row {self.rows[index]}, column {name!r}", why, fix)
-
-
-@dataclass(frozen=True)
-class Times:
-    """Times of some rows.
-
-    Attributes:
-        seconds: The times, in the unit of the table or in seconds for date-times.
-        dates: Whether the table gives date-times.
-    """
-
-    seconds: np.ndarray
-    dates: bool
-
-
-def numbers(block: Block, name: str) -> np.ndarray:
-    """Return the numbers of a column in double precision, NaN for what is missing.
-
-    Raises:
-        DataError: If a cell holds text, an infinite number or one beyond single precision.
-    """
-    column = block.columns[name]
-    if not isinstance(column, np.ndarray):
-        column = _converted(block, name, column, _number, "is no number")
-    too_large = np.abs(column) > _LARGEST
-    if too_large.any():
-        index = int(too_large.argmax())
-        why = f"{column[index]} is infinite or too large"
-        raise block.wrong(index, name, why, "leave the cell empty if the value is missing")
-    return column
-
-
-def times(block: Block, name: str, dates: bool | None) -> Times:
-    """Return the times of a column: numbers, or ISO 8601 date-times as seconds.
+def parse_numbers(
+    cells: pl.Series, missing: Collection[str], decimal: str = "."
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return the numbers of a column, NaN for what is missing, and which cells hold something else.
 
     Args:
-        block: Some rows.
-        name: The column.
-        dates: Whether earlier rows gave date-times; None if there are none.
-
-    Raises:
-        DataError: If a cell is neither, of another kind than the earlier ones, or empty.
+        cells: A column.
+        missing: Words for a missing value, in small letters.
+        decimal: The decimal mark of text: `.`, `,`, or `.,` for either.
     """
-    column = block.columns[name]
-    if isinstance(column, np.ndarray):
-        found = Times(column, name in block.dates)
-    else:
-        kind = _looks_like_a_date(column[0]) if dates is None and len(column) else bool(dates)
-        convert = _seconds if kind else _number
-        why = "is no ISO 8601 date-time" if kind else "is no number"
-        found = Times(_converted(block, name, column, convert, why), kind)
-    if dates not in (None, found.dates):
-        raise block.wrong(0, name, "mixes numbers and date-times", "use one of them everywhere")
-    wrong = ~np.isfinite(found.seconds)
-    if wrong.any():
-        index = int(wrong.argmax())
-        raise block.wrong(index, name, "holds no time", "give every row a finite time")
-    return found
+    import polars as pl
+
+    if cells.dtype != pl.String:
+        found = cells.cast(pl.Float64)
+        return found.fill_null(np.nan).to_numpy(), np.zeros(len(cells), bool)
+    text = cells
+    if "," in decimal:
+        text = text.str.replace(",", ".", literal=True)
+    if decimal == ",":
+        text = text.set(cells.str.contains(".", literal=True).fill_null(False), None)
+    found = text.cast(pl.Float64, strict=False)
+    odd = (found.is_null() & cells.is_not_null()).arg_true()
+    wrong = np.zeros(len(cells), bool)
+    if len(odd):
+        found_odd = cells.gather(odd)
+        others = [word for word in found_odd.unique() if word.lower() not in missing]
+        wrong[odd] = found_odd.is_in(others).to_numpy() if others else False
+    values = found.fill_null(np.nan).to_numpy(writable=True)
+    if any(word[-1:].isdigit() for word in missing):  # -999 and the like
+        values[cells.is_in(list(missing)).fill_null(False).to_numpy()] = np.nan
+    return values, wrong
 
 
-def words(block: Block, name: str) -> list[str]:
-    """Return the cells of a column as words, empty for what is missing.
+def with_commas(cells: pl.Series) -> pl.Series:
+    """Return the cells that are numbers with a decimal comma, or with digit groups."""
+    some = cells.filter(cells.str.contains(",", literal=True).fill_null(False))
+    return some.filter(some.str.contains(_COMMA)) if len(some) else some
+
+
+def has_points(cells: pl.Series) -> bool:
+    """Whether some cells are numbers with a decimal point."""
+    some = cells.filter(cells.str.contains(".", literal=True).fill_null(False))
+    return len(some) > 0 and bool(some.str.contains(_POINT).any())
+
+
+def may_be_groups(commas: pl.Series) -> bool:
+    """Whether the commas of all of these numbers may separate thousands: 1,234."""
+    return bool(commas.str.contains(_GROUP).all())
+
+
+def as_words(cells: pl.Series, missing: Collection[str]) -> pl.Series:
+    """Return the cells as words, null for what is missing.
 
     Whole numbers lose a fraction of zeros, which some programs add.
 
     Example:
-        >>> words(Block(Path("x.csv"), [2, 3, 4], {"label": ["1.0", " b ", "NaN"]}), "label")
-        ['1', 'b', '']
+        >>> import polars
+        >>> as_words(polars.Series(["1.0", "b", "NaN"]), MISSING).to_list()
+        ['1', 'b', None]
     """
-    stripped = [str(cell).strip() for cell in block.columns[name]]
-    known = {word: _word(word) for word in set(stripped)}
-    return [known[word] for word in stripped]
+    import polars as pl
+
+    text = cells.cast(pl.String)
+    different = text.drop_nulls().unique()
+    changed = {word: new for word in different if (new := _word(word, missing)) != word}
+    return text.replace(changed) if changed else text
 
 
-def _word(text: str) -> str:
-    if text.lower() in ("nan", "none", "<na>"):
-        return ""
+def _word(text: str, missing: Collection[str]) -> str | None:
+    if text.lower() in missing:
+        return None
     whole = _WHOLE.fullmatch(text)
     return whole[1] if whole else text
 
 
-def _converted(
-    block: Block, name: str, column: Sequence[str], convert: Callable[[str], float], why: str
-) -> np.ndarray:
-    try:
-        # Several times as fast as a function for each cell, and good for almost every file.
-        if convert is _number and "_" not in "".join(column):
-            return np.array([float(cell) if cell else math.nan for cell in column], np.float64)
-        return np.array([convert(cell) for cell in column], np.float64)
-    except (ValueError, OverflowError):
-        pass
-    found = np.empty(len(column))
-    for index, cell in enumerate(column):
-        try:
-            found[index] = convert(cell)
-        except (ValueError, OverflowError) as error:
-            shown = repr(cell if len(cell) <= 40 else f"{cell[:40]}…")
-            raise block.wrong(index, name, f"{shown} {why}", "correct the cell") from error
-    return found
+def codes(words: pl.Series, names: Collection[str] | None = None) -> tuple[np.ndarray, list[str]]:
+    """Return the number of each word among the different ones, and these in order; -1 for none.
+
+    Args:
+        words: The words.
+        names: The different ones; None takes them in the order in which they first occur.
+    """
+    import polars as pl
+
+    different = list(words.drop_nulls().unique(maintain_order=True) if names is None else names)
+    numbers = words.cast(pl.Enum(different)).to_physical().cast(pl.Int64)
+    return numbers.fill_null(-1).to_numpy(), different
 
 
-def _number(cell: str) -> float:
-    if not cell or cell.isspace():
-        return math.nan
-    if "_" in cell:  # Python takes 1_0 for 10, no other program does
-        raise ValueError(cell)
-    return float(cell)
-
-
-def _seconds(cell: str) -> float:
-    text = cell.strip()
-    if not text:
-        return math.nan
-    # Python before 3.11 does not know the letter that stands for Greenwich.
-    moment = datetime.fromisoformat(f"{text[:-1]}+00:00" if text[-1] in "Zz" else text)
-    return (moment if moment.tzinfo else moment.replace(tzinfo=timezone.utc)).timestamp()
-
-
-def _looks_like_a_date(cell: str) -> bool:
-    try:
-        _number(cell)
-    except ValueError:
-        try:
-            _seconds(cell)
-        except (ValueError, OverflowError):
-            return False
-        return True
-    return False
+def booleans(words: pl.Series) -> np.ndarray | None:
+    """Return 0 and 1 for no and yes, NaN for none; None if the words are not such."""
+    small = words.str.to_lowercase()
+    different = set(small.drop_nulls().unique())
+    for no, yes in _BOOLEANS:
+        if different and different <= {no, yes}:
+            return np.where(small.is_null().to_numpy(), np.nan, (small == yes).fill_null(False))
+    return None

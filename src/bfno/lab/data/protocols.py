@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
@@ -25,9 +25,10 @@ from bfno.lab.data.series import UNLABELLED, Scaling, Series, SeriesSplits
 from bfno.lab.data.series_files import read_series
 from bfno.lab.data.spirals import MOTIONS, SPIRAL_FEATURES, synthetic_series
 from bfno.lab.data.stratify import hold_out_of_each_class
+from bfno.lab.data.table_layout import TableLayout, naming
 from bfno.lab.errors import ConfigError, DataError
 
-__all__ = ["SeriesSource", "load_series"]
+__all__ = ["SeriesSource", "load_series", "thinned"]
 
 _LOG = logging.getLogger(__name__)
 _TEST_SEED = 0  # the test part is the same for every run
@@ -59,7 +60,7 @@ class SeriesSource:
         train_limit: Most training series with those for validation; None for all.
         test_limit: Most test series; None for all.
         labels: Whether one's own series have a label for each `series` or `row`; `auto` looks.
-        columns: Names of the columns with series, time and label in one's own tables.
+        layout: What is known about one's own tables.
     """
 
     name: str
@@ -74,7 +75,7 @@ class SeriesSource:
     train_limit: int | None = None
     test_limit: int | None = None
     labels: str = "auto"
-    columns: tuple[str, str, str] = ("id", "time", "label")
+    layout: TableLayout = field(default=TableLayout())
 
 
 def load_series(source: SeriesSource, seed: int) -> SeriesSplits:
@@ -91,6 +92,21 @@ def load_series(source: SeriesSource, seed: int) -> SeriesSplits:
     """
     _check(source)
     return _LOADERS[source.name, source.protocol](source, seed)
+
+
+def thinned(series: Series, limit: int | None) -> Series:
+    """Draw so many series at most, of each class in proportion; always the same ones.
+
+    They keep their order.
+    """
+    if limit is None or len(series) <= limit:
+        return series
+    order = torch.randperm(len(series), generator=torch.Generator().manual_seed(_TEST_SEED))
+    if not series.by_row:
+        order = order[series.labels[order].argsort(stable=True)]
+    # The middle of each stretch, so that a small class is met as soon as its share is half a one.
+    places = ((2 * torch.arange(limit) + 1) * len(series)) // (2 * limit)
+    return series.take(order[places].sort().values)
 
 
 def _check(source: SeriesSource) -> None:
@@ -172,9 +188,9 @@ def _sound_activity(source: SeriesSource, seed: int) -> SeriesSplits:
     whole = len(wanted) + len(chosen)
     if source.train_limit is not None and whole > source.train_limit:
         share = max(1, round(source.train_limit * len(wanted) / whole))
-        wanted = _thinned(wanted, share)
-        chosen = _thinned(chosen, max(source.train_limit - share, 1))
-    tested = _thinned(windows(sequences.take(test), WINDOW, strict=False), source.test_limit)
+        wanted = thinned(wanted, share)
+        chosen = thinned(chosen, max(source.train_limit - share, 1))
+    tested = thinned(windows(sequences.take(test), WINDOW, strict=False), source.test_limit)
     parts = wanted, chosen if source.validation else None, tested
     return _scaled(*parts, (ACTIVITY_FEATURES, ACTIVITIES), _standard(wanted))
 
@@ -185,29 +201,29 @@ def _own_series(source: SeriesSource, seed: int) -> SeriesSplits:
             raise ConfigError("test_path", "is set without path", "set path as well")
         whole, _ = synthetic_series()
         return _divide(whole, None, (SPIRAL_FEATURES, MOTIONS), source, seed)
-    table = read_series(source.path, columns=source.columns, labels=source.labels)
-    whole = _labelled(table.series, source.path, source.columns[2])
+    table = read_series(source.path, source.layout, labels=source.labels)
+    whole = _labelled(table.series, source.path)
     names, test = (table.features, table.classes), None
     if source.test_path is not None:
         tested = read_series(
             source.test_path,
-            columns=source.columns,
+            table.layout.for_file(source.layout.file),
             labels="row" if whole.by_row else "series",
             features=table.features,
             classes=table.classes,
         )
-        test = _labelled(tested.series, source.test_path, source.columns[2])
-    return _divide(whole, test, names, source, seed)
+        test = _labelled(tested.series, source.test_path)
+    return replace(_divide(whole, test, names, source, seed), layout=table.layout)
 
 
-def _labelled(series: Series, path: Path, column: str) -> Series:
+def _labelled(series: Series, path: Path) -> Series:
     """The series that have a label, in some row at least."""
     known = series.labels != UNLABELLED
     if series.by_row:
         owner = torch.arange(len(series)).repeat_interleave(series.lengths)
         known = torch.zeros(len(series), dtype=torch.bool).index_fill(0, owner[known], True)
     if not known.any():
-        fix = f"fill the column {column!r}, or name another one with columns"
+        fix = f"fill the column of labels, or {naming('label', 'NAME')}"
         raise DataError(path, "no series has a label", fix)
     if not known.all():
         _LOG.warning("%s: left out %d series without label", path, int((~known).sum()))
@@ -226,7 +242,7 @@ def _divide(
     if test is None:
         kept, held_out = _hold_out(whole, source.test_fraction, _TEST_SEED)
         train, test = whole.take(kept), whole.take(held_out)
-    train, validation = _thinned(train, source.train_limit), None
+    train, validation = thinned(train, source.train_limit), None
     if source.validation:
         kept, held_out = _hold_out(train, source.validation, seed)
         train, validation = train.take(kept), train.take(held_out) if len(held_out) else None
@@ -235,7 +251,7 @@ def _divide(
     if len(train.labels[train.labels != UNLABELLED].unique()) < 2:
         why = "the training series are of a single class"
         raise DataError(source.path or source.name, why, "add series of another class")
-    test = _thinned(test, source.test_limit)
+    test = thinned(test, source.test_limit)
     return _scaled(train, validation, test, names, _standard(train))
 
 
@@ -267,18 +283,6 @@ def _hold_out(whole: Series | int, share: float, seed: int) -> tuple[Tensor, Ten
 
 def _first(indices: Tensor, limit: int | None) -> Tensor:
     return indices if limit is None else indices[:limit]
-
-
-def _thinned(series: Series, limit: int | None) -> Series:
-    """So many series at most, of each class in proportion; always the same ones."""
-    if limit is None or len(series) <= limit:
-        return series
-    order = torch.randperm(len(series), generator=torch.Generator().manual_seed(_TEST_SEED))
-    if not series.by_row:
-        order = order[series.labels[order].argsort(stable=True)]
-    # The middle of each stretch, so that a small class is met as soon as its share is half a one.
-    places = ((2 * torch.arange(limit) + 1) * len(series)) // (2 * limit)
-    return series.take(order[places].sort().values)
 
 
 def _span(series: Series) -> float:

@@ -7,6 +7,8 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from bfno.lab.data.table_layout import TableLayout
+
 __all__ = ["UNLABELLED", "Scaling", "Series", "SeriesBatch", "SeriesSplits"]
 
 UNLABELLED = -1
@@ -184,6 +186,7 @@ class SeriesSplits:
         features: Name of each feature.
         classes: Name of each class, by its label.
         scaling: How raw times and values became those that a model sees.
+        layout: What one's own tables were found to be.
     """
 
     train: Series
@@ -192,3 +195,4 @@ class SeriesSplits:
     features: tuple[str, ...]
     classes: tuple[str, ...]
     scaling: Scaling
+    layout: TableLayout | None = None

@@ -2,24 +2,20 @@
 
 from __future__ import annotations
 
-import difflib
 import logging
-from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from bfno.lab.data.cells import Block, numbers, times, words
 from bfno.lab.data.series import UNLABELLED, Series
-from bfno.lab.errors import DataError
+from bfno.lab.data.table_file import RawTable
+from bfno.lab.data.table_layout import nearest
 
-__all__ = ["Rows", "RowsBuilder", "nearest", "to_series"]
+__all__ = ["Rows", "static_features", "to_series"]
 
 _LOG = logging.getLogger(__name__)
-_MOST_CLASSES = 1000
 
 
 @dataclass(frozen=True)
@@ -27,12 +23,10 @@ class Rows:
     """Rows of one or more tables in the order of the files.
 
     Attributes:
-        source: The file or folder.
-        files: File of each block of rows.
-        lengths: Number of rows of each block.
-        numbers: Number of each row in its file.
+        table: Where they come from.
         owners: Which series each row belongs to.
-        times: Time of each row.
+        times: Time of each row; seconds for dates.
+        unit: How many of these make a time of the result.
         values: `(rows, features)`, NaN for what is missing.
         labels: Number of each row's label in `label_names`, or `UNLABELLED`.
         ids: Name of each series, in the order of their first rows.
@@ -40,80 +34,32 @@ class Rows:
         features: Name of each feature.
     """
 
-    source: Path
-    files: tuple[Path, ...]
-    lengths: tuple[int, ...]
-    numbers: np.ndarray
+    table: RawTable
     owners: np.ndarray
     times: np.ndarray
+    unit: float
     values: np.ndarray
     labels: np.ndarray
     ids: tuple[str, ...]
     label_names: tuple[str, ...]
     features: tuple[str, ...]
 
-    def wrong(self, index: int, why: str, fix: str) -> DataError:
-        """Return the error about one row."""
-        file = self.files[int(np.searchsorted(np.cumsum(self.lengths), index, side="right"))]
-        return DataError(f"{file}, row {self.numbers[index]}", why, fix)
 
-
-class RowsBuilder:
-    """Gathers rows block by block.
-
-    Args:
-        source: The file or folder, for messages.
-        features: Columns that hold features, in their order.
-        time: Column that holds times.
-        label: Column that holds labels, if any does.
-    """
-
-    def __init__(
-        self, source: Path, features: tuple[str, ...], time: str, label: str | None
-    ) -> None:
-        self._source, self._features, self._time, self._label = source, features, time, label
-        self._files: list[Path] = []
-        self._parts: list[tuple[np.ndarray, ...]] = []
-        self._ids: dict[str, int] = {}
-        self._labels: dict[str, int] = {"": UNLABELLED}
-        self._dates: bool | None = None
-
-    def add(self, block: Block, ids: Sequence[str]) -> None:
-        """Add rows of the series with these names."""
-        moments = times(block, self._time, self._dates)
-        self._dates = moments.dates
-        values = np.empty((len(ids), len(self._features)), np.float32)
-        for column, name in enumerate(self._features):
-            values[:, column] = numbers(block, name)
-        labels = words(block, self._label) if self._label else [""] * len(ids)
-        codes = [self._labels.setdefault(word, len(self._labels) - 1) for word in labels]
-        if len(self._labels) > _MOST_CLASSES + 1:
-            why = f"holds more than {_MOST_CLASSES:,} different labels"
-            raise DataError(self._source, why, "use labels that name classes")
-        owners = [self._ids.setdefault(name, len(self._ids)) for name in ids]
-        self._files.append(block.path)
-        self._parts.append(
-            (np.array(block.rows), np.array(owners), moments.seconds, values, np.array(codes))
-        )
-
-    def rows(self) -> Rows:
-        """Return everything.
-
-        Raises:
-            DataError: If there is nothing.
-        """
-        if not self._ids:
-            raise DataError(self._source, "holds no rows", "add rows below the column names")
-        row, owners, moments, values, labels = (
-            np.concatenate(part) for part in zip(*self._parts, strict=True)
-        )
-        lengths = tuple(len(part[0]) for part in self._parts)
-        names = tuple(name for name in self._labels if name)
-        gathered = (row, owners, moments, values, labels)
-        return Rows(
-            self._source, tuple(self._files), lengths, *gathered, tuple(self._ids), names,
-            self._features,
-        )  # fmt: skip
+def static_features(rows: Rows) -> tuple[str, ...]:
+    """Names of the features that do not change within any series, but between series."""
+    order = np.argsort(rows.owners, kind="stable")
+    places = np.flatnonzero(np.diff(rows.owners[order], prepend=-1))
+    if len(places) == len(order):
+        return ()
+    found = []
+    for name, column in zip(rows.features, rows.values.T, strict=True):
+        ordered = column[order]
+        least, most = np.fmin.reduceat(ordered, places), np.fmax.reduceat(ordered, places)
+        seen = ~np.isnan(least)  # NaN only where nothing is observed
+        often = np.count_nonzero(~np.isnan(ordered)) > np.count_nonzero(seen)
+        if often and (least[seen] == most[seen]).all() and np.ptp(least[seen]) > 0:
+            found.append(name)
+    return tuple(found)
 
 
 def to_series(
@@ -139,7 +85,7 @@ def to_series(
         moments = moments - firsts[owners]
     if not np.isfinite(moments).all():
         index = int(order[int((~np.isfinite(moments)).argmax())])
-        raise rows.wrong(index, "its time is too far from the first", "use smaller times")
+        raise rows.table.wrong(index, "its time is too far from the first", "use smaller times")
     begins = (np.diff(owners, prepend=-1) != 0) | (np.diff(moments, prepend=np.nan) != 0)
     _notice(rows, int((~begins).sum()))
     values, mask = _merged(rows.values[order], begins)
@@ -153,7 +99,7 @@ def to_series(
     )
     starts = np.searchsorted(owners[begins], np.arange(len(rows.ids) + 1))
     series = Series(
-        torch.from_numpy(moments[begins]),
+        torch.from_numpy(moments[begins] / rows.unit),
         torch.from_numpy(values),
         torch.from_numpy(mask),
         torch.from_numpy(found),
@@ -164,29 +110,18 @@ def to_series(
     return series, classes, torch.from_numpy(firsts)
 
 
-def nearest(name: str, known: Iterable[str]) -> str:
-    """Return what to say about a name that is not known.
-
-    Example:
-        >>> nearest("hart", ["heart", "lung"])
-        "nearest: 'heart'"
-    """
-    found = difflib.get_close_matches(name[:100], [word[:100] for word in known][:1000], 1, 0.0)
-    return f"nearest: {found[0]!r}" if found else "there is none"
-
-
 def _notice(rows: Rows, merged: int) -> None:
     grouped = np.argsort(rows.owners, kind="stable")
     same = np.diff(rows.owners[grouped]) == 0
     back = same & (np.diff(rows.times[grouped]) < 0)
     if back.any():
         count = len(np.unique(rows.owners[grouped][1:][back]))
-        _LOG.warning("%s: sorted %d series by time", rows.source, count)
+        _LOG.warning("%s: sorted %d series by time", rows.table.source, count)
     if merged:
-        _LOG.warning("%s: merged %d rows with others of the same time", rows.source, merged)
+        _LOG.warning("%s: merged %d rows with others of the same time", rows.table.source, merged)
     for name, column in zip(rows.features, rows.values.T, strict=True):
         if np.isnan(column).all():
-            _LOG.warning("%s: feature %r is never observed", rows.source, name)
+            _LOG.warning("%s: feature %r is never observed", rows.table.source, name)
 
 
 def _merged(values: np.ndarray, begins: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -216,7 +151,7 @@ def _codes(rows: Rows, classes: tuple[str, ...]) -> np.ndarray:
         if name not in place:
             index = int((rows.labels == number).argmax())
             shown = f"the label {name[:40]!r} is unknown"
-            raise rows.wrong(index, shown, f"use a known class; {nearest(name, classes)}")
+            raise rows.table.wrong(index, shown, f"use a known class; {nearest(name, classes)}")
     # The last entry is that of rows without label, whose number is -1.
     in_order = [*(place[name] for name in rows.label_names), UNLABELLED]
     return np.array(in_order, np.int64)[rows.labels]
@@ -237,7 +172,7 @@ def _series_labels(rows: Rows, codes: np.ndarray, classes: tuple[str, ...]) -> n
     if index >= 0:
         why = f"series {rows.ids[rows.owners[index]]!r} has the label {classes[codes[index]]!r}"
         fix = "give each series one label, or say that every row has its own (labels=row)"
-        raise rows.wrong(index, f"{why}, but another one above", fix)
+        raise rows.table.wrong(index, f"{why}, but another one above", fix)
     labels = np.full(len(rows.ids), UNLABELLED, np.int64)
     labelled = codes != UNLABELLED
     labels[rows.owners[labelled]] = codes[labelled]
@@ -256,7 +191,7 @@ def _row_labels(
     index = _first_conflict(codes, groups)
     if index >= 0:
         why = f"has the label {classes[codes[index]]!r}, but another row of the same time differs"
-        raise rows.wrong(index, why, "give each time of a series one label")
+        raise rows.table.wrong(index, why, "give each time of a series one label")
     labels = np.full(int(begins.sum()), UNLABELLED, np.int64)
     labelled = codes != UNLABELLED
     labels[groups[labelled]] = codes[labelled]

@@ -2,19 +2,37 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 from typing import Annotated, Literal
 
 import torch
 from pydantic import BeforeValidator, Field
 
-from bfno.lab.data import Scaling, Series, SeriesSplits, SeriesTable, read_series
+from bfno.lab.data import (
+    FileFormat,
+    Scaling,
+    Series,
+    SeriesSource,
+    SeriesSplits,
+    SeriesTable,
+    TableLayout,
+    read_series,
+)
 from bfno.lab.errors import ConfigError, DataError
 from bfno.lab.experiments.experiment import TrainedRun
 from bfno.lab.experiments.settings import Settings
 
-__all__ = ["SeriesDataSettings", "own_splits", "read_table", "refuse_endless", "scaling_of"]
+__all__ = [
+    "SeriesDataSettings",
+    "own_splits",
+    "read_table",
+    "refuse_endless",
+    "scaling_of",
+]
 
+_OF_LAYOUT = {"decimal", "dates", "unit", "missing", "categorical", "most_categories", "ignore"}
+_OF_FILE = {"sheet", "separator", "encoding"}
 # Durations of the longest training series: seconds instead of hours are 3,600.
 _LONGEST = 100.0
 
@@ -22,6 +40,16 @@ _LONGEST = 100.0
 def _parts(value: object) -> object:
     """`a,b` on a command line means what `[a, b]` means in a file."""
     return tuple(value.split(",")) if isinstance(value, str) else value
+
+
+def _words(value: object) -> object:
+    """Names that YAML may have taken for numbers or truths."""
+    value = _parts(value)
+    return tuple(map(str, value)) if isinstance(value, (list, tuple)) else value
+
+
+_COLUMNS = ("id", "time", "label")
+_Names = Annotated[tuple[str, ...], BeforeValidator(_words)]
 
 
 class SeriesDataSettings(Settings):
@@ -43,7 +71,21 @@ class SeriesDataSettings(Settings):
         train_limit: Most training series, validation included.
         test_limit: Most test series.
         labels: Whether one's own labels are one per `series` or one per `row`.
-        columns: Names of the columns of one's own series for id, time and label.
+        columns: Names of the columns of one's own tables for id, time and label. A common name,
+            `patient_id` or `date` say, is found where none of `id`, `time` or `label` is there.
+        sheet: Sheet of an Excel file; None is the first.
+        separator: What stands between the cells of a text file; None looks.
+        encoding: Encoding of a text file, `latin-1` say; None looks.
+        decimal: Decimal mark of a text file; None looks.
+        dates: How 03/04/2024 is meant; None looks for a day after the 12th. `numbers` takes
+            20240403 for a number.
+        unit: What dates become. `auto` is days where no date has a time of day, else hours.
+        missing: Words for a missing value besides the empty cell; None is NA, N/A, null, None,
+            NaN, -, ?, . and the like, which among numbers are always missing.
+        categorical: Columns to take as words although they hold numbers.
+        most_categories: Most different words of a column that becomes features, one per word.
+            Columns with more are left out with a note.
+        ignore: Columns to leave out.
     """
 
     name: Literal["physionet", "activity", "series"]
@@ -63,12 +105,39 @@ class SeriesDataSettings(Settings):
     train_limit: int | None = Field(default=None, ge=1)
     test_limit: int | None = Field(default=None, ge=1)
     labels: Literal["auto", "series", "row"] = "auto"
-    columns: tuple[str, str, str] = ("id", "time", "label")
+    columns: Annotated[tuple[str, str, str], BeforeValidator(_words)] = _COLUMNS
+    sheet: str | None = None
+    separator: Literal["comma", "semicolon", "tab", "bar"] | None = None
+    encoding: str | None = None
+    decimal: Literal["point", "comma"] | None = None
+    dates: Literal["day-first", "month-first", "numbers"] | None = None
+    # Runs that do not say it are older than the choice; presets say auto.
+    unit: Literal["auto", "days", "hours", "minutes", "seconds"] = "seconds"
+    missing: _Names | None = None
+    categorical: _Names = ()
+    most_categories: int = Field(default=20, ge=1, le=10_000)
+    ignore: _Names = ()
 
     @property
     def is_pooled(self) -> bool:
         """Whether every latent sample is judged for itself, as in the published code."""
         return self.protocol == "published"
+
+    @property
+    def layout(self) -> TableLayout:
+        """What these settings say about one's own tables."""
+        given = zip(_COLUMNS, self.columns, strict=True)
+        return TableLayout(
+            **{role: name for role, name in given if name != role},
+            **self.model_dump(include=_OF_LAYOUT),
+            file=FileFormat(self.sheet, self.separator, self.encoding),
+        )
+
+    @property
+    def source(self) -> SeriesSource:
+        """What these settings say about which series to load."""
+        plain = self.model_dump(exclude={*_OF_LAYOUT, *_OF_FILE, "columns", "times"})
+        return SeriesSource(**plain, layout=self.layout)
 
 
 def refuse_endless(series: Series, source: object) -> None:
@@ -96,20 +165,30 @@ def refuse_endless(series: Series, source: object) -> None:
 
 
 def read_table(run: TrainedRun, file: Path) -> SeriesTable:
-    """Read a table with the features of a run, in its units; labels may be missing.
+    """Read a table as the run's training understood its own; labels may be missing.
+
+    Separator, encoding and decimal mark are those of the file, and so may differ.
 
     Raises:
         DataError: If it cannot be read, or does not hold the features of the run.
     """
     table = read_series(
         file,
-        columns=run.config.data.columns,
+        _trained_layout(run),
         labels="row" if run.facts["by_row"] else "series",
         features=run.model.feature_names,
         classes=run.model.class_names,
     )
     refuse_endless(scaling_of(run).apply(table.series), file)
     return table
+
+
+def _trained_layout(run: TrainedRun) -> TableLayout:
+    settings = run.config.data
+    if (known := run.facts.get("table")) is not None:
+        return TableLayout.from_facts(known, FileFormat(sheet=settings.sheet))
+    # A run from before there was such a fact, or on a known set: numbers alone.
+    return dataclasses.replace(settings.layout, categories={})
 
 
 def scaling_of(run: TrainedRun) -> Scaling:
@@ -140,4 +219,9 @@ def own_splits(run: TrainedRun, data_dir: Path | None = None) -> SeriesSplits:
             "has other classes or features than when the run was trained",
             "name a table with those of the run, or train again",
         )
+    known, now = run.facts.get("table") or {}, splits.layout.facts() if splits.layout else {}
+    for name in known.keys() & now.keys():
+        if known[name] != now[name]:
+            why = f"{name} is {now[name]!r} by now, but was {known[name]!r} in training"
+            raise ConfigError(config.data.path, why, "bring the table back, or train again")
     return splits

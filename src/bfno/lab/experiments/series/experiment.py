@@ -9,16 +9,15 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, ClassVar
 
-import torch
 from pydantic import Field
 
 from bfno.lab.data import (
     SERIES_SETS,
     Series,
-    SeriesSource,
     SeriesSplits,
     SeriesTable,
     load_series,
+    thinned,
 )
 from bfno.lab.errors import ConfigError, DataError
 from bfno.lab.experiments.experiment import (
@@ -119,8 +118,7 @@ class SeriesExperiment(Experiment):
         return "reconstruction" if drawable else None
 
     def load(self) -> SeriesSplits:
-        source = SeriesSource(**self.data.model_dump(exclude={"times"}))
-        splits = load_series(source, self.seed)
+        splits = load_series(self.data.source, self.seed)
         refuse_endless(splits.test, self.data.test_path or self.data.path or self.data.name)
         return splits
 
@@ -130,6 +128,7 @@ class SeriesExperiment(Experiment):
             "features": list(data.features),
             "by_row": data.train.by_row,
             "scaling": dataclasses.asdict(data.scaling),
+            **({} if data.layout is None else {"table": data.layout.facts()}),
         }
 
     def known_facts(self) -> dict[str, Any]:
@@ -248,8 +247,7 @@ def _named(
         owner = int(found.series[number])
         place: dict[str, str | float] = {"id": series.ids[owner]}
         if series.by_row:
-            # As in the file, without the last digits that taking the origin away has changed.
-            place["time"] = round(float(series.times[number] + table.origins[owner]), 9)
+            place["time"] = table.time_in_file(number, owner)
         label = names[max(range(len(row)), key=row.__getitem__)]
         yield Prediction(file, label, dict(zip(names, row, strict=True)), place=place)
 
@@ -259,5 +257,4 @@ def _test_series(run: TrainedRun, request: TestRequest) -> Series:
         series = scaling_of(run).apply(read_table(run, Path(request.data)).series)
     else:
         series = own_splits(run, request.data_dir).test
-    count = min(len(series), request.limit or len(series))
-    return series.take(torch.arange(count))
+    return thinned(series, request.limit)

@@ -1,0 +1,189 @@
+"""Which column of a table is what, and how its cells are to be understood."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from bfno.lab.data.cells import MISSING
+from bfno.lab.data.table_file import FileFormat
+from bfno.lab.errors import DataError
+
+__all__ = ["UNITS", "TableLayout", "find_column", "naming", "nearest", "require_column"]
+
+UNITS = {"days": 86_400.0, "hours": 3600.0, "minutes": 60.0, "seconds": 1.0}
+"""Seconds of each unit that dates may become."""
+
+_OWNERS = (
+    "series",
+    "patient",
+    "subject",
+    "participant",
+    "person",
+    "case",
+    "record",
+    "stay",
+    "unit",
+)
+_OWNERS += ("device", "sensor", "sample", "animal", "client", "customer", "machine")
+_SPANS = ("hours", "hour", "days", "day", "minutes", "minute", "seconds", "second", "weeks", "week")
+_SPANS += ("months", "month", "years", "year")
+_UNITS = ("h", "hr", "hrs", "d", "s", "sec", "min", "ms", *_SPANS)
+# Names in small letters without blanks and marks; those of a later group count where no column has
+# one of an earlier group.
+_KNOWN: Mapping[str, tuple[frozenset[str], ...]] = {
+    "id": (
+        frozenset({"id", "pid", "uid", *_OWNERS})
+        | {f"{owner}{ending}" for owner in _OWNERS for ending in ("id", "no", "nr", "number")},
+    ),
+    "time": (
+        frozenset({"time", "times", "datetime", "timestamp", "date", "datum", "zeit", "charttime"})
+        | {f"time{unit}" for unit in _UNITS},
+        frozenset({"t", *_SPANS}),
+    ),
+    "label": (
+        frozenset({"label", "labels"}),
+        frozenset({"class", "target", "outcome", "diagnosis"}),
+    ),
+}
+_MEANINGS = {"id": "with the names of the series", "time": "with times", "label": "with labels"}
+
+
+@dataclass(frozen=True)
+class TableLayout:
+    """Which column is what, and how cells are to be understood; None is found out.
+
+    What a table was found to be is a layout too, which reads other tables the same way.
+
+    Attributes:
+        id: Column with the names of the series.
+        time: Column with times.
+        label: Column with labels; a table may have none.
+        decimal: Decimal mark of numbers in text, `point` or `comma`.
+        dates: What times are: `numbers`, `dates`, or dates like 03/04/2024 that are `day-first`
+            or `month-first`.
+        unit: What dates become: a name in `UNITS`, or `auto` for days if all are midnights, else
+            hours.
+        missing: Words for a missing value, besides the empty cell; None is `MISSING`, which
+            always holds among numbers.
+        categorical: Columns of words even where these are numbers.
+        ignore: Columns to leave out.
+        most_categories: Most different words of a column that becomes features.
+        categories: The words of each such column; None takes those that occur.
+        file: How cells are packed into the file.
+    """
+
+    id: str | None = None
+    time: str | None = None
+    label: str | None = None
+    decimal: str | None = None
+    dates: str | None = None
+    unit: str = "auto"
+    missing: tuple[str, ...] | None = None
+    categorical: tuple[str, ...] = ()
+    ignore: tuple[str, ...] = ()
+    most_categories: int = 20
+    categories: Mapping[str, tuple[str, ...]] | None = None
+    file: FileFormat = field(default=FileFormat())
+
+    @property
+    def missing_words(self) -> frozenset[str]:
+        """The words for a missing value in small letters."""
+        return frozenset(MISSING if self.missing is None else map(str.lower, self.missing))
+
+    def facts(self) -> dict[str, Any]:
+        """What decides the meaning of cells, as values of JSON."""
+        return {
+            **{name: getattr(self, name) for name in _FACTS},
+            "missing": None if self.missing is None else list(self.missing),
+            "ignore": list(self.ignore),
+            "categories": {name: list(words) for name, words in (self.categories or {}).items()},
+        }
+
+    @staticmethod
+    def from_facts(facts: Mapping[str, Any], file: FileFormat) -> TableLayout:
+        """The layout that `facts` tells of, for a file of any format."""
+        missing = facts["missing"]
+        return TableLayout(
+            **{name: facts[name] for name in _FACTS},
+            missing=None if missing is None else tuple(missing),
+            ignore=tuple(facts["ignore"]),
+            categories={name: tuple(words) for name, words in facts["categories"].items()},
+            file=file,
+        )
+
+    def for_file(self, file: FileFormat) -> TableLayout:
+        """The same for a file of another format."""
+        return replace(self, file=file)
+
+
+_FACTS = ("id", "time", "label", "decimal", "dates", "unit")
+
+
+def find_column(
+    path: Path, names: Sequence[str], role: str, wanted: str | None, taken: Iterable[str]
+) -> str | None:
+    """Return the column for `id`, `time` or `label`, by its given or by a common name; or None.
+
+    Raises:
+        DataError: If several may be meant.
+    """
+    if (wanted or role) in names:
+        return wanted or role
+    if wanted is not None:
+        return None
+    free = [name for name in names if name not in set(taken)]
+    for known in _KNOWN[role]:
+        found = [name for name in free if re.sub(r"[\W_]+", "", name.lower()) in known]
+        if len(found) == 1:
+            return found[0]
+        if found:
+            shown = " or ".join(repr(name) for name in found[:3])
+            why = f"the column {_MEANINGS[role]} may be {shown}"
+            raise DataError(path, why, naming(role, found[0]))
+    return None
+
+
+def naming(role: str, name: str) -> str:
+    """What to do to name the column of a role.
+
+    Example:
+        >>> naming("time", "days")
+        "name it: --set data.columns='[id, days, label]'"
+    """
+    names = ", ".join(name if one == role else one for one in _MEANINGS)
+    return f"name it: --set data.columns='[{names}]'"
+
+
+def require_column(
+    path: Path, names: Sequence[str], role: str, wanted: str | None, taken: Iterable[str] = ()
+) -> str:
+    """Return the column for a role.
+
+    Raises:
+        DataError: If there is none, or several may be meant.
+    """
+    found = find_column(path, names, role, wanted, taken)
+    if found is None and len(names) == 1:
+        fix = "separate cells by commas, semicolons, tabs or bars; delete lines above the names"
+        raise DataError(path, f"has a single column, {names[0][:40]!r}", fix)
+    if found is None:
+        name = wanted or role
+        why = f"has no column {name!r} {_MEANINGS[role]}"
+        raise DataError(path, why, f"{naming(role, 'NAME')}; {nearest(name, names)}")
+    return found
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """Return what to say about a name that is not known.
+
+    Example:
+        >>> nearest("hart", ["heart", "lung"])
+        "nearest: 'heart'"
+    """
+    found = difflib.get_close_matches(name[:100], [word[:100] for word in known][:1000], 1, 0.0)
+    return f"nearest: {found[0]!r}" if found else "there is none"

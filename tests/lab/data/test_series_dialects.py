@@ -1,0 +1,321 @@
+"""The same table in every dialect reads to the same series, and a note says what was understood."""
+
+import json
+from dataclasses import replace
+
+import pytest
+import torch
+
+from bfno.lab.data import FileFormat, SeriesTable, TableLayout, read_series
+from bfno.lab.errors import DataError
+from tests.lab.data.dialects import (
+    FEATURES,
+    NAMES,
+    PATIENTS,
+    Dialect,
+    assert_equal,
+    cells_of,
+    patients,
+    write_excel,
+    write_folder,
+    write_parquet,
+    write_text,
+)
+
+GERMAN = Dialect(separator=";", decimal=",", encoding="cp1252", date="%d.%m.%Y", ending="\r\n")
+DIALECTS = {
+    "plain": Dialect(),
+    "semicolons": Dialect(separator=";"),
+    "tabs": Dialect(separator="\t"),
+    "bars": Dialect(separator="|"),
+    "decimal comma": Dialect(separator=";", decimal=","),
+    "decimal comma in quotation marks": Dialect(decimal=",", quoted=True),
+    "tabs and decimal comma": Dialect(separator="\t", decimal=","),
+    "byte order mark": Dialect(encoding="utf-8-sig"),
+    "Latin-1": Dialect(encoding="latin-1"),
+    "Windows-1252": Dialect(encoding="cp1252", ending="\r\n"),
+    "UTF-16": Dialect(encoding="utf-16", separator="\t"),
+    "UTF-16 without mark": Dialect(encoding="utf-16-be"),
+    **{
+        f"{word!r} missing": Dialect(missing=word)
+        for word in ("NA", "N/A", "#N/A", "null", "None", "nan", "NaN", "-", "?", ".", " ")
+    },
+    "'-' missing, decimal comma": Dialect(separator=";", decimal=",", missing="-"),
+    "day.month.year": Dialect(date="%d.%m.%Y"),
+    "day.month.two digits": Dialect(date="%d.%m.%y"),
+    "day/month/year": Dialect(date="%d/%m/%Y"),
+    "month/day/year": Dialect(date="%m/%d/%Y"),
+    "month/day/two digits": Dialect(date="%m/%d/%y"),
+    "day-month-year": Dialect(date="%d-%m-%Y"),
+    "year/month/day": Dialect(date="%Y/%m/%d"),
+    "digits": Dialect(date="%Y%m%d"),
+    "day Month year": Dialect(date="%d %b %Y"),
+    "day-MONTH-year": Dialect(date="%d-%B-%y"),
+    "Month day, year": Dialect(date="%B %d, %Y"),
+    "numbers": Dialect(date=None),
+    "true and false": Dialect(booleans=("False", "TRUE")),
+    "no and yes": Dialect(booleans=("no", "yes")),
+    "n and y": Dialect(booleans=("N", "Y")),
+    "quoted": Dialect(quoted=True, ending="\r\n"),
+    "other names": Dialect(
+        names=("Subject", "hours", "pulse", "temp", "age", "sex", "smoker", "class"), date=None
+    ),
+    "German": GERMAN,
+}
+CLOCKS = ("%Y-%m-%dT%H:%M:%S", "%Y-%m-%d %H:%M", "%Y-%m-%dT%H:%MZ", "%Y-%m-%d %H:%M:%S.%f+00:00")
+CLOCKS += ("%d.%m.%Y %H:%M", "%m/%d/%Y %I:%M %p", "%d/%m/%Y, %H:%M:%S", "%d %b %Y %H:%M")
+
+
+@pytest.mark.parametrize("name", DIALECTS)
+def test_every_dialect_reads_to_the_same_series(tmp_path, name):
+    table = read_series(write_text(tmp_path / "t.csv", DIALECTS[name]))
+    assert table.features == FEATURES
+    assert_equal(table)
+
+
+@pytest.mark.parametrize("date", CLOCKS)
+def test_every_format_of_date_and_time_reads_to_the_same_hours(tmp_path, date):
+    table = read_series(write_text(tmp_path / "t.csv", Dialect(date=date, clock=True)))
+    assert table.layout.unit == "hours"
+    assert_equal(table, clock=True)
+
+
+@pytest.mark.parametrize("clock", [False, True])
+@pytest.mark.parametrize("above", [0, 2])
+def test_excel_reads_to_the_same_series(tmp_path, clock, above):
+    table = read_series(write_excel(tmp_path / "t.xlsx", clock, above=above))
+    assert table.features == FEATURES
+    assert_equal(table, clock)
+
+
+def test_excel_with_numbers_as_text_reads_to_the_same_series(tmp_path):
+    assert_equal(read_series(write_excel(tmp_path / "t.xlsx", as_text=True)))
+
+
+def test_parquet_reads_to_the_same_series(tmp_path):
+    assert_equal(read_series(write_parquet(tmp_path / "t.parquet")))
+
+
+@pytest.mark.parametrize("statics_beside", [False, True])
+@pytest.mark.parametrize("dialect", [Dialect(), GERMAN], ids=["plain", "German"])
+def test_a_folder_reads_to_the_same_series(tmp_path, dialect, statics_beside):
+    table = read_series(write_folder(tmp_path / "t", dialect, statics_beside=statics_beside))
+    order = sorted(range(PATIENTS), key=lambda number: f"Zoë {number}")
+    whole = read_series(write_text(tmp_path / "t.csv", Dialect()))
+    again = whole.series.take(torch.tensor(order))
+    assert table.features == FEATURES and table.series.ids == again.ids
+    for name in ("times", "values", "mask", "labels", "starts"):
+        assert torch.equal(getattr(table.series, name), getattr(again, name)), name
+
+
+def note(caplog, path, *given, **settings) -> str:
+    """What reading the file says last."""
+    caplog.clear()
+    read_series(path, *given, **settings)
+    return caplog.messages[-1]
+
+
+def test_one_line_says_what_was_understood(tmp_path, caplog):
+    missing = sum(cell is None for row in patients() for cell in row)
+    assert note(caplog, write_text(tmp_path / "p.csv", replace(GERMAN, missing="NA"))) == (
+        "p.csv: 60 series, 236 rows; id 'patient_id', time 'date' (dates, in days from each "
+        "series' first), label 'outcome', 6 features (sex one-hot; static: age, sex, smoker), "
+        f"';', Windows-1252, decimal comma, missing: 'NA' ({missing})"
+    )
+    line = note(caplog, write_excel(tmp_path / "p.xlsx", above=1))
+    assert "sheet 'Patienten', the first of 2" in line and "decimal" not in line
+    line = note(caplog, write_text(tmp_path / "p.csv", Dialect(date="%m/%d/%Y")))
+    assert "(dates, month first, in days from" in line
+    assert "\n" not in line and "','" not in line
+
+
+def write(path, text: str):
+    path.write_text(text)
+    return path
+
+
+FEW = "id;time;x;label\na;{};{};u\na;{};{};u\nb;{};{};v\n"
+
+
+def few(path, times: str, values: str = "1 2 3"):
+    """Three rows with these times and values."""
+    cells = [cell for pair in zip(times.split(","), values.split(), strict=True) for cell in pair]
+    return write(path, FEW.format(*cells))
+
+
+AMBIGUOUS = {
+    "day or month": ("03/04/2024,05/06/2024,07/08/2024", "1 2 3", "data.dates=day-first"),
+    "day or year": ("13/04/24,14/04/24,15/04/24", "1 2 3", "data.dates=day-first"),
+    "both orders": ("13/04/2024,05/16/2024,07/08/2024", "1 2 3", "row 3, column 'time': '05/16"),
+    "decimals or thousands": ("0,1,2", "1,234 2,500 3,125", "data.decimal=comma"),
+    "two marks": ("0,1,2", "1,5 2.5 3", "data.decimal=comma"),
+}
+
+
+@pytest.mark.parametrize("case", AMBIGUOUS)
+def test_what_is_ambiguous_is_refused_with_the_setting_that_decides(tmp_path, case):
+    times, values, fix = AMBIGUOUS[case]
+    with pytest.raises(DataError) as caught:
+        read_series(few(tmp_path / "t.csv", times, values))
+    assert fix in str(caught.value) and "\n" not in str(caught.value)
+
+
+def test_settings_decide_what_is_ambiguous(tmp_path):
+    path = few(tmp_path / "t.csv", "03/04/2024,05/04/2024,07/08/2024")
+    assert read_series(path, TableLayout(dates="day-first")).series.times.tolist() == [0, 2, 0]
+    assert read_series(path, TableLayout(dates="month-first")).series.times.tolist() == [0, 61, 0]
+    path = few(tmp_path / "t.csv", "20240131,20240201,20240101")
+    assert read_series(path).series.times.tolist() == [0, 1, 0]
+    assert read_series(path, TableLayout(dates="numbers")).series.times.tolist() == [0, 70, 0]
+    path = few(tmp_path / "t.csv", "0,1,2", "1,234 2,500 3,125")
+    values = read_series(path, TableLayout(decimal="comma")).series.values
+    assert values.flatten().tolist() == pytest.approx([1.234, 2.5, 3.125])
+
+
+def test_settings_overrule_what_would_be_found(tmp_path):
+    path = tmp_path / "t.csv"
+    path.write_bytes("id|time|x|ward|note|label\na|0|1|7|łódź|u\nb|0|-999|8|?|v\n".encode("cp1250"))
+    file = FileFormat(separator="bar", encoding="cp1250")
+    layout = TableLayout(missing=("-999",), categorical=("ward",), ignore=("x",), file=file)
+    table = read_series(path, layout)
+    assert table.features == ("ward=7", "ward=8", "note=?", "note=łódź")
+    table = read_series(path, replace(layout, ignore=("note",)))
+    assert table.features == ("x", "ward=7", "ward=8") and not table.series.mask[1, 0]
+
+
+@pytest.mark.parametrize("sheet", ["Patienten", "Nowhere"])
+def test_a_sheet_may_be_named(tmp_path, sheet):
+    path = write_excel(tmp_path / "t.xlsx", above=1)
+    layout = TableLayout(file=FileFormat(sheet=sheet))
+    if sheet == "Patienten":
+        return assert_equal(read_series(path, layout))
+    with pytest.raises(DataError, match=r"has no sheet 'Nowhere'.*Patienten, Notes"):
+        read_series(path, layout)
+
+
+@pytest.mark.parametrize(
+    ("names", "taken"),
+    [
+        ("ID,Time,x,Label", ("ID", "Time", "Label")),
+        ("Patient No.,time (h),x,target", ("Patient No.", "time (h)", "target")),
+        ("id,t,x,class", ("id", "t", "class")),
+        ("subject_id,timestamp,hour,outcome", ("subject_id", "timestamp", "outcome")),
+        ("id,time,date,label", ("id", "time", "label")),
+    ],
+)
+def test_columns_are_found_by_common_names(tmp_path, names, taken):
+    table = read_series(write(tmp_path / "t.csv", f"{names}\n1,0,5,u\n1,1,5,u\n2,0,6,v\n"))
+    assert (table.layout.id, table.layout.time, table.layout.label) == taken
+    assert len(table.features) == 1 and table.classes == ("u", "v")
+
+
+@pytest.mark.parametrize(
+    ("names", "named", "fix"),
+    [
+        ("patient,subject,time", "'patient' or 'subject'", "'[patient, time, label]'"),
+        ("id,date,timestamp", "'date' or 'timestamp'", "'[id, date, label]'"),
+        ("id,patient,time", "'id' differs in every row", "'[patient, time, label]'"),
+        ("nr,when,time", "no column 'id'", "'[NAME, time, label]'; nearest: "),
+    ],
+)
+def test_columns_that_may_be_meant_are_asked_for(tmp_path, names, named, fix):
+    with pytest.raises(DataError) as caught:
+        read_series(write(tmp_path / "t.csv", f"{names},x\n1,5,0,1\n2,5,1,2\n"))
+    assert named in str(caught.value) and f"--set data.columns={fix}" in str(caught.value)
+
+
+def test_a_date_and_a_time_of_day_are_put_together(tmp_path):
+    text = "id,Date,Time,x\na,31.12.2024,23:00,1\na,01.01.2025,01:30,2\n"
+    table = read_series(write(tmp_path / "t.csv", text))
+    assert table.series.times.tolist() == [0, 2.5] and table.layout.time == "date time"
+    assert table.time_in_file(1, 0) == "2025-01-01T01:30:00"
+
+
+def test_words_beyond_the_limit_and_dates_are_left_out_and_named(tmp_path, caplog):
+    rows = [f"{k},0,{k},word {k},2024-01-{k + 1:02},u" for k in range(21)]
+    path = write(tmp_path / "t.csv", "\n".join(["id,time,x,note,born,label", *rows]))
+    line = note(caplog, path)
+    assert line.endswith(
+        "left out 'note' (21 different words, over 20), left out 'born' (holds dates)"
+    )
+    assert len(read_series(path, TableLayout(most_categories=21)).features) == 22
+
+
+def test_rows_and_columns_without_cells_are_passed_over(tmp_path):
+    text = "id;time;x;;\n;;;;\na;0;1;;\n;;;;\na;1;oops;;\n;;;;\n"
+    table = read_series(write(tmp_path / "t.csv", text.replace("oops", "2")))
+    assert table.features == ("x",) and table.series.times.tolist() == [0, 1]
+    with pytest.raises(DataError, match=r"row 5, column 'x': 'oops'"):
+        read_series(write(tmp_path / "t.csv", text))
+
+
+def test_the_row_numbers_of_pandas_are_passed_over(tmp_path):
+    table = read_series(write(tmp_path / "t.csv", ",id,time,x\n0,a,0,1\n1,a,1,2\n"))
+    assert table.features == ("x",)
+
+
+def test_quotation_marks_within_cells_are_cells(tmp_path):
+    text = 'id,time,size,label\na,0,5\'10",u\nb,0,"6, or 7",v\n'
+    table = read_series(write(tmp_path / "t.csv", text))
+    assert table.features == ("size=5'10\"", "size=6, or 7")
+
+
+# Other tables are read as the first was understood.
+
+
+def read_like(trained: SeriesTable, path) -> SeriesTable:
+    """Read a table with what is kept of another, as values of JSON."""
+    facts = json.loads(json.dumps(trained.layout.facts()))
+    layout = TableLayout.from_facts(facts, FileFormat())
+    return read_series(path, layout, features=trained.features, classes=trained.classes)
+
+
+def test_facts_read_other_tables_the_same_way(tmp_path):
+    trained = read_series(write_text(tmp_path / "a.csv", Dialect(date="%d/%m/%Y")))
+    for path in (
+        write_text(tmp_path / "b.csv", replace(GERMAN, date="%d/%m/%Y")),
+        write_excel(tmp_path / "b.xlsx"),
+        write_parquet(tmp_path / "b.parquet"),
+    ):
+        assert_equal(read_like(trained, path))
+    # On its own this table is ambiguous.
+    rows = [row for row in cells_of(Dialect(date="%d/%m/%Y")) if row[1] < "13"]
+    text = "\n".join(",".join(row) for row in [NAMES, *rows])
+    assert len(read_like(trained, write(tmp_path / "c.csv", text)).series) > 9
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "named"),
+    [
+        ("m,0,", "x,0,", "column 'sex': 'x' was not there in training"),
+        ("-31", "-31 12:00", None),
+        ("2024-", "13.13.", "is no date"),
+        ("pulse", "puls", "lacks the feature 'pulse'"),
+        ("sex", "gender", "lacks the feature 'sex'"),
+        ("patient_id", "id", "has no column 'patient_id'"),
+        ("outcome", "label", "the feature 'label' is unknown"),
+    ],
+)
+def test_what_training_did_not_know_is_refused(tmp_path, old, new, named):
+    path = write_text(tmp_path / "a.csv", Dialect())
+    trained = read_series(path)
+    path.write_text(path.read_text().replace(old, new))
+    if named is None:
+        assert read_like(trained, path).layout.unit == "days"
+        return
+    with pytest.raises(DataError) as caught:
+        read_like(trained, path)
+    assert named in str(caught.value)
+
+
+def test_numbers_are_not_taken_for_dates_nor_dates_for_numbers(tmp_path):
+    dates = few(tmp_path / "d.csv", "2024-01-01,2024-01-02,2024-01-03")
+    numbers = few(tmp_path / "n.csv", "20240101,20240102,20240103")
+    days = few(tmp_path / "e.csv", "0,1,2")
+    as_dates, as_numbers = read_series(dates).layout, read_series(days).layout
+    assert read_series(numbers, as_dates).series.times.tolist() == [0, 1, 0]
+    assert read_series(numbers, as_numbers).series.times.tolist() == [0, 1, 0]
+    with pytest.raises(DataError, match="'0' is no date"):
+        read_series(days, as_dates)
+    with pytest.raises(DataError, match="'2024-01-01' is no number"):
+        read_series(dates, as_numbers)
