@@ -11,8 +11,16 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from bfno.lab.data.catalogue import DATA_SETS, DataFile, DataSet, RemoteFile, find_data_set
     from bfno.lab.data.checks import FileCheck
-    from bfno.lab.data.folders import load_folder, read_image
+    from bfno.lab.data.folders import (
+        FolderSource,
+        load_folder,
+        load_folder_splits,
+        load_folder_test,
+        read_image,
+    )
+    from bfno.lab.data.image_cache import telling
     from bfno.lab.data.images import ImageSet, Split, Splits, divide, resized
+    from bfno.lab.data.listing import images_below
     from bfno.lab.data.ordering import length_batches
     from bfno.lab.data.places import data_folder
     from bfno.lab.data.protocols import SeriesSource, load_series
@@ -32,6 +40,7 @@ __all__ = [
     "DataFile",
     "DataSet",
     "FileCheck",
+    "FolderSource",
     "ImageSet",
     "Motions",
     "RemoteFile",
@@ -49,9 +58,12 @@ __all__ = [
     "divide",
     "find_data_set",
     "get",
+    "images_below",
     "length_batches",
     "load",
     "load_folder",
+    "load_folder_splits",
+    "load_folder_test",
     "load_series",
     "locate",
     "read_image",
@@ -59,14 +71,23 @@ __all__ = [
     "resized",
     "stl10_folds",
     "synthetic_series",
+    "telling",
     "toy_points",
 ]
 
 _HOMES = {
     "bfno.lab.data.catalogue": ("DATA_SETS", "DataFile", "DataSet", "RemoteFile", "find_data_set"),
     "bfno.lab.data.checks": ("FileCheck",),
-    "bfno.lab.data.folders": ("load_folder", "read_image"),
+    "bfno.lab.data.folders": (
+        "FolderSource",
+        "load_folder",
+        "load_folder_splits",
+        "load_folder_test",
+        "read_image",
+    ),
+    "bfno.lab.data.image_cache": ("telling",),
     "bfno.lab.data.images": ("ImageSet", "Split", "Splits", "divide", "resized"),
+    "bfno.lab.data.listing": ("images_below",),
     "bfno.lab.data.ordering": ("length_batches",),
     "bfno.lab.data.places": ("data_folder",),
     "bfno.lab.data.protocols": ("SeriesSource", "load_series"),

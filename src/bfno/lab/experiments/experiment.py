@@ -191,7 +191,8 @@ class TestRequest:
     Attributes:
         data: Other data, a name or a path; None is the run's own.
         data_dir: Where the files of data sets are; None is where the run found them.
-        limit: How many samples, from the first; None is as many as the run's own test split has.
+        limit: How many samples, drawn with the classes in proportion (known data sets of images,
+            whose files are in random order: the first ones); None is the run's own test split.
         batch: Samples at a time; None is the run's own.
         progress: Called with the number of samples done and of all.
     """

@@ -35,7 +35,7 @@ from bfno.lab.experiments.experiment import (
     explained_failure,
     explained_misfit,
 )
-from bfno.lab.experiments.images.data import read_image_file
+from bfno.lab.experiments.images.data import folder_settings, read_image_file
 from bfno.lab.experiments.images.presets import IMAGE_DATA
 from bfno.lab.experiments.presets import (
     layered,
@@ -93,7 +93,7 @@ class DensityExperiment(Experiment):
         parts = ("all", group, name, method, both, f"{name}/{method}")
         settings = layered(
             (
-                {"data": {"name": name}, "model": {}},
+                {"data": {"name": name, **folder_settings(name)}, "model": {}},
                 presets["recipe"],
                 presets["groups"][group],
                 presets["data"].get(name, {}),
@@ -155,7 +155,7 @@ class DensityExperiment(Experiment):
             their `standard_errors` over samples by name, `nfe` per batch, `unit` and number of
             `samples`, `dimensions` of one, and `seconds`.
         """
-        samples = held_out_samples(run, request.data, request.data_dir)[: request.limit]
+        samples = held_out_samples(run, request.data, request.data_dir, request.limit)
         batch = request.batch or self.train.eval_batch
         started = time.perf_counter()
         with explained_failure("evaluation"):

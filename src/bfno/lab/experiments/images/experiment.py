@@ -25,7 +25,7 @@ from bfno.dynamics import (
 )
 from bfno.fields.convolution import ConvField
 from bfno.fields.operator import LAYERS, OperatorField
-from bfno.lab.data import DATA_SETS, Split, Splits, resized
+from bfno.lab.data import DATA_SETS, Splits, resized
 from bfno.lab.errors import ConfigError, DataError
 from bfno.lab.experiments.experiment import (
     Experiment,
@@ -40,9 +40,10 @@ from bfno.lab.experiments.experiment import (
 from bfno.lab.experiments.images.data import (
     ImageDataSettings,
     divided_images,
-    load_images,
+    folder_settings,
     other_images,
     read_image_file,
+    tested_images,
 )
 from bfno.lab.experiments.images.exhibit import exhibit_of
 from bfno.lab.experiments.images.presets import (
@@ -175,7 +176,9 @@ class ImageExperiment(Experiment):
         for part in ("field", "dynamics"):  # another one does not have its options
             if setting(tree, "model", part, model[part]) != model[part]:
                 model[f"{part}_options"] = {}
-        return layered((settings, {"data": {"name": data}, "model": model}))
+        return layered(
+            (settings, {"data": {"name": data, **folder_settings(data)}, "model": model})
+        )
 
     @classmethod
     def names(cls) -> Iterator[str]:
@@ -227,18 +230,16 @@ class ImageExperiment(Experiment):
             classes) and precision, recall and F1 of each class.
         """
         settings = other_images(self.data, request.data, request.data_dir)
-        found = load_images(settings, self.seed)
+        found, names = tested_images(settings, self.seed, request.limit)
         classes = run.model.class_names
-        if found.classes != classes:
-            here, there = ", ".join(found.classes[:5]), ", ".join(classes[:5])
+        if names != classes:
+            here, there = ", ".join(names[:5]), ", ".join(classes[:5])
             raise ConfigError(
                 request.data or settings.name,
                 f"has other classes ({here}, …) than the run ({there}, …)",
                 "evaluate on data with the same classes",
             )
-        limit = request.limit or self.data.test_limit
-        first = Split(found.test.images[:limit], found.test.labels[:limit])
-        split = resized(first, run.model.in_shape[-1])
+        split = resized(found, run.model.in_shape[-1])
         started = time.perf_counter()
         batch = request.batch or self.train.eval_batch
         with explained_failure():
