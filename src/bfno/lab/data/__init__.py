@@ -20,10 +20,10 @@ if TYPE_CHECKING:
     )
     from bfno.lab.data.image_cache import telling
     from bfno.lab.data.images import ImageSet, Split, Splits, divide, resized
-    from bfno.lab.data.listing import images_below
+    from bfno.lab.data.listing import files_below, images_below
     from bfno.lab.data.ordering import length_batches
     from bfno.lab.data.places import data_folder
-    from bfno.lab.data.protocols import SeriesSource, load_series
+    from bfno.lab.data.protocols import SeriesSource, load_series, thinned
     from bfno.lab.data.series import UNLABELLED, Scaling, Series, SeriesBatch, SeriesSplits
     from bfno.lab.data.series_catalogue import SERIES_SETS, SeriesSet
     from bfno.lab.data.series_files import SeriesTable, read_series
@@ -56,6 +56,7 @@ __all__ = [
     "check",
     "data_folder",
     "divide",
+    "files_below",
     "find_data_set",
     "get",
     "images_below",
@@ -72,6 +73,7 @@ __all__ = [
     "stl10_folds",
     "synthetic_series",
     "telling",
+    "thinned",
     "toy_points",
 ]
 
@@ -87,10 +89,10 @@ _HOMES = {
     ),
     "bfno.lab.data.image_cache": ("telling",),
     "bfno.lab.data.images": ("ImageSet", "Split", "Splits", "divide", "resized"),
-    "bfno.lab.data.listing": ("images_below",),
+    "bfno.lab.data.listing": ("files_below", "images_below"),
     "bfno.lab.data.ordering": ("length_batches",),
     "bfno.lab.data.places": ("data_folder",),
-    "bfno.lab.data.protocols": ("SeriesSource", "load_series"),
+    "bfno.lab.data.protocols": ("SeriesSource", "load_series", "thinned"),
     "bfno.lab.data.series": ("UNLABELLED", "Scaling", "Series", "SeriesBatch", "SeriesSplits"),
     "bfno.lab.data.series_catalogue": ("SERIES_SETS", "SeriesSet"),
     "bfno.lab.data.series_files": ("SeriesTable", "read_series"),

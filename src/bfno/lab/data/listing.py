@@ -13,12 +13,11 @@ from bfno.lab.data.pixels import SUFFIXES
 from bfno.lab.data.reading import refusing_damage
 from bfno.lab.errors import DataError
 
-__all__ = ["ImageFile", "LeftOut", "Listing", "images_below", "list_images"]
+__all__ = ["ImageFile", "LeftOut", "Listing", "files_below", "images_below", "list_images"]
 
 _LOG = logging.getLogger(__name__)
 _OTHER_NAMES_FOR_TEST = ("val", "valid", "validation")
 _HIDDEN = ("hidden file or folder", "hidden files or folders")
-_OTHER = ("file that is not an image", "files that are not images")
 _LINKED = ("linked folder", "linked folders")
 _NESTED = ("image in a nested folder", "images in nested folders")
 _OUTSIDE = ("image outside of the ", "images outside of the ")
@@ -132,15 +131,32 @@ def list_images(folder: Path, *, labelled: bool = True, nested: bool = True) -> 
     return Listing(folder, classes, train, test, walk.left_out)
 
 
-def images_below(folder: Path) -> tuple[list[Path], LeftOut]:
-    """All images in a folder and below it, in the order of their names, and what else is there.
+def images_below(folder: Path) -> list[Path]:
+    """All images in a folder and below it, in the order of their names; says what else is there.
 
     Raises:
         DataError: If there are none, or it may not be read.
     """
-    walk = _Walk(folder, nested=True)
+    return files_below(folder, SUFFIXES, ("image", "images"))
+
+
+def files_below(folder: Path, suffixes: Collection[str], words: tuple[str, str]) -> list[Path]:
+    """All files of a kind in a folder and below it, in the order of their names.
+
+    What else is there is said.
+
+    Args:
+        folder: The folder.
+        suffixes: How their names end.
+        words: What one of them is called, and what several are.
+
+    Raises:
+        DataError: If there are none, or it may not be read.
+    """
+    walk = _Walk(folder, True, suffixes, words)
     _, files = walk.unlabelled("")
-    return [folder / file.name for file in files], walk.left_out
+    walk.left_out.say(folder)
+    return [folder / file.name for file in files]
 
 
 class _Walk:
@@ -149,10 +165,19 @@ class _Walk:
     Args:
         folder: The folder.
         nested: Whether to look into the folders of a class folder.
+        suffixes: How the names of wanted files end.
+        words: What one of them is called, and what several are.
     """
 
-    def __init__(self, folder: Path, nested: bool) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        nested: bool,
+        suffixes: Collection[str] = SUFFIXES,
+        words: tuple[str, str] = ("image", "images"),
+    ) -> None:
         self.folder, self.nested = folder, nested
+        self.suffixes, self.words = suffixes, words
         self.left_out = LeftOut()
         self._seen: set[str] = set()
 
@@ -179,11 +204,11 @@ class _Walk:
 
     def unlabelled(self, part: str) -> tuple[tuple[str, ...], tuple[ImageFile, ...]]:
         """No classes, and all images in a part of the folder and below it."""
-        fix = "name a folder with images in it"
+        fix = f"name a folder with {self.words[1]} in it"
         with refusing_damage(self.folder / part, fix):
             files = _in_order(self._below(part))
             if not files:
-                raise DataError(self.folder / part, "holds no images", fix)
+                raise DataError(self.folder / part, f"holds no {self.words[1]}", fix)
         return (), files
 
     def look_outside(self, part: str, folders: Collection[str], of: str) -> None:
@@ -222,12 +247,15 @@ class _Walk:
                 self.left_out.add(_NESTED, *(file.name for file in deeper))
 
     def _file(self, entry: os.DirEntry[str], name: str) -> Iterator[ImageFile]:
-        """A file, if it is an image by its name."""
-        if os.path.splitext(name)[1].lower() in SUFFIXES and os.path.isfile(entry.path):
+        """A file, if it is of the wanted kind by its name."""
+        if os.path.splitext(name)[1].lower() in self.suffixes and os.path.isfile(entry.path):
             about = entry.stat()
             yield ImageFile(name, 0, about.st_size, about.st_mtime_ns)
         else:
-            self.left_out.add(_OTHER, name)
+            one, several = self.words
+            article = "an" if one[0] in "aeiou" else "a"
+            kind = f"file that is not {article} {one}", f"files that are not {several}"
+            self.left_out.add(kind, name)
 
     def _visible(self, name: str) -> list[os.DirEntry[str]]:
         """What is in a folder, in the order of names, without hidden things."""

@@ -172,9 +172,9 @@ def _sound_activity(source: SeriesSource, seed: int) -> SeriesSplits:
     whole = len(wanted) + len(chosen)
     if source.train_limit is not None and whole > source.train_limit:
         share = max(1, round(source.train_limit * len(wanted) / whole))
-        wanted = _thinned(wanted, share)
-        chosen = _thinned(chosen, max(source.train_limit - share, 1))
-    tested = _thinned(windows(sequences.take(test), WINDOW, strict=False), source.test_limit)
+        wanted = thinned(wanted, share)
+        chosen = thinned(chosen, max(source.train_limit - share, 1))
+    tested = thinned(windows(sequences.take(test), WINDOW, strict=False), source.test_limit)
     parts = wanted, chosen if source.validation else None, tested
     return _scaled(*parts, (ACTIVITY_FEATURES, ACTIVITIES), _standard(wanted))
 
@@ -226,7 +226,7 @@ def _divide(
     if test is None:
         kept, held_out = _hold_out(whole, source.test_fraction, _TEST_SEED)
         train, test = whole.take(kept), whole.take(held_out)
-    train, validation = _thinned(train, source.train_limit), None
+    train, validation = thinned(train, source.train_limit), None
     if source.validation:
         kept, held_out = _hold_out(train, source.validation, seed)
         train, validation = train.take(kept), train.take(held_out) if len(held_out) else None
@@ -235,7 +235,7 @@ def _divide(
     if len(train.labels[train.labels != UNLABELLED].unique()) < 2:
         why = "the training series are of a single class"
         raise DataError(source.path or source.name, why, "add series of another class")
-    test = _thinned(test, source.test_limit)
+    test = thinned(test, source.test_limit)
     return _scaled(train, validation, test, names, _standard(train))
 
 
@@ -269,7 +269,7 @@ def _first(indices: Tensor, limit: int | None) -> Tensor:
     return indices if limit is None else indices[:limit]
 
 
-def _thinned(series: Series, limit: int | None) -> Series:
+def thinned(series: Series, limit: int | None) -> Series:
     """So many series at most, of each class in proportion; always the same ones."""
     if limit is None or len(series) <= limit:
         return series

@@ -58,6 +58,8 @@ class Experiment(Settings, ABC):
 
     data_names: ClassVar[tuple[str, ...]]
     """What may stand before the slash in the name of such an experiment."""
+    own_data: ClassVar[Mapping[str, str]] = {}
+    """Those of these names that mean data of one's own, each with the setting for their place."""
     deciding: ClassVar[tuple[tuple[str, str], ...]] = ()
     """Settings, as section and name, on which the preset of the others depends."""
 
@@ -158,6 +160,16 @@ class Experiment(Settings, ABC):
     @abstractmethod
     def predict(self, run: TrainedRun, files: Iterable[Path]) -> Iterator[Prediction]:
         """Classify or score what files hold; a file that cannot be read spoils no other."""
+
+    @abstractmethod
+    def files_in(self, run: TrainedRun, folder: Path) -> list[Path]:
+        """What `predict` is to take of a folder: all files of its kind in it and below it.
+
+        What else is there is said.
+
+        Raises:
+            DataError: If there are none.
+        """
 
     def exhibit(self, run: TrainedRun) -> dict[str, Any]:
         """Answers of the trained model that a report shows, ready for JSON.

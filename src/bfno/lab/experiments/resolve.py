@@ -26,7 +26,11 @@ _MOST_BYTES = 1 << 20
 
 
 def resolve(
-    experiment: str, *, scale: str | None = None, changes: Mapping[str, Any] | None = None
+    experiment: str,
+    *,
+    scale: str | None = None,
+    changes: Mapping[str, Any] | None = None,
+    data: str | Path | None = None,
 ) -> Any:
     """Return an experiment with all of its settings, one of the kinds in `EXPERIMENTS`.
 
@@ -35,6 +39,8 @@ def resolve(
             some of its settings. A run's own `config.yaml` is such a file.
         scale: `smoke`, `cpu` or `paper`; None takes the file's, or `cpu`.
         changes: Nested settings that differ from the preset's.
+        data: One's own data, a folder of images or a table or folder of series, for an experiment
+            that has them.
 
     Raises:
         ConfigError: If a name or a setting is unknown or does not fit.
@@ -58,8 +64,25 @@ def resolve(
     if chosen not in SCALES:
         raise ConfigError(chosen, "is not a scale", f"choose one of {', '.join(SCALES)}")
     kind = _kind_of(name)
-    data, _, method = name.partition("/")
-    return parse(kind, merged(kind.preset(data, method, tree), tree), source)
+    of, _, method = name.partition("/")
+    if data is not None:
+        tree = merged(tree, {"data": {_own_data(kind, name): str(data)}})
+    return parse(kind, merged(kind.preset(of, method, tree), tree), source)
+
+
+def _own_data(kind: type[Experiment], experiment: str) -> str:
+    """The setting that says where the own data of an experiment are.
+
+    Raises:
+        ConfigError: If it has none.
+    """
+    data, _, method = experiment.partition("/")
+    if data in kind.own_data:
+        return kind.own_data[data]
+    (own,) = kind.own_data
+    why = f"the data of {experiment} are known"
+    fix = f"leave it out (files of data sets: --data-dir), or train {own}/{method}"
+    raise ConfigError("--data", why, fix)
 
 
 def read_experiment(settings: Mapping[str, Any], source: str) -> Any:

@@ -15,8 +15,8 @@ from bfno.lab.experiments.experiment import TrainedRun
 from bfno.lab.experiments.images.data import (
     ImageDataSettings,
     divided_images,
+    held_out_images,
     other_images,
-    tested_images,
 )
 from bfno.lab.experiments.seeds import derive_seed
 from bfno.lab.experiments.settings import Settings, one_of
@@ -140,7 +140,7 @@ def held_out_samples(
         named = settings.model_copy(update={"name": data or settings.name})
         return _held_out_points(named, "test")[:limit]
     settings = other_images(settings, data, data_dir)
-    found, _ = tested_images(settings, run.config.seed, limit, labelled=False)
+    found, _ = held_out_images(settings, run.config.seed, limit, labelled=False)
     channels, side, _ = run.model.event_shape
     if found.images.shape[1] != channels:
         raise ConfigError(

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 
 from pydantic import Field
 
-from bfno.lab.data import DATA_SETS, TOYS
+from bfno.lab.data import DATA_SETS, TOYS, images_below
 from bfno.lab.errors import ConfigError, DataError
 from bfno.lab.experiments.density.data import (
     DensityData,
@@ -78,6 +78,7 @@ class DensityExperiment(Experiment):
     """
 
     data_names: ClassVar[tuple[str, ...]] = tuple(DENSITY_DATA)
+    own_data: ClassVar[Mapping[str, str]] = {"folder-density": "folder"}
 
     data: DensityDataSettings
     model: FlowSettings = Field(discriminator="kind")
@@ -193,6 +194,10 @@ class DensityExperiment(Experiment):
                 found = score(run.model, image, 1, noise, wanted=wanted)
             scores = {name: found.metrics[name] for name in wanted}
             yield Prediction(file, "", {}, scores=scores)
+
+    def files_in(self, run: TrainedRun, folder: Path) -> list[Path]:
+        require_images(run)
+        return images_below(folder)
 
 
 def _group(data: str, colour: bool) -> str:

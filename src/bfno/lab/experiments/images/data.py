@@ -29,9 +29,9 @@ __all__ = [
     "ImageDataSettings",
     "divided_images",
     "folder_settings",
+    "held_out_images",
     "other_images",
     "read_image_file",
-    "tested_images",
 ]
 
 _RULES = 2  # of today
@@ -113,7 +113,7 @@ def divided_images(settings: ImageDataSettings, seed: int, *, labelled: bool = T
     return divide(found, seed=seed, size=settings.size, labelled=labelled, **limits)
 
 
-def tested_images(
+def held_out_images(
     settings: ImageDataSettings, seed: int, limit: int | None = None, *, labelled: bool = True
 ) -> tuple[Split, tuple[str, ...]]:
     """Read test images, on the data set's own grid, and the names of their classes.

@@ -13,7 +13,7 @@ from torch import Tensor
 from bfno.fields.operator import OperatorField
 from bfno.lab.data import Split, resized
 from bfno.lab.experiments.experiment import TrainedRun, explained_failure
-from bfno.lab.experiments.images.data import tested_images
+from bfno.lab.experiments.images.data import held_out_images
 from bfno.models import ImageClassifier
 from bfno.ode.tableaus import find_method
 
@@ -51,7 +51,7 @@ def exhibit_of(run: TrainedRun) -> dict[str, Any]:
 def _test_images(run: TrainedRun, most: int) -> Split:
     """Some test images of a run as its model sees them."""
     count = min(most, run.config.data.test_limit or most)
-    found, _ = tested_images(run.config.data, run.config.seed, count)
+    found, _ = held_out_images(run.config.data, run.config.seed, count)
     return resized(found, run.model.in_shape[-1])
 
 

@@ -25,7 +25,7 @@ from bfno.dynamics import (
 )
 from bfno.fields.convolution import ConvField
 from bfno.fields.operator import LAYERS, OperatorField
-from bfno.lab.data import DATA_SETS, Splits, resized
+from bfno.lab.data import DATA_SETS, Splits, images_below, resized
 from bfno.lab.errors import ConfigError, DataError
 from bfno.lab.experiments.experiment import (
     Experiment,
@@ -41,9 +41,9 @@ from bfno.lab.experiments.images.data import (
     ImageDataSettings,
     divided_images,
     folder_settings,
+    held_out_images,
     other_images,
     read_image_file,
-    tested_images,
 )
 from bfno.lab.experiments.images.exhibit import exhibit_of
 from bfno.lab.experiments.images.presets import (
@@ -55,7 +55,7 @@ from bfno.lab.experiments.images.presets import (
     find_image_preset,
 )
 from bfno.lab.experiments.images.task import ImageTask, evaluate_images
-from bfno.lab.experiments.presets import layered
+from bfno.lab.experiments.presets import layered, require_method
 from bfno.lab.experiments.settings import Settings, one_of
 from bfno.lab.experiments.trees import Tree, setting
 from bfno.models import ImageClassifier, count_parameters
@@ -157,6 +157,7 @@ class ImageExperiment(Experiment):
     """Image classification by a neural ODE."""
 
     data_names: ClassVar[tuple[str, ...]] = (*IMAGE_DATA, "folder")
+    own_data: ClassVar[Mapping[str, str]] = {"folder": "folder"}
     # Whether a folder is read in colour also decides its model.
     deciding: ClassVar[tuple[tuple[str, str], ...]] = (("data", "colour"),)
 
@@ -230,7 +231,7 @@ class ImageExperiment(Experiment):
             classes) and precision, recall and F1 of each class.
         """
         settings = other_images(self.data, request.data, request.data_dir)
-        found, names = tested_images(settings, self.seed, request.limit)
+        found, names = held_out_images(settings, self.seed, request.limit)
         classes = run.model.class_names
         if names != classes:
             here, there = ", ".join(names[:5]), ", ".join(classes[:5])
@@ -273,11 +274,17 @@ class ImageExperiment(Experiment):
             probabilities = dict(zip(names, scores.softmax(0).tolist(), strict=True))
             yield Prediction(file, names[int(scores.argmax())], probabilities)
 
+    def files_in(self, run: TrainedRun, folder: Path) -> list[Path]:
+        return images_below(folder)
+
     def exhibit(self, run: TrainedRun) -> dict[str, Any]:
         return exhibit_of(run)
 
 
 def _preset(data: str, method: str, colour: bool) -> ImagePreset:
     """The preset of data and method; a folder has those of CIFAR-10 or of MNIST."""
-    like = data if data != "folder" else "cifar10" if colour else "mnist"
+    if data != "folder":
+        return find_image_preset(data, method)
+    like = "cifar10" if colour else "mnist"
+    require_method(data, method, (known for of, known in IMAGE_PRESETS if of == like))
     return find_image_preset(like, method)

@@ -9,7 +9,6 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, ClassVar
 
-import torch
 from pydantic import Field
 
 from bfno.lab.data import (
@@ -18,7 +17,9 @@ from bfno.lab.data import (
     SeriesSource,
     SeriesSplits,
     SeriesTable,
+    files_below,
     load_series,
+    thinned,
 )
 from bfno.lab.errors import ConfigError, DataError
 from bfno.lab.experiments.experiment import (
@@ -60,6 +61,7 @@ from bfno.models import SeriesModel
 __all__ = ["SERIES_METHODS", "SeriesExperiment"]
 
 _logger = logging.getLogger(__name__)
+_TABLES = (".csv", ".tsv", ".xlsx", ".xlsm", ".xlsb", ".xls", ".ods", ".parquet", ".pq")
 
 SERIES_METHODS: tuple[str, ...] = tuple(read_presets("series")["methods"])
 """The methods, in the order of the paper's table."""
@@ -73,6 +75,7 @@ class SeriesExperiment(Experiment):
     """
 
     data_names: ClassVar[tuple[str, ...]] = tuple(read_presets("series")["data"])
+    own_data: ClassVar[Mapping[str, str]] = {"series": "path"}
     # The protocol scales the values, and with them the deviation of an observation.
     deciding: ClassVar[tuple[tuple[str, str], ...]] = (("data", "protocol"),)
 
@@ -195,6 +198,14 @@ class SeriesExperiment(Experiment):
                 found = predict_series(run.model, scaled, self.train.eval_batch, "own")
             yield from _named(run, file, table, found)
 
+    def files_in(self, run: TrainedRun, folder: Path) -> list[Path]:
+        tables = files_below(folder, _TABLES, ("table", "tables"))
+        try:
+            read_table(run, tables[0])
+        except DataError:  # one table for each series: the folder is read as one
+            return [folder]
+        return tables
+
 
 def _named(
     run: TrainedRun, file: Path, table: SeriesTable, found: SeriesPredictions
@@ -215,5 +226,4 @@ def _test_series(run: TrainedRun, request: TestRequest) -> Series:
         series = scaling_of(run).apply(read_table(run, Path(request.data)).series)
     else:
         series = own_splits(run, request.data_dir).test
-    count = min(len(series), request.limit or len(series))
-    return series.take(torch.arange(count))
+    return thinned(series, request.limit)
