@@ -89,12 +89,13 @@ def test_runs_of_earlier_releases_keep_their_rules_and_new_ones_get_those_of_tod
     assert other.rules == 2 and other_images(old.data, str(photos), None).rules == 1
 
 
-def test_an_old_run_counts_the_images_it_was_trained_on(photos):
+def test_an_old_run_counts_the_images_it_was_trained_on(photos, caplog):
     written = resolve("folder/node", data=photos, changes={"data": {"size": 4}}).as_dict()
     del written["data"]["rules"]
     old = read_experiment(written, "an old run").data.model_copy(update={"test_limit": 9})
     assert len(divided_images(old, 7).test) == 9
     assert held_out_images(old, 7)[0].labels.tolist() == [0] * 7 + [1] * 2
+    assert f"{photos}: the 9 test images are of 2 of 4 classes only" in caplog.messages
     assert held_out_images(old, 7, 8)[0].labels.bincount().tolist() == [2, 2, 2, 2]
 
 
@@ -114,3 +115,14 @@ def test_errors_about_folders_speak_of_folders(colour, method):
     assert text.startswith(f"folder/{method}: there is no such experiment")
     assert "folder/bfno-node" in text or "folder/node" in text or "folder/" in text
     assert "cifar" not in text and "mnist" not in text
+
+
+def test_of_another_folder_it_is_said_that_a_part_is_tested(photos, tmp_path, caplog):
+    settings = resolve("folder/node", data=photos).data
+    (tmp_path / "test").mkdir()
+    for folder in (photos, tmp_path):
+        other_images(settings, str(folder), None)
+    assert caplog.messages == []
+    other_images(settings, str(tmp_path / "test"), None)
+    told = "has no folder test; only the 20 % that a training would hold out are tested"
+    assert caplog.messages == [f"{tmp_path / 'test'}: {told}"]

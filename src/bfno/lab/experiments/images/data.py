@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
@@ -34,6 +35,7 @@ __all__ = [
     "read_image_file",
 ]
 
+_LOG = logging.getLogger(__name__)
 _RULES = 2  # of today
 
 
@@ -135,7 +137,13 @@ def held_out_images(
         source = _source(settings, seed, labelled)
         if limit is not None:
             return load_folder_test(source, limit, drawn=True)
-        return load_folder_test(source, settings.test_limit)
+        found, classes = load_folder_test(source, settings.test_limit)
+        count = len(found.labels.unique())
+        if count < len(classes):
+            # By the rules of earlier releases a limit took the first images, sorted by class.
+            told = (settings.folder, len(found), count, len(classes))
+            _LOG.warning("%s: the %d test images are of %d of %d classes only", *told)
+        return found, classes
     limit = limit or settings.test_limit
     found = load(settings.name, settings.dir)
     return Split(found.test.images[:limit], found.test.labels[:limit]), found.classes
@@ -174,6 +182,13 @@ def other_images(settings: SettingsT, data: str | None, data_dir: Path | None) -
             changes |= {"name": "folder", "folder": folder, "size": size, "colour": colour}
             if folder != settings.folder:
                 changes |= folder_settings("folder")
+                if folder.is_dir() and not (folder / "test").is_dir():
+                    _LOG.warning(
+                        "%s: has no folder test; only the %g %% that a training would hold out are "
+                        "tested",
+                        folder,
+                        100 * settings.test_fraction,
+                    )
     return settings.model_copy(update=changes)
 
 
