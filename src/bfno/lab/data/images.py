@@ -121,10 +121,10 @@ def choose(
     order = drawn_order(train, seed) if drawn else _any_order(len(train), seed)
     order = order[:train_limit]
     kept = len(order) - round(validation * len(order))
-    parts = order[:kept], order[kept:] if validation else None
+    trained, held_out = order[:kept], order[kept:]
     if not drawn:
-        parts = [None if part is None else part.sort().values for part in parts]
-    return Parts(parts[0], parts[1], tested[:test_limit])
+        trained, held_out = trained.sort().values, held_out.sort().values
+    return Parts(trained, held_out if validation else None, tested[:test_limit])
 
 
 def _any_order(count: int, seed: int) -> Tensor:

@@ -85,7 +85,7 @@ class Rows:
         """The images."""
         images = np.empty((len(self), math.prod(self.shape)), np.uint8)
         for row, shelf, start in zip(images, self.shelf, self.start, strict=True):
-            self.shelves[shelf].read(memoryview(row), int(start))
+            self.shelves[shelf].read(row.data, int(start))
         return torch.from_numpy(images.reshape(len(self), *self.shape))
 
 
