@@ -17,7 +17,8 @@ from bfno.lab.experiments.settings import CIRCUMSTANCES, SCALES, migrated, parse
 from bfno.lab.experiments.trees import Tree, differences, merged
 from bfno.lab.files import parse_yaml, read_plain
 
-__all__ = ["EXPERIMENTS", "SCALES", "changed_settings", "read_experiment", "resolve"]
+__all__ = ["EXPERIMENTS", "SCALES", "changed_settings", "read_experiment", "read_written"]
+__all__ += ["resolve"]
 
 EXPERIMENTS: tuple[type[Experiment], ...] = (ImageExperiment, SeriesExperiment, DensityExperiment)
 """Every kind of experiment."""
@@ -97,6 +98,22 @@ def read_experiment(settings: Mapping[str, Any], source: str) -> Any:
         ConfigError: If a name or a setting is unknown or does not fit.
     """
     return parse(_kind_of(str(settings.get("experiment"))), migrated(settings), source)
+
+
+def read_written(file: Path) -> Any:
+    """Return the experiment of a run's own `config.yaml`, as it was when the run began.
+
+    A setting that is younger than the run has its default, not what presets say today. A file that
+    somebody has shortened is read like any other.
+
+    Raises:
+        ConfigError: If a name or a setting is unknown or does not fit.
+        DataError: If the file cannot be read.
+    """
+    try:
+        return read_experiment(_read_yaml(file), str(file))
+    except ConfigError:
+        return resolve(str(file))
 
 
 def changed_settings(config: Experiment) -> list[str]:

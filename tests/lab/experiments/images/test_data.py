@@ -9,7 +9,7 @@ from bfno.lab.errors import ConfigError
 from bfno.lab.experiments.density.data import held_out_samples
 from bfno.lab.experiments.experiment import TestRequest, TrainedRun
 from bfno.lab.experiments.images.data import divided_images, held_out_images, other_images
-from bfno.lab.experiments.resolve import read_experiment, resolve
+from bfno.lab.experiments.resolve import read_experiment, read_written, resolve
 
 CLASSES = ("airplane", "cat", "frog", "horse")
 
@@ -87,6 +87,15 @@ def test_runs_of_earlier_releases_keep_their_rules_and_new_ones_get_those_of_tod
     old = read_experiment(written, "an old run")
     other = other_images(old.data, str(photos / "elsewhere"), None)
     assert other.rules == 2 and other_images(old.data, str(photos), None).rules == 1
+
+
+def test_the_config_of_an_old_run_is_not_filled_with_the_presets_of_today(photos, tmp_path):
+    config = resolve("folder/node", data=photos)
+    file = tmp_path / "config.yaml"
+    file.write_text(config.as_yaml().replace("  rules: 2\n", ""))
+    assert read_written(file).data.rules == 1 and resolve(str(file)).data.rules == 2
+    file.write_text("experiment: folder/node\n")  # somebody has shortened it
+    assert read_written(file) == resolve("folder/node")
 
 
 def test_an_old_run_counts_the_images_it_was_trained_on(photos, caplog):
