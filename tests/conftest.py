@@ -25,6 +25,14 @@ def fixed_seed():
         yield
 
 
+@pytest.fixture(scope="session", autouse=True)
+def own_cache(tmp_path_factory):
+    """Tests keep decoded images and parsed tables to themselves."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
+        yield
+
+
 @pytest.fixture(scope="session")
 def shared_folder() -> Path:
     """The folder with the authors' weights and real data, which a plain clone does not have."""

@@ -73,3 +73,16 @@ def test_a_file_names_the_experiment_and_the_default_folder_is_that_of_the_progr
     found = bfno.train(file, settings={"data": {"train_limit": 40}, "data.test_limit": 20})
     assert str(found.folder) == "runs/digits-node-s7"
     assert found.record.samples["test"] == 20
+
+
+def test_own_data_are_named_as_on_the_command_line(tmp_path):
+    table = tmp_path / "mine.csv"
+    rows = [f"s{k},{t},{(-1) ** k * t},{'ab'[k % 2]}\n" for k in range(30) for t in range(3)]
+    table.write_text("id,time,x,label\n" + "".join(rows))
+    found = bfno.train(
+        "series/rnn-d", data=table, scale="smoke", out=tmp_path / "run", settings={"threads": 1}
+    )
+    assert found.record.config["data"]["path"] == str(table)
+    assert found.record.command.endswith("--data mine.csv")
+    with pytest.raises(ConfigError, match="--data: the data of digits/node are known"):
+        bfno.train("digits/node", data=tmp_path)

@@ -49,6 +49,7 @@ class Run:
 def train(
     experiment: str | Path,
     *,
+    data: str | Path | None = None,
     scale: str | None = None,
     seed: int | None = None,
     out: str | Path | None = None,
@@ -60,6 +61,8 @@ def train(
     Args:
         experiment: `data/method`, such as `mnist/bfno-node`, or a YAML file; `bfno models` lists
             the methods.
+        data: Your own data: a folder of images for `folder/` and `folder-density/`, a table or a
+            folder of tables for `series/`.
         scale: `smoke`, `cpu` or `paper`; None takes the file's, or `cpu`.
         seed: Decides everything random; None takes the file's, or 7.
         out: Folder of the run, which must not hold another; None is `runs/DATA-METHOD-sSEED`.
@@ -87,7 +90,7 @@ def train(
 
         seeded = {} if seed is None else {"seed": seed}
         changes = merged(_nested(settings or {}), seeded)
-        config = resolve(str(experiment), scale=scale, changes=changes)
+        config = resolve(str(experiment), scale=scale, changes=changes, data=data)
         folder = session.default_folder(config) if out is None else Path(out)
         session.start(config, folder, _watchers(on_epoch))
         return _finished(folder)

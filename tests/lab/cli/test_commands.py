@@ -189,7 +189,7 @@ def test_loading_a_run_gives_a_model_ready_to_call(digits_run):
 
 def test_a_folder_of_images_becomes_a_model_that_names_their_class(photos, tmp_path, capsys):
     run = tmp_path / "run"
-    words = ["train", "folder/bfno-node", "--folder", str(photos), "--out", str(run), *TINY]
+    words = ["train", "folder/bfno-node", "--data", str(photos), "--out", str(run), *TINY]
     assert main([*words, "--set", "train.epochs=12", "--set", "train.lr=0.05"]) == 0
     assert json.loads((run / "record.json").read_text())["result"]["test_accuracy"] == 1
     assert main(["eval", str(run), "--data", str(photos), "--json"]) == 0
@@ -206,6 +206,55 @@ def test_a_folder_of_images_becomes_a_model_that_names_their_class(photos, tmp_p
     assert "red" in capsys.readouterr().out
 
 
+def nested(photos, folder):
+    """Photographs at several depths, and things that are none."""
+    (folder / "a" / "b").mkdir(parents=True)
+    for number, place in enumerate((folder, folder / "a", folder / "a" / "b")):
+        shutil.copy(photos / "red" / f"{number}.png", place / f"{number}.png")
+    (folder / "notes.txt").write_text("no image")
+    (folder / "a" / ".hidden.png").write_bytes(b"")
+    return folder
+
+
+def test_predict_takes_folders_and_says_what_it_leaves_out(
+    digits_run, photos, tmp_path, capsys, caplog
+):
+    folder = nested(photos, tmp_path / "new")
+    assert main(["predict", str(digits_run), str(folder), "--format", "json"]) == 0
+    files = [json.loads(line)["file"] for line in capsys.readouterr().out.splitlines()]
+    assert files == [str(folder / name) for name in ("0.png", "a/1.png", "a/b/2.png")]
+    assert caplog.messages == [
+        f"{folder}: left out 1 hidden file or folder (a/.hidden.png), "
+        "1 file that is not an image (notes.txt)"
+    ]
+    (tmp_path / "empty").mkdir()
+    assert main(["predict", str(digits_run), str(tmp_path / "empty")]) == 3
+    assert "empty: holds no images. Fix: name a folder with images" in error_line(capsys)
+
+
+def test_predictions_go_whole_into_a_file_and_over_none(digits_run, photos, tmp_path, capsys):
+    folder = nested(photos, tmp_path / "new")
+    words = ["predict", str(digits_run), str(folder), "-o"]
+    table, array, lines = (tmp_path / f"answers.{end}" for end in ("csv", "json", "jsonl"))
+    for file in (table, array, lines):
+        assert main([*words, str(file)]) == 0
+    rows = list(csv.DictReader(io.StringIO(table.read_text())))
+    assert [row["file"] for row in rows] == [one["file"] for one in json.loads(array.read_text())]
+    assert len(rows) == len(lines.read_text().splitlines()) == 3
+    assert f"{table}: 3 predictions\n" in capsys.readouterr().out
+    before = table.read_bytes()
+    table.write_text("mine")
+    assert main([*words, str(table)]) == 2
+    assert "exists already. Fix: pass --force" in error_line(capsys)
+    assert table.read_text() == "mine"
+    (folder / "bad.png").write_bytes(b"no image")
+    assert main([*words, str(table), "--force"]) == 3
+    assert table.read_bytes() == before
+    assert f"{table}: 3 predictions; 1 could not be read" in capsys.readouterr().out
+    assert main([*words, str(tmp_path / "answers.dat"), "--format", "csv"]) == 3
+    assert (tmp_path / "answers.dat").read_bytes() == before
+
+
 def test_a_bad_file_among_predictions_spoils_no_other(digits_run, photos, tmp_path, capsys):
     bad = tmp_path / "bad.png"
     bad.write_bytes(b"no image")
@@ -218,9 +267,10 @@ def test_a_bad_file_among_predictions_spoils_no_other(digits_run, photos, tmp_pa
 
 def test_resume_of_a_finished_run_can_add_epochs(digits_run, tmp_path, capsys):
     run = tmp_path / "run"
-    main(["train", "digits/node", "--out", str(run), *TINY])
-    assert main(["resume", str(run), "--set", "train.epochs=2"]) == 0
-    assert len((run / "metrics.jsonl").read_text().splitlines()) == 2
+    main(["train", "digits/node", "--out", str(run), *TINY, "--epochs", "2"])
+    assert main(["resume", str(run), "--set", "train.epochs=3"]) == 0
+    assert main(["resume", str(run), "--epochs", "4"]) == 0
+    assert len((run / "metrics.jsonl").read_text().splitlines()) == 4
 
 
 def test_compare_and_report_take_runs(digits_run, tmp_path, capsys):
@@ -272,14 +322,25 @@ def test_data_list_and_check(shared_folder, capsys):
         (["train", "digits/node", "--scale", "huge"], 2, "smoke, cpu, paper"),
         (["train", "digits/node", "--set", "train.lrr=1"], 2, "train.lr"),
         (["train", "digits/node", "--log", "wandb"], 2, "tensorboard"),
-        (["train", "folder/node"], 2, "--folder"),
+        (["train", "folder/node"], 2, "--data"),
+        (["train", "folder/node", "--data", "nowhere"], 3, "nowhere"),
         (["train", "folder/node", "--folder", "nowhere"], 3, "nowhere"),
+        (["train", "folder/node", "--folder", "a", "--data", "b"], 2, "the old name of --data"),
+        (["train", "series/rnn-d", "--data", "nowhere.csv"], 3, "nowhere.csv"),
+        (["train", "mnist/node", "--data", "photos"], 2, "or train folder/node"),
+        (["train", "mnist-density/glow", "--data", "x"], 2, "or train folder-density/glow"),
+        (["train", "physionet/rnn-d", "--data", "x.csv"], 2, "or train series/rnn-d"),
+        (["train", "digits/node", "--epochs", "0"], 2, "--epochs"),
+        (["train", "folder/bfno"], 2, "the nearest are folder/bfno-node, "),
         (["train", "mnist/node", "--data-dir", "nowhere"], 3, "bfno data get mnist"),
         (["train", "nowhere.yaml"], 3, "nowhere.yaml"),
         (["eval", "nowhere"], 2, "nowhere"),
         (["resume", "nowhere"], 2, "nowhere"),
         (["predict", "nowhere", "x.png"], 2, "nowhere"),
         (["predict", "nowhere", "x.png", "--format", "xml"], 2, "table, csv or json"),
+        (["predict", "nowhere", "x.png", "-o", "answers"], 2, "end it in .csv, .json"),
+        (["predict", "nowhere", "x.png", "-o", "answers.xls"], 2, "end it in .csv, .json"),
+        (["predict", "nowhere", "x.png", "-o", "."], 2, "ending"),
         (["compare", "nowhere"], 2, "nowhere"),
         (["data", "get", "mnst"], 2, "mnist"),
         (["data", "check", "mnist", "--data-dir", "nowhere"], 3, ""),

@@ -20,7 +20,7 @@ def trained(tmp_path_factory):
     folder = tmp_path_factory.mktemp("own")
     table = write_table(folder / "mine.csv")
     words = ["train", "series/rnn-delta-t", "--out", str(folder / "run"), *QUICK]
-    assert main([*words, "--set", f"data.path={table}"]) == 0
+    assert main([*words, "--data", str(table)]) == 0
     return folder
 
 
@@ -48,6 +48,42 @@ def test_predict_prints_every_series_in_every_format(trained, capsys):
     for row, one in zip(found, objects, strict=True):
         assert (row["id"], row["label"]) == (one["id"], one["label"])
         assert float(row["high"]) == pytest.approx(one["probabilities"]["high"], abs=1e-6)
+
+
+def test_predict_takes_the_tables_of_a_folder(trained, tmp_path, capsys, caplog):
+    (tmp_path / "tables" / "later").mkdir(parents=True)
+    first = write_table(tmp_path / "tables" / "a.csv", seed=4, count=3)
+    second = write_table(tmp_path / "tables" / "later" / "b.csv", seed=5, count=2)
+    (tmp_path / "tables" / "notes.docx").write_text("no table")
+    words = ["predict", str(trained / "run")]
+    assert main([*words, str(tmp_path / "tables"), "--format", "csv"]) == 0
+    found = capsys.readouterr().out
+    assert main([*words, str(first), str(second), "--format", "csv"]) == 0
+    assert found == capsys.readouterr().out and found.count("\n") == 6
+    told = "left out 1 file that is not a table (notes.docx)"
+    assert [one for one in caplog.messages if "left out" in one] == [
+        f"{tmp_path / 'tables'}: {told}"
+    ]
+
+
+def test_predict_takes_a_folder_with_a_table_for_each_series(trained, tmp_path, capsys):
+    for name in ("anna", "ben"):
+        (tmp_path / f"{name}.csv").write_text("time,pulse,temp\n0,1.5,\n1,1.2,0.5\n")
+    assert main(["predict", str(trained / "run"), str(tmp_path), "--format", "json"]) == 0
+    found = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [one["id"] for one in found] == ["anna", "ben"]
+
+
+def test_a_limit_of_eval_has_both_classes_though_the_table_is_sorted_by_them(
+    trained, tmp_path, capsys
+):
+    head, *rows = write_table(tmp_path / "t.csv", seed=6, count=20).read_text().splitlines()
+    rows.sort(key=lambda row: row.rpartition(",")[2])
+    (tmp_path / "sorted.csv").write_text("\n".join([head, *rows]) + "\n")
+    words = ["eval", str(trained / "run"), "--data", str(tmp_path / "sorted.csv"), "--json"]
+    assert main([*words, "--limit", "6"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert [one["samples"] for one in found["per_class"]] == [3, 3]
 
 
 def test_resume_trains_on_with_more_epochs(trained, capsys):

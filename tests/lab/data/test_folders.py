@@ -9,7 +9,14 @@ import numpy as np
 import pytest
 import torch
 
-from bfno.lab.data import load_folder, read_image
+from bfno.lab.data import (
+    FolderSource,
+    folders,
+    load_folder,
+    load_folder_splits,
+    load_folder_test,
+    read_image,
+)
 from bfno.lab.errors import ConfigError, DataError
 
 Image = pytest.importorskip("PIL.Image")
@@ -82,7 +89,7 @@ def test_images_are_grey_if_all_are_stored_so(tmp_path):
     assert load_folder(tmp_path, colour=False).train.images.shape[1] == 1
 
 
-def test_hidden_files_and_other_files_are_ignored(tmp_path):
+def test_hidden_files_and_other_files_are_left_out_in_one_line(tmp_path, caplog):
     pets(tmp_path)
     (tmp_path / ".hidden").mkdir()
     (tmp_path / "readme.txt").write_text("no image")
@@ -90,8 +97,43 @@ def test_hidden_files_and_other_files_are_ignored(tmp_path):
         (tmp_path / "cat" / name).write_bytes(b"no image")
     (tmp_path / "cat" / "folder.png").mkdir()
     os.mkfifo(tmp_path / "cat" / "fifo.png")
+    (tmp_path / "emu").mkdir()
+    save(tmp_path / "stray.png")
     images = load_folder(tmp_path)
-    assert len(images.train) + len(images.test) == 10
+    assert images.classes == ("cat", "dog") and len(images.train) + len(images.test) == 10
+    assert caplog.messages == [
+        f"{tmp_path}: left out 2 hidden files or folders (.hidden, cat/.a.png), "
+        "4 files that are not images (cat/fifo.png, cat/model.pkl, cat/notes.txt, …), "
+        "1 image outside of the class folders (stray.png), 1 class folder without images (emu)"
+    ]
+
+
+@pytest.mark.parametrize("labelled", [True, False])
+def test_images_in_nested_folders_count_with_and_without_classes(tmp_path, labelled, caplog):
+    pets(tmp_path)
+    save(tmp_path / "cat" / "2023" / "may" / "x.png", (9, 0, 0))
+    save(tmp_path / "dog" / "y" / "x.png", (109, 0, 0))
+    images = load_folder(tmp_path, labelled=labelled)
+    assert sorted(reds(images.train) + reds(images.test)) == [*range(5), 9, *range(100, 105), 109]
+    assert caplog.messages == []
+    if labelled:
+        for split in (images.train, images.test):
+            assert (split.images[:, 0, 0, 0].long() // 100 == split.labels).all()
+
+
+def test_what_is_beside_train_and_test_is_said(tmp_path, caplog):
+    pets(tmp_path, parts=("train", "test"))
+    save(tmp_path / "extra" / "more" / "1.png")
+    save(tmp_path / "1.png")
+    (tmp_path / "train" / "elsewhere").symlink_to(tmp_path / "extra")
+    (tmp_path / "train" / "cat" / "linked").symlink_to(tmp_path / "extra")
+    (tmp_path / "test" / "elsewhere").symlink_to(tmp_path / "extra")
+    images = load_folder(tmp_path)
+    assert images.classes == ("cat", "dog", "elsewhere")  # the folder of a class may be a link
+    assert caplog.messages == [
+        f"{tmp_path}: left out 2 images outside of the folders train and test "
+        "(1.png, extra/more/1.png), 1 linked folder (train/cat/linked)"
+    ]
 
 
 def test_names_in_any_script_and_links_in_a_circle_do_no_harm(tmp_path):
@@ -101,8 +143,7 @@ def test_names_in_any_script_and_links_in_a_circle_do_no_harm(tmp_path):
     (tmp_path / "loop").symlink_to("loop")
     assert load_folder(tmp_path).classes == ("кошка", "犬🐶")
     (tmp_path / "up").symlink_to(tmp_path)
-    with pytest.raises(DataError, match="up: holds no images"):
-        load_folder(tmp_path)
+    assert load_folder(tmp_path).classes == ("кошка", "犬🐶")
 
 
 PNG = b"\x89PNG\r\n\x1a\n"
@@ -152,7 +193,7 @@ def test_bad_images_are_left_out_if_asked(tmp_path, caplog):
         images = load_folder(tmp_path, corrupt="skip")
     assert images.skipped == ("cat/3.png", "dog/9.png")
     assert len(images.train) + len(images.test) == 9
-    named = "2 unreadable images, first cat/3.png, dog/9.png"
+    named = "2 unreadable images (cat/3.png, dog/9.png)"
     assert caplog.messages == [f"{tmp_path}: left out {named}"]
 
 
@@ -183,7 +224,7 @@ def test_a_folder_of_another_form_is_refused(tmp_path):
     with pytest.raises(DataError, match=r"has 1 class folder\."):
         load_folder(tmp_path)
     (tmp_path / "dog").mkdir()
-    with pytest.raises(DataError, match="dog: holds no images"):
+    with pytest.raises(DataError, match=r"has 2 class folders, 1 without images \(dog\)\."):
         load_folder(tmp_path)
 
 
@@ -293,3 +334,88 @@ def test_a_file_for_prediction_must_be_there_and_fit(tmp_path):
         read_image(tmp_path, (3, 4, 4))
     with pytest.raises(ConfigError, match="no image has"):
         read_image(save(tmp_path / "image.png"), (2, 4, 4))
+
+
+SHAPE = (3, 4, 6)
+
+
+def zoo(folder: Path, counts: tuple[int, ...] = (40, 40, 40, 40)) -> Path:
+    """Classes a, b, c, ... of which each image tells its class in red and its number in green."""
+    for label, count in enumerate(counts):
+        for k in range(count):
+            save(folder / "abcdefgh"[label] / f"{k:03}.png", (label, k, 0))
+    return folder
+
+
+def tally(split) -> list[int]:
+    assert split.labels.equal(split.images[:, 0, 0, 0].long())
+    return split.labels.bincount(minlength=4).tolist()
+
+
+def test_every_limit_is_a_draw_with_the_classes_in_proportion(tmp_path):
+    source = FolderSource(zoo(tmp_path), SHAPE, seed=5)
+    splits = load_folder_splits(source, validation=0.25, train_limit=48, test_limit=8)
+    assert tally(splits.train) == [9, 9, 9, 9] and tally(splits.validation) == [3, 3, 3, 3]
+    assert tally(splits.test) == [2, 2, 2, 2]
+    assert tally(load_folder_test(source, 20)[0]) == [5, 5, 5, 5]
+    other = load_folder_splits(FolderSource(tmp_path, SHAPE, seed=6), train_limit=48)
+    assert {*map(tuple, other.train.images[:, :2, 0, 0].tolist())} != {
+        *map(tuple, splits.train.images[:, :2, 0, 0].tolist())
+    }
+
+
+def test_any_beginning_of_a_part_is_a_draw_too(tmp_path):
+    splits = load_folder_splits(FolderSource(zoo(tmp_path), SHAPE), validation=0.2)
+    for part in (splits.train, splits.validation, splits.test):
+        assert part is not None
+        counts = part.labels[:8].bincount(minlength=4).tolist()
+        assert min(counts) >= 1 and max(counts) <= 3
+
+
+def test_training_and_testing_again_see_the_same_images_in_the_same_order(tmp_path):
+    source = FolderSource(zoo(tmp_path), SHAPE, seed=3)
+    for limit in (None, 9):
+        splits = load_folder_splits(source, test_limit=limit)
+        assert load_folder_test(source, limit)[0].images.equal(splits.test.images)
+
+
+def test_unlabelled_images_are_drawn_from_the_whole_folder(tmp_path):
+    zoo(tmp_path)
+    splits = load_folder_splits(FolderSource(tmp_path, SHAPE, labelled=False), train_limit=40)
+    assert len(set(splits.train.images[:, 0, 0, 0].tolist())) == 4
+    assert not splits.train.labels.any()
+
+
+def test_a_limit_reads_no_other_image(tmp_path, monkeypatch):
+    zoo(tmp_path)
+    read = []
+    decode = folders.decode_images.__globals__["decode"]
+    monkeypatch.setitem(
+        folders.decode_images.__globals__, "decode", lambda *given: read.append(1) or decode(*given)
+    )
+    load_folder_splits(FolderSource(tmp_path, SHAPE), train_limit=10, test_limit=6)
+    assert len(read) == 16
+
+
+def test_runs_of_earlier_releases_keep_their_rules(tmp_path, caplog):
+    zoo(tmp_path)
+    save(tmp_path / "a" / "nested" / "000.png", (0, 99, 0))
+    (tmp_path / "b" / "bad.png").write_bytes(b"")
+    old = FolderSource(tmp_path, SHAPE, rules=1, corrupt="skip")
+    splits = load_folder_splits(old, train_limit=60, test_limit=10)
+    assert splits.test.labels.tolist() == [0] * 8 + [1] * 2  # the first ones, sorted by class
+    assert splits.train.labels.tolist() == sorted(splits.train.labels.tolist())
+    assert load_folder_test(old, 10)[0].images.equal(splits.test.images)
+    assert tally(load_folder_test(old, 12, drawn=True)[0]) == [3, 3, 3, 3]
+    told = "left out 1 image in a nested folder (a/nested/000.png), 1 unreadable image (b/bad.png)"
+    assert {message.partition(": ")[2] for message in caplog.messages} == {told}
+
+
+def test_unreadable_images_do_not_change_the_division_of_the_others(tmp_path):
+    zoo(tmp_path)
+    source = FolderSource(tmp_path, SHAPE, corrupt="skip")
+    before = load_folder_splits(source).test.images
+    (tmp_path / "a" / "000.png").write_bytes(b"")
+    (tmp_path / "c" / "007.png").write_bytes(b"")
+    after = {*map(tuple, load_folder_splits(source).test.images[:, :2, 0, 0].tolist())}
+    assert after <= {*map(tuple, before[:, :2, 0, 0].tolist())} and len(after) >= len(before) - 2

@@ -25,7 +25,7 @@ def test_a_finished_run_is_read_with_its_epochs(tmp_path):
 def test_the_command_names_the_folder_of_images_but_not_where_it_lies(tmp_path):
     config = {"data": {"name": "folder", "folder": "/somewhere/my photos"}}
     run = read_run(write_run(tmp_path, config=config))
-    assert run.command.endswith("--folder 'my photos'")
+    assert run.command.endswith("--data 'my photos'")
 
 
 def test_the_command_names_the_files_of_series_but_not_where_they_lie(tmp_path):
@@ -33,13 +33,13 @@ def test_the_command_names_the_files_of_series_but_not_where_they_lie(tmp_path):
     # Older records call it a change where the test series lie.
     changes = ["train.lr=0.5", 'data.test_path="/home/ann/later.csv"']
     run = read_run(write_run(tmp_path, config=config, changes=changes))
-    files = "--set data.path=mine.csv --set data.test_path=later.csv"
+    files = "--data mine.csv --set data.test_path=later.csv"
     assert run.command.endswith(f"--seed 7 {files} --set train.lr=0.5")
 
 
 @pytest.mark.parametrize(
     ("data", "more"),
-    [(None, ""), ("digits", ""), ({"folder": 3}, " --folder 3"), ({"path": None}, "")],
+    [(None, ""), ("digits", ""), ({"folder": 3}, " --data 3"), ({"path": None}, "")],
 )
 def test_the_command_does_without_settings_that_are_spoilt(tmp_path, data, more):
     run = read_run(write_run(tmp_path, config={"data": data}))

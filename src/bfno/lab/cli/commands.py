@@ -7,6 +7,7 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -17,9 +18,12 @@ from bfno.lab.cli.options import (
     AnyCheckpoint,
     DataDir,
     Debug,
+    Epochs,
     Group,
     Json,
     Log,
+    OldFolder,
+    OwnData,
     Run,
     Scale,
     Seed,
@@ -33,7 +37,8 @@ __all__ = ["BENCHMARKS", "app"]
 # The first letter keeps the lines as they are.
 _BEGIN = """\b
 Begin:        bfno demo
-Your images:  bfno train folder/bfno-node --folder photos
+Your images:  bfno train folder/bfno-node --data photos
+Your series:  bfno train series/latent-bfno-node --data patients.csv
 The paper:    bfno table 1 --data mnist
 Every option: bfno train --help
 """
@@ -82,23 +87,28 @@ def train(
     out: Annotated[
         Path | None, typer.Option(help="Folder of the run; default runs/DATA-METHOD-sSEED.")
     ] = None,
+    own_data: OwnData = None,
+    folder: OldFolder = None,
+    epochs: Epochs = None,
     data_dir: DataDir = None,
-    folder: Annotated[
-        Path | None,
-        typer.Option(help="Your images, for the data folder or folder-density."),
-    ] = None,
     log: Log = None,
 ) -> None:
     """Train a model; `bfno models` lists the methods.
 
-    Example: bfno train digits/bfno-node --scale cpu --set train.epochs=5
+    Example: bfno train folder/bfno-node --data photos --epochs 5
     """
-    config = _resolved(experiment, settings, scale, seed, data_dir, folder)
+    if own_data is not None and folder is not None:
+        raise ConfigError("--folder", "is the old name of --data", "leave it out")
+    changes = _changes(settings, seed=seed, epochs=epochs, data_dir=data_dir)
+    config = _resolved(experiment, scale, changes, own_data or folder)
+    from bfno.lab.data import telling
     from bfno.lab.runs.session import default_folder, start
 
     place = out or default_folder(config)
     watchers = display.watchers(place, log)
-    display.finished(start(config, place, watchers), place)
+    with bar("images decoded") as progress, telling(progress):
+        record = start(config, place, watchers)
+    display.finished(record, place)
 
 
 @app.command()
@@ -114,23 +124,30 @@ def config(
 
     Example: bfno config mnist/bfno-node --scale paper
     """
-    say_text(_resolved(experiment, settings, scale, seed).as_yaml())
+    say_text(_resolved(experiment, scale, _changes(settings, seed=seed)).as_yaml())
 
 
 @app.command()
-def resume(run: Run, settings: Sets = None, data_dir: DataDir = None, log: Log = None) -> None:
+def resume(
+    run: Run,
+    settings: Sets = None,
+    epochs: Epochs = None,
+    data_dir: DataDir = None,
+    log: Log = None,
+) -> None:
     """Continue a stopped or killed run, bit for bit.
 
     Example: bfno resume runs/digits-bfno-node-s7
     """
-    from bfno.lab.experiments import trees
+    from bfno.lab.data import telling
     from bfno.lab.runs import session
 
-    changes = trees.read_settings(settings or [])
-    if data_dir is not None:
-        changes = trees.merged(changes, {"data": {"dir": str(data_dir.resolve())}})
+    place = None if data_dir is None else data_dir.resolve()
+    changes = _changes(settings, epochs=epochs, data_dir=place)
     watchers = display.watchers(run, log)
-    display.finished(session.resume(run, changes, watchers), run)
+    with bar("images decoded") as progress, telling(progress):
+        record = session.resume(run, changes, watchers)
+    display.finished(record, run)
 
 
 @app.command(name="eval")
@@ -140,7 +157,10 @@ def evaluate(
         str | None, typer.Option(help="Other data: a data set's name, a folder, or a table.")
     ] = None,
     data_dir: DataDir = None,
-    limit: Annotated[int | None, typer.Option(min=1, help="Only the first N test samples.")] = None,
+    limit: Annotated[
+        int | None,
+        typer.Option(min=1, help="Only N test samples, drawn with the classes in proportion."),
+    ] = None,
     batch: Annotated[int | None, typer.Option(min=1, help="Samples per batch.")] = None,
     any_checkpoint: AnyCheckpoint = False,
     as_json: Json = False,
@@ -151,40 +171,60 @@ def evaluate(
 
     Example: bfno eval runs/digits-bfno-node-s7 --json
     """
+    from bfno.lab.data import telling
     from bfno.lab.experiments.experiment import TestRequest
     from bfno.lab.runs.load import open_run
 
     opened = open_run(run, any_checkpoint=any_checkpoint)
-    with bar("samples") as progress:
+    with bar("images decoded") as decoded, bar("samples") as progress:
         request = TestRequest(data, data_dir, limit, batch, progress)
-        found = opened.config.evaluate(opened, request)
+        with telling(decoded):
+            found = opened.config.evaluate(opened, request)
     say(*([json.dumps(found)] if as_json else display.evaluation(found)))
 
 
 @app.command()
 def predict(
     run: Run,
-    files: Annotated[list[Path], typer.Argument(help="Images, or tables of series.")],
-    layout: Annotated[str, typer.Option("--format", help="table, csv or json.")] = "table",
+    files: Annotated[
+        list[Path], typer.Argument(help="Images, tables of series, or folders of them.")
+    ],
+    layout: Annotated[
+        str | None,
+        typer.Option("--format", help="table (default), csv or json; of a file: by its ending."),
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option("--out", "-o", help="File to write: .csv, .json or .jsonl.")
+    ] = None,
+    force: Annotated[bool, typer.Option("--force", help="Replace an existing file.")] = False,
     any_checkpoint: AnyCheckpoint = False,
 ) -> int:
     """Classify files, or say how likely they are under a density.
 
     Prints the class and its probabilities of images, series or rows; for densities bits/dim.
 
-    Example: bfno predict runs/folder-bfno-node-s7 new/*.jpg --format csv
+    Example: bfno predict runs/folder-bfno-node-s7 new -o answers.csv
     """
-    printer = display.prediction_printer(layout)
+    from bfno.lab.cli.predictions import make_writer
+
+    writer = make_writer(layout, out, force=force)
     from bfno.lab.runs.load import open_run
 
-    code, opened = 0, open_run(run, any_checkpoint=any_checkpoint)
-    for prediction in opened.config.predict(opened, files):
+    code, failed, opened = 0, 0, open_run(run, any_checkpoint=any_checkpoint)
+    for prediction in opened.config.predict(opened, _files(opened, files)):
         if prediction.error is None:
-            printer(prediction)
+            writer.add(prediction)
         else:
-            code = prediction.error.exit_code
+            code, failed = prediction.error.exit_code, failed + 1
             say(f"error: {prediction.error}", error=True)
+    writer.finish(failed)
     return code
+
+
+def _files(run: Any, places: list[Path]) -> Iterator[Path]:
+    """Files, and what a run takes of folders."""
+    for place in places:
+        yield from run.config.files_in(run, place) if place.is_dir() else [place]
 
 
 @app.command()
@@ -287,19 +327,26 @@ def _run_benchmarks(words: list[str]) -> None:
 
 
 def _resolved(
-    experiment: str,
-    settings: list[str] | None,
-    scale: str | None,
-    seed: int | None,
-    data_dir: Path | None = None,
-    folder: Path | None = None,
+    experiment: str, scale: str | None, changes: dict[str, Any], data: Path | None = None
 ) -> Any:
     from bfno.lab.experiments.resolve import resolve
+
+    return resolve(experiment, scale=scale, changes=changes, data=data)
+
+
+def _changes(
+    settings: list[str] | None,
+    *,
+    seed: int | None = None,
+    epochs: int | None = None,
+    data_dir: Path | None = None,
+) -> dict[str, Any]:
+    """The settings that a command names, by --set or by an option of their own."""
     from bfno.lab.experiments.trees import merged, read_settings
 
     flags: dict[str, Any] = {} if seed is None else {"seed": seed}
-    places = {"dir": data_dir, "folder": folder}
-    given = {name: str(place) for name, place in places.items() if place is not None}
-    if given:
-        flags["data"] = given
-    return resolve(experiment, scale=scale, changes=merged(read_settings(settings or []), flags))
+    if epochs is not None:
+        flags["train"] = {"epochs": epochs}
+    if data_dir is not None:
+        flags["data"] = {"dir": str(data_dir)}
+    return merged(read_settings(settings or []), flags)

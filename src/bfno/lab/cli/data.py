@@ -35,8 +35,8 @@ def list_sets() -> None:
     for series in SERIES_SETS.values():
         shape, classes = f"{series.features} values", f"{series.classes} classes"
         say(f"{series.name:14} {shape:9} {classes:11} {series.amount:15} {series.homepage}")
-    say(f"{'folder':14} your own images: folder/train/<class>/*.png, or folder/<class>/*.png")
-    say(f"{'series':14} your own series: a table id,time,...,label, or a folder of tables")
+    say(f"{'folder':14} your own images: --data photos, with photos/<class>/, or train/ and test/")
+    say(f"{'series':14} your own series: --data patients.csv, a table id,time,...,label")
 
 
 @app.command()

@@ -20,7 +20,7 @@ __all__ = [
     "check_scale",
     "evaluation",
     "finished",
-    "prediction_printer",
+    "prediction_lines",
     "size_lines",
     "size_object",
     "watchers",
@@ -139,19 +139,19 @@ def _matrix(found: dict[str, Any]) -> Iterator[str]:
         yield f"{name:8} " + " ".join(f"{count:>8}" for count in row)
 
 
-def prediction_printer(layout: str) -> Callable[[Any], None]:
-    """A function that prints one prediction after the other.
+def prediction_lines(layout: str) -> Callable[[Any], str]:
+    """A function that makes of one prediction after the other what is printed of it.
 
     Raises:
         ConfigError: If there is no such layout.
     """
-    printers = {"table": _print_row, "csv": _CsvPrinter(), "json": _print_json}
-    if layout not in printers:
+    layouts = {"table": _row, "csv": _CsvLines(), "json": _json}
+    if layout not in layouts:
         raise ConfigError(f"--format {layout}", "is not a format", "write table, csv or json")
-    return printers[layout]
+    return layouts[layout]
 
 
-def _print_row(prediction: Any) -> None:
+def _row(prediction: Any) -> str:
     scored = prediction.scores.items()
     places = prediction.place.values()
     where = "  ".join(f"{value:g}" if isinstance(value, float) else value for value in places)
@@ -161,32 +161,31 @@ def _print_row(prediction: Any) -> None:
         likely = sorted(prediction.probabilities.items(), key=lambda item: -item[1])[:3]
         shown = "  ".join(f"{name} {probability:.1%}" for name, probability in likely)
         scores.insert(0, f"{prediction.label}  ({shown})")
-    say("  ".join([place, *scores]))
+    return "  ".join([place, *scores])
 
 
-def _print_json(prediction: Any) -> None:
+def _json(prediction: Any) -> str:
     values = {"file": str(prediction.file), **prediction.place}
     if prediction.label:
         values |= {"label": prediction.label, "probabilities": prediction.probabilities}
-    say(json.dumps(values | dict(prediction.scores)))
+    return json.dumps(values | dict(prediction.scores))
 
 
-class _CsvPrinter:
+class _CsvLines:
+    """Rows of a table, the first one below its head."""
+
     def __init__(self) -> None:
         self._has_header = False
 
-    def __call__(self, prediction: Any) -> None:
+    def __call__(self, prediction: Any) -> str:
         label = {"label": prediction.label} if prediction.label else {}
         numbers = {**prediction.probabilities, **prediction.scores}
-        if not self._has_header:
-            self._write(["file", *prediction.place, *label, *numbers])
-            self._has_header = True
         values = (f"{value:.6f}" for value in numbers.values())
-        place = prediction.place.values()
-        self._write([str(prediction.file), *place, *label.values(), *values])
-
-    def _write(self, row: list[object]) -> None:
-        say(csv_text([row]).removesuffix("\n"), end="\r\n")
+        rows = [[str(prediction.file), *prediction.place.values(), *label.values(), *values]]
+        if not self._has_header:
+            rows.insert(0, ["file", *prediction.place, *label, *numbers])
+            self._has_header = True
+        return csv_text(rows).removesuffix("\n")
 
 
 def check_scale(scale: str | None) -> None:

@@ -10,8 +10,8 @@ from typing import Annotated, Any, get_type_hints
 import typer
 from typer.core import TyperGroup
 
-__all__ = ["AnyCheckpoint", "DataDir", "Debug", "Group", "Json", "Log", "Run", "Runs", "Scale"]
-__all__ += ["Seed", "Sets", "takes"]
+__all__ = ["AnyCheckpoint", "DataDir", "Debug", "Epochs", "Group", "Json", "Log", "OldFolder"]
+__all__ += ["OwnData", "Run", "Runs", "Scale", "Seed", "Sets", "takes"]
 
 Run = Annotated[Path, typer.Argument(help="Folder of a run.")]
 Runs = Annotated[list[Path], typer.Argument(metavar="RUN", help="Folders of runs.")]
@@ -29,6 +29,14 @@ DataDir = Annotated[
     Path | None,
     typer.Option(help="Folder of the data sets; default BFNO_DATA, else the user's cache."),
 ]
+OwnData = Annotated[
+    Path | None,
+    typer.Option(
+        "--data", help="Your own data: a folder of images, or a table or folder of series."
+    ),
+]
+OldFolder = Annotated[Path | None, typer.Option("--folder", hidden=True)]  # the old --data
+Epochs = Annotated[int | None, typer.Option(min=1, help="Passes over the training data.")]
 AnyCheckpoint = Annotated[
     bool,
     typer.Option(

@@ -7,7 +7,6 @@ through a table, which escape what could steer a terminal.
 from __future__ import annotations
 
 import contextlib
-import functools
 import logging
 import sys
 from collections.abc import Callable, Iterator
@@ -19,8 +18,8 @@ from bfno.lab.views.layout import as_rich, printable, stacked
 if TYPE_CHECKING:
     from bfno.lab.views.layout import Table
 
-__all__ = ["PrintableFormatter", "bar", "download_progress", "say", "say_text", "show_table"]
-__all__ += ["show_text"]
+__all__ = ["PrintableFormatter", "bar", "download_progress", "say", "say_text"]
+__all__ += ["show_table", "show_text"]
 
 
 def say(*lines: str, error: bool = False, end: str = "\n") -> None:
@@ -69,9 +68,25 @@ def show_text(text: str) -> None:
 
 @contextlib.contextmanager
 def bar(label: str) -> Iterator[Callable[[int, int], None] | None]:
-    """A bar on the terminal that is told how many are done and of how many; else nothing."""
-    with _bars() as update:
-        yield update and functools.partial(update, label)
+    """A bar on the terminal that is told how many are done and of how many; else nothing.
+
+    It appears when something is done and goes when all is, so that others can follow it.
+    """
+    if not sys.stderr.isatty():
+        yield None
+        return
+    with contextlib.ExitStack() as shown:
+        update: Any = None
+
+        def tell(done: int, total: int) -> None:
+            nonlocal update
+            update = update or shown.enter_context(_bars())
+            update(label, done, total)
+            if done >= total:
+                shown.close()
+                update = None
+
+        yield tell
 
 
 @contextlib.contextmanager

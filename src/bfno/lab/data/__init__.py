@@ -11,8 +11,16 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from bfno.lab.data.catalogue import DATA_SETS, DataFile, DataSet, RemoteFile, find_data_set
     from bfno.lab.data.checks import FileCheck
-    from bfno.lab.data.folders import load_folder, read_image
+    from bfno.lab.data.folders import (
+        FolderSource,
+        load_folder,
+        load_folder_splits,
+        load_folder_test,
+        read_image,
+    )
+    from bfno.lab.data.image_cache import telling
     from bfno.lab.data.images import ImageSet, Split, Splits, divide, resized
+    from bfno.lab.data.listing import files_below, images_below
     from bfno.lab.data.ordering import length_batches
     from bfno.lab.data.places import data_folder
     from bfno.lab.data.protocols import SeriesSource, load_series, thinned
@@ -35,6 +43,7 @@ __all__ = [
     "DataSet",
     "FileCheck",
     "FileFormat",
+    "FolderSource",
     "ImageSet",
     "Motions",
     "RemoteFile",
@@ -51,11 +60,15 @@ __all__ = [
     "check",
     "data_folder",
     "divide",
+    "files_below",
     "find_data_set",
     "get",
+    "images_below",
     "length_batches",
     "load",
     "load_folder",
+    "load_folder_splits",
+    "load_folder_test",
     "load_series",
     "locate",
     "read_image",
@@ -63,6 +76,7 @@ __all__ = [
     "resized",
     "stl10_folds",
     "synthetic_series",
+    "telling",
     "thinned",
     "toy_points",
 ]
@@ -70,8 +84,16 @@ __all__ = [
 _HOMES = {
     "bfno.lab.data.catalogue": ("DATA_SETS", "DataFile", "DataSet", "RemoteFile", "find_data_set"),
     "bfno.lab.data.checks": ("FileCheck",),
-    "bfno.lab.data.folders": ("load_folder", "read_image"),
+    "bfno.lab.data.folders": (
+        "FolderSource",
+        "load_folder",
+        "load_folder_splits",
+        "load_folder_test",
+        "read_image",
+    ),
+    "bfno.lab.data.image_cache": ("telling",),
     "bfno.lab.data.images": ("ImageSet", "Split", "Splits", "divide", "resized"),
+    "bfno.lab.data.listing": ("files_below", "images_below"),
     "bfno.lab.data.ordering": ("length_batches",),
     "bfno.lab.data.places": ("data_folder",),
     "bfno.lab.data.protocols": ("SeriesSource", "load_series", "thinned"),

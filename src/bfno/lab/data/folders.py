@@ -1,40 +1,134 @@
-"""Folders of images, one for each class."""
+"""Folders of images, one for each class: which images are for what, and reading them."""
 
 from __future__ import annotations
 
-import logging
 import os
-from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from bfno.lab.data.images import ImageSet, Split
-from bfno.lab.data.pixels import SUFFIXES, Header, decode, quiet_pillow, read_header
-from bfno.lab.data.reading import refusing_damage
-from bfno.lab.data.stratify import hold_out_of_each_class
+from bfno.lab.data.image_cache import decode_images
+from bfno.lab.data.images import ImageSet, Split, Splits, checked, choose
+from bfno.lab.data.listing import ImageFile, LeftOut, Listing, list_images
+from bfno.lab.data.pixels import Header, decode, quiet_pillow, read_header
+from bfno.lab.data.stored import StoredImages
+from bfno.lab.data.stratify import drawn_order, hold_out_of_each_class
 from bfno.lab.errors import ConfigError, DataError
 
-__all__ = ["load_folder", "read_image"]
+__all__ = [
+    "FolderSource",
+    "load_folder",
+    "load_folder_splits",
+    "load_folder_test",
+    "read_image",
+]
 
-_LOG = logging.getLogger(__name__)
-_THREADS = 4
 _USUAL_SIDE, _LARGEST_COMMON_SIDE = 32, 96
-_OTHER_NAMES_FOR_TEST = ("val", "valid", "validation")
-
-_Result = TypeVar("_Result")
+# Images of a part that take more bytes than that stay on disk.
+_IN_MEMORY = 256 << 20
 
 
 @dataclass(frozen=True)
-class _File:
-    path: Path
-    label: int
+class FolderSource:
+    """A folder of images, and how it is read.
+
+    Either `folder/train/CLASS/*` and `folder/test/CLASS/*`, or one of `folder/train/CLASS/*` and
+    `folder/CLASS/*`, of which a random share of each class is for testing. Images may be in folders
+    within that of their class. Whatever is left out (hidden files, those that are no images,
+    classes without any) is said in one line.
+
+    Attributes:
+        folder: Where the images are.
+        shape: Channels, height and width that they are brought to.
+        labelled: Whether images have classes. If not, all images in the folder and below it are
+            taken, or those in `folder/train` and `folder/test`; every label is 0.
+        test_fraction: Share of each class for testing, where the folder has no test part.
+        seed: Number that fixes that share and every draw.
+        corrupt: What to do with images that cannot be read: `refuse`, or `skip` to leave them out.
+        rules: 2; or 1 for what runs of earlier releases had: images in nested folders of a class
+            were left out, parts kept the order of the names, of which a limit of test images took
+            the first, and images that cannot be read were left out before all divisions.
+    """
+
+    folder: Path
+    shape: tuple[int, int, int]
+    labelled: bool = True
+    test_fraction: float = 0.2
+    seed: int = 0
+    corrupt: str = "refuse"
+    rules: int = 2
+
+
+def load_folder_splits(
+    source: FolderSource,
+    *,
+    validation: float = 0.0,
+    train_limit: int | None = None,
+    test_limit: int | None = None,
+) -> Splits:
+    """Load the images of a folder, divided for training.
+
+    Every part is a random draw with each class in proportion, in an order of which any beginning is
+    such a draw too. Only images that the limits leave are read. Parts that are large stay on disk
+    (`StoredImages`).
+
+    Args:
+        source: The folder.
+        validation: Share of the kept training images that is set apart, from 0 to below 1.
+        train_limit: Training images to keep, validation included; all if there are fewer.
+        test_limit: Test images to keep; all if there are fewer.
+
+    Raises:
+        ConfigError: If a setting is out of range or leaves a part empty.
+        DataError: If the folder is not as described or an image cannot be read.
+    """
+    opened = _Folder(source)
+    train, test = opened.parts()
+    parts = choose(
+        _labels(train),
+        _labels(test),
+        validation=validation,
+        seed=source.seed,
+        train_limit=train_limit,
+        test_limit=test_limit,
+        drawn=source.rules > 1,
+    )
+    chosen = [
+        _taken(train, parts.train),
+        _taken(train, parts.validation) if parts.validation is not None else [],
+        _taken(test, parts.test),
+    ]
+    splits = opened.read(chosen)
+    held_out = splits[1] if parts.validation is not None else None
+    found = Splits(splits[0], held_out, splits[2], opened.listing.classes)
+    return checked(found, labelled=source.labelled)
+
+
+def load_folder_test(
+    source: FolderSource, limit: int | None = None, *, drawn: bool | None = None
+) -> tuple[Split, tuple[str, ...]]:
+    """Load the test images of a folder, and the names of its classes.
+
+    Args:
+        source: The folder.
+        limit: How many; the same ones in the same order as by `load_folder_splits`.
+        drawn: Whether they are drawn; by default if the rules say so.
+
+    Raises:
+        ConfigError: If a setting is out of range.
+        DataError: If the folder is not as described or an image cannot be read.
+    """
+    opened = _Folder(source)
+    _, test = opened.parts()
+    order = torch.arange(len(test))
+    if source.rules > 1 if drawn is None else drawn:
+        order = drawn_order(_labels(test), source.seed)
+    return opened.read([_taken(test, order[:limit])])[0], opened.listing.classes
 
 
 def load_folder(
@@ -47,17 +141,14 @@ def load_folder(
     corrupt: str = "refuse",
     labelled: bool = True,
 ) -> ImageSet:
-    """Load images whose folder's name is their class.
+    """Load all images of a folder, whose folders' names are their classes.
 
-    Either `folder/train/CLASS/*` and `folder/test/CLASS/*`, or one of `folder/train/CLASS/*` and
-    `folder/CLASS/*`, of which a random share of each class is for testing. Classes and files are
-    taken in the order of their names. Hidden files and those that are no images are ignored.
-
-    Images are stretched to one size, put on white where they are transparent and turned as their
-    EXIF data says.
+    Classes and files are taken in the order of their names. Images are stretched to one size, put
+    on white where they are transparent and turned as their EXIF data says. `FolderSource` says
+    what the folder may look like.
 
     Args:
-        folder: Where the images lie.
+        folder: Where the images are.
         size: Height and width, or the side of a square. By default the size that all images have,
             if no side is above 96, else 32.
         colour: Whether images have three channels or one. By default one if all are stored grey.
@@ -65,30 +156,25 @@ def load_folder(
         seed: Number that fixes that share.
         corrupt: What to do with images that cannot be read: `refuse`, or `skip` to leave them out
             and name them in `skipped`.
-        labelled: Whether images have classes. If not, all images in the folder and below it are
-            taken, or those in `folder/train` and `folder/test`; every label is 0.
+        labelled: Whether images have classes; see `FolderSource`.
 
     Raises:
         ConfigError: If a setting is out of range.
         DataError: If the folder is not as described or an image cannot be read.
     """
-    _check_settings(size, test_fraction, corrupt)
+    if size is not None and np.min(size) < 1:
+        raise ConfigError("size", f"{size} is less than 1", "use 1 or more, or leave it out")
     folder = Path(folder)
-    classes, train, test = _find_parts(folder, _find_classes if labelled else _find_images)
-    with quiet_pillow(), ThreadPoolExecutor(_THREADS) as pool:
-        read = _Readings(pool)
-        train_headers, train = read(train, lambda file: read_header(file.path))
-        test_headers, test = read(test, lambda file: read_header(file.path))
-        shape = _shape([*train_headers, *test_headers], size, colour)
-        parts = [read(part, lambda file: decode(file.path, shape)) for part in (train, test)]
-    skipped = _skip(read.errors, folder, corrupt)
-    for _, files in parts[: 2 if test else 1]:
-        _check_every_class(folder, files, classes)
-    splits = [_split(images, files, shape) for images, files in parts]
-    if not test:
-        kept, held_out = hold_out_of_each_class(splits[0].labels, test_fraction, seed)
-        splits = [splits[0].take(kept), splits[0].take(held_out)]
-    return ImageSet(splits[0], splits[1], classes, skipped)
+    listing = None
+    if size is None or colour is None:
+        listing = list_images(folder, labelled=labelled)
+        size, colour = _looks(listing, size, colour)
+    height, width = (size, size) if isinstance(size, int) else size
+    shape = (3 if colour else 1, height, width)
+    opened = _Folder(FolderSource(folder, shape, labelled, test_fraction, seed, corrupt), listing)
+    train, test = opened.parts()
+    splits = opened.read([train, test])
+    return ImageSet(splits[0], splits[1], opened.listing.classes, tuple(opened.skipped))
 
 
 def read_image(path: Path, shape: tuple[int, int, int]) -> Tensor:
@@ -114,133 +200,110 @@ def read_image(path: Path, shape: tuple[int, int, int]) -> Tensor:
         return torch.from_numpy(np.ascontiguousarray(decode(path, shape)))
 
 
-class _Readings:
-    """Reads many files at once, and gathers those that cannot be read."""
+class _Folder:
+    """A folder that is being read.
 
-    def __init__(self, pool: ThreadPoolExecutor) -> None:
-        self._pool = pool
-        self.errors: list[DataError] = []
+    Args:
+        source: The folder, and how to read it.
+        listing: Its images, if they are known.
+    """
 
-    def __call__(
-        self, files: list[_File], function: Callable[[_File], _Result]
-    ) -> tuple[list[_Result], list[_File]]:
-        """Results and files where the function succeeds."""
+    def __init__(self, source: FolderSource, listing: Listing | None = None) -> None:
+        if not 0 < source.test_fraction < 1:
+            why = f"{source.test_fraction} is no share"
+            raise ConfigError("test_fraction", why, "use one between 0 and 1")
+        if source.corrupt not in ("refuse", "skip"):
+            raise ConfigError("corrupt", f"{source.corrupt!r} is unknown", "use refuse or skip")
+        self.source = source
+        self.listing = listing or list_images(
+            source.folder, labelled=source.labelled, nested=source.rules > 1
+        )
+        self.skipped: list[str] = []
 
-        def attempt(file: _File) -> _Result | DataError:
-            try:
-                return function(file)
-            except DataError as error:
-                return error
+    def parts(self) -> tuple[Sequence[ImageFile], Sequence[ImageFile]]:
+        """Those for training and those for testing."""
+        files, tested = self.listing.train, self.listing.test
+        if self.source.rules == 1 and self.source.corrupt == "skip":
+            files = self._readable(files)
+            tested = None if tested is None else self._readable(tested)
+        if tested is not None:
+            return files, tested
+        kept, held_out = hold_out_of_each_class(
+            _labels(files), self.source.test_fraction, self.source.seed
+        )
+        return _taken(files, kept), _taken(files, held_out)
 
-        outcomes = list(zip(files, self._pool.map(attempt, files), strict=True))
-        self.errors += [outcome for _, outcome in outcomes if isinstance(outcome, DataError)]
-        good = [(outcome, file) for file, outcome in outcomes if not isinstance(outcome, DataError)]
-        return [outcome for outcome, _ in good], [file for _, file in good]
+    def _readable(self, files: Sequence[ImageFile]) -> tuple[ImageFile, ...]:
+        found = decode_images(self.listing, files, self.source.shape)
+        self.listing.left_out.add_unreadable([files[number].name for number in found.errors])
+        return tuple(files[number] for number in found.kept)
 
+    def read(self, parts: Sequence[Sequence[ImageFile]]) -> list[Split]:
+        """Read parts of the folder, all at once; say what is left out."""
+        files = [file for part in parts for file in part]
+        found = decode_images(self.listing, files, self.source.shape)
+        self._leave_out([files[number] for number in found.errors], list(found.errors.values()))
+        splits, before = [], 0
+        for part in parts:
+            inside = (found.kept >= before) & (found.kept < before + len(part))
+            rows, kept = found.rows.take(inside), found.kept[inside] - before
+            is_large = rows.size > _IN_MEMORY
+            labels = _labels([part[number] for number in kept])
+            self._check_classes(_labels(part), labels)
+            splits.append(Split(StoredImages(rows) if is_large else rows.read(), labels))
+            before += len(part)
+        return splits
 
-def _skip(errors: list[DataError], folder: Path, corrupt: str) -> tuple[str, ...]:
-    """Names of the files that are left out, if there are any and that is allowed."""
-    if not errors:
-        return ()
-    errors = sorted(errors, key=lambda error: str(error.what))
-    if corrupt == "refuse":
-        more = f", and {len(errors) - 1} more cannot be read" if errors[1:] else ""
-        fix = f"{errors[0].fix}, or leave such files out with --set data.corrupt=skip"
-        raise DataError(errors[0].what, errors[0].why + more, fix)
-    skipped = tuple(str(Path(str(error.what)).relative_to(folder)) for error in errors)
-    first = ", ".join(skipped[:3])
-    _LOG.warning("%s: left out %d unreadable images, first %s", folder, len(skipped), first)
-    return skipped
+    def _leave_out(self, files: Sequence[ImageFile], errors: list[DataError]) -> None:
+        """Refuse images that cannot be read, or say that they are left out, with all else."""
+        if errors and self.source.corrupt == "refuse":
+            errors = sorted(errors, key=lambda error: str(error.what))
+            more = f", and {len(errors) - 1} more cannot be read" if errors[1:] else ""
+            fix = f"{errors[0].fix}, or leave such files out with --set data.corrupt=skip"
+            raise DataError(errors[0].what, errors[0].why + more, fix)
+        self.skipped = sorted(file.name for file in files)
+        left_out = LeftOut(dict(self.listing.left_out.names))
+        left_out.add_unreadable(self.skipped)
+        left_out.say(self.source.folder)
 
-
-def _check_settings(size: int | tuple[int, int] | None, fraction: float, corrupt: str) -> None:
-    if size is not None and np.min(size) < 1:
-        raise ConfigError("size", f"{size} is less than 1", "use 1 or more, or leave it out")
-    if not 0 < fraction < 1:
-        raise ConfigError("test_fraction", f"{fraction} is no share", "use one between 0 and 1")
-    if corrupt not in ("refuse", "skip"):
-        raise ConfigError("corrupt", f"{corrupt!r} is unknown", "use refuse or skip")
-
-
-def _find_parts(
-    folder: Path, find: Callable[[Path], tuple[tuple[str, ...], list[_File]]]
-) -> tuple[tuple[str, ...], list[_File], list[_File]]:
-    """Class names, training files and test files; no test files if there is no such part."""
-    if not os.path.isdir(folder):
-        raise DataError(folder, "is no folder", "name a folder of images")
-    train, test = folder / "train", folder / "test"
-    if not os.path.isdir(train):
-        return *find(folder), []
-    classes, files = find(train)
-    if not os.path.isdir(test):
-        for name in _OTHER_NAMES_FOR_TEST:
-            if os.path.isdir(folder / name):
-                raise DataError(folder, f"has train and {name}, but no test", f"rename {name}")
-        return classes, files, []
-    test_classes, test_files = find(test)
-    if odd := sorted(set(classes) ^ set(test_classes)):
-        why = f"train and test differ in the classes {', '.join(odd)}"
-        raise DataError(folder, why, "give both parts the same class folders")
-    return classes, files, test_files
-
-
-def _find_classes(folder: Path) -> tuple[tuple[str, ...], list[_File]]:
-    fix = "put the images of each class into a folder of its own"
-    with refusing_damage(folder, fix):
-        folders = [path for path in _visible(folder) if os.path.isdir(path)]
-        if len(folders) < 2:
-            why = f"has {len(folders) or 'no'} class folder{'s' * (not folders)}"
-            raise DataError(folder, why, f"{fix}; at least two classes")
-        files = []
-        for label, path in enumerate(folders):
-            found = [file for file in _visible(path) if file.suffix.lower() in SUFFIXES]
-            found = [_File(file, label) for file in found if os.path.isfile(file)]
-            if not found:
-                raise DataError(path, "holds no images", "add images or delete the folder")
-            files += found
-    return tuple(path.name for path in folders), files
+    def _check_classes(self, before: Tensor, now: Tensor) -> None:
+        for label in sorted(set(before.tolist()) - set(now.tolist())):
+            name = self.listing.classes[label] if self.listing.classes else "any"
+            raise DataError(
+                self.source.folder, f"no image of class {name!r} can be read", "replace the images"
+            )
 
 
-def _find_images(folder: Path) -> tuple[tuple[str, ...], list[_File]]:
-    """No classes, and all images in a folder and below it."""
-    fix = "name a folder with images in it"
-    with refusing_damage(folder, fix):
-        found = [path for path in sorted(folder.rglob("*")) if path.suffix.lower() in SUFFIXES]
-        shown = [
-            path
-            for path in found
-            if not any(part.startswith(".") for part in path.relative_to(folder).parts)
-        ]
-        files = [_File(path, 0) for path in shown if os.path.isfile(path)]
-        if not files:
-            raise DataError(folder, "holds no images", fix)
-    return (), files
+def _labels(files: Sequence[ImageFile]) -> Tensor:
+    return torch.tensor([file.label for file in files], dtype=torch.int64)
 
 
-def _visible(folder: Path) -> list[Path]:
-    return sorted(path for path in folder.iterdir() if not path.name.startswith("."))
+def _taken(files: Sequence[ImageFile], which: Tensor) -> list[ImageFile]:
+    return [files[number] for number in which.tolist()]
 
 
-def _check_every_class(folder: Path, files: Iterable[_File], classes: tuple[str, ...]) -> None:
-    counts = Counter(file.label for file in files)
-    for label, name in enumerate(classes):
-        if not counts[label]:
-            raise DataError(folder, f"no image of class {name!r} can be read", "replace the images")
-
-
-def _shape(
-    headers: list[Header], size: int | tuple[int, int] | None, colour: bool | None
-) -> tuple[int, int, int]:
+def _looks(
+    listing: Listing, size: int | tuple[int, int] | None, colour: bool | None
+) -> tuple[int | tuple[int, int], bool]:
+    """Size and colour that suit the images, where they are not given."""
+    headers = _headers(listing)
     if size is None:
         sizes = {header.size for header in headers}
         common = len(sizes) == 1 and max(max(sizes)) <= _LARGEST_COMMON_SIDE
         size = sizes.pop() if common else _USUAL_SIDE
-    height, width = (size, size) if isinstance(size, int) else size
     if colour is None:
         colour = not all(header.grey for header in headers)
-    return (3 if colour else 1), height, width
+    return size, colour
 
 
-def _split(images: list[np.ndarray], files: list[_File], shape: tuple[int, int, int]) -> Split:
-    pixels = np.stack(images) if images else np.empty((0, *shape), np.uint8)
-    return Split(torch.from_numpy(pixels), torch.tensor([file.label for file in files]).long())
+def _headers(listing: Listing) -> list[Header]:
+    """What the images say about themselves, those that can be read."""
+
+    def attempt(file: ImageFile) -> Header | None:
+        try:
+            return read_header(listing.folder / file.name)
+        except DataError:
+            return None
+
+    with quiet_pillow(), ThreadPoolExecutor() as pool:
+        return [header for header in pool.map(attempt, listing.files) if header is not None]

@@ -9,9 +9,10 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from bfno.lab.data.stratify import drawn_order
 from bfno.lab.errors import ConfigError, DataError
 
-__all__ = ["ImageSet", "Split", "Splits", "divide", "resized"]
+__all__ = ["ImageSet", "Parts", "Split", "Splits", "checked", "choose", "divide", "resized"]
 
 # Images that are resized at once: 25 million float32 numbers for the largest images.
 _CHUNK = 512
@@ -71,6 +72,65 @@ class Splits:
     classes: tuple[str, ...]
 
 
+@dataclass(frozen=True)
+class Parts:
+    """Which images of a data set are for what, by their number in its training or test part.
+
+    Attributes:
+        train: Training images.
+        validation: Those of the training part that decide between models, if any do.
+        test: Test images.
+    """
+
+    train: Tensor
+    validation: Tensor | None
+    test: Tensor
+
+
+def choose(
+    train: Tensor,
+    test: Tensor,
+    *,
+    validation: float = 0.0,
+    seed: int = 0,
+    train_limit: int | None = None,
+    test_limit: int | None = None,
+    drawn: bool = True,
+) -> Parts:
+    """Decide which images are for training, validation and testing.
+
+    Args:
+        train: Labels of the training part.
+        test: Labels of the test part.
+        validation: Share of the kept training images that is set apart, from 0 to below 1.
+        seed: Number that fixes all draws.
+        train_limit: Training images to keep, validation included; all if there are fewer.
+        test_limit: Test images to keep; all if there are fewer.
+        drawn: Whether each part is a random draw with the classes in proportion, in an order of
+            which any beginning is one too. If not, see `divide`.
+
+    Raises:
+        ConfigError: If a setting is out of range.
+    """
+    if not 0 <= validation < 1:
+        raise ConfigError("validation", f"{validation} is no share", "use 0 up to below 1")
+    for name, value in {"train_limit": train_limit, "test_limit": test_limit}.items():
+        if value is not None and value < 1:
+            raise ConfigError(name, f"{value} is less than 1", "use 1 or more, or leave it out")
+    tested = drawn_order(test, seed) if drawn else torch.arange(len(test))
+    order = drawn_order(train, seed) if drawn else _any_order(len(train), seed)
+    order = order[:train_limit]
+    kept = len(order) - round(validation * len(order))
+    trained, held_out = order[:kept], order[kept:]
+    if not drawn:
+        trained, held_out = trained.sort().values, held_out.sort().values
+    return Parts(trained, held_out if validation else None, tested[:test_limit])
+
+
+def _any_order(count: int, seed: int) -> Tensor:
+    return torch.randperm(count, generator=torch.Generator().manual_seed(seed))
+
+
 def divide(
     images: ImageSet,
     *,
@@ -85,7 +145,8 @@ def divide(
 
     One random order of the training part decides everything: its first `train_limit` images are
     kept, and the last share of these is the validation part. Each part is then put back into the
-    order of the file.
+    order of the file. Of the test part the first images are kept: published files are in random
+    order (`bfno.lab.data.load_folder_splits` draws, for folders are in the order of classes).
 
     Args:
         images: The data set.
@@ -107,44 +168,61 @@ def divide(
         >>> splits.train.images.shape
         torch.Size([8, 1, 4, 4])
     """
-    _check_settings(validation, {"train_limit": train_limit, "test_limit": test_limit}, size)
-    train, held_out = _hold_out(images.train, validation, seed, train_limit)
-    test = Split(images.test.images[:test_limit], images.test.labels[:test_limit])
-    for name, part in {"training": train, "validation": held_out, "test": test}.items():
+    if size is not None and size < 1:
+        raise ConfigError("size", f"{size} is less than 1", "use 1 or more, or leave it out")
+    parts = choose(
+        images.train.labels,
+        images.test.labels,
+        validation=validation,
+        seed=seed,
+        train_limit=train_limit,
+        test_limit=test_limit,
+        drawn=False,
+    )
+    found = Splits(
+        _taken(images.train, parts.train),
+        None if parts.validation is None else _taken(images.train, parts.validation),
+        _taken(images.test, parts.test),
+        images.classes,
+    )
+    checked(found, labelled=labelled)
+    if size is None:
+        return found
+    held_out = None if found.validation is None else resized(found.validation, size)
+    return Splits(resized(found.train, size), held_out, resized(found.test, size), found.classes)
+
+
+def _taken(split: Split, which: Tensor) -> Split:
+    """These images, without a copy if they are all of them in their order."""
+    is_all = len(which) == len(split) and bool((which == torch.arange(len(which))).all())
+    return split if is_all else split.take(which)
+
+
+def checked(splits: Splits, *, labelled: bool = True) -> Splits:
+    """Return the splits if a model can be trained with them.
+
+    Args:
+        splits: The splits.
+        labelled: Whether the labels matter, so that there must be several.
+
+    Raises:
+        ConfigError: If one of them is empty.
+        DataError: If the training images are all of one class.
+    """
+    parts = {"training": splits.train, "validation": splits.validation, "test": splits.test}
+    for name, part in parts.items():
         if part is not None and len(part) == 0:
             raise ConfigError(
                 f"{name} images", "none are left", "raise the limits or change the validation share"
             )
-    if labelled and bool((train.labels == train.labels[0]).all()):
-        name = images.classes[int(train.labels[0])]
+    labels = splits.train.labels
+    if labelled and bool((labels == labels[0]).all()):
         raise DataError(
             "training images",
-            f"all {len(train)} are of one class, {name!r}",
+            f"all {len(labels)} are of one class, {splits.classes[int(labels[0])]!r}",
             "use images of two or more classes, or a larger train_limit",
         )
-    if size is not None:
-        train, test = resized(train, size), resized(test, size)
-        held_out = resized(held_out, size) if held_out is not None else None
-    return Splits(train, held_out, test, images.classes)
-
-
-def _check_settings(validation: float, limits: dict[str, int | None], size: int | None) -> None:
-    if not 0 <= validation < 1:
-        raise ConfigError("validation", f"{validation} is no share", "use 0 up to below 1")
-    for name, value in {**limits, "size": size}.items():
-        if value is not None and value < 1:
-            raise ConfigError(name, f"{value} is less than 1", "use 1 or more, or leave it out")
-
-
-def _hold_out(
-    train: Split, validation: float, seed: int, limit: int | None
-) -> tuple[Split, Split | None]:
-    if not validation and (limit is None or limit >= len(train)):
-        return train, None
-    order = torch.randperm(len(train), generator=torch.Generator().manual_seed(seed))[:limit]
-    kept = len(order) - round(validation * len(order))
-    held_out = train.take(order[kept:].sort().values) if validation else None
-    return train.take(order[:kept].sort().values), held_out
+    return splits
 
 
 def resized(split: Split, size: int) -> Split:

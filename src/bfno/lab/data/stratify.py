@@ -1,11 +1,11 @@
-"""Divides labelled things so that each class keeps its share."""
+"""Divides and draws labelled things so that each class keeps its share."""
 
 from __future__ import annotations
 
 import torch
 from torch import Tensor
 
-__all__ = ["hold_out_of_each_class"]
+__all__ = ["drawn_order", "hold_out_of_each_class"]
 
 
 def hold_out_of_each_class(labels: Tensor, share: float, seed: int) -> tuple[Tensor, Tensor]:
@@ -30,3 +30,33 @@ def hold_out_of_each_class(labels: Tensor, share: float, seed: int) -> tuple[Ten
         count = min(max(round(share * len(members)), 1), len(members) - 1)
         held_out[members[torch.randperm(len(members), generator=generator)[:count]]] = True
     return (~held_out).nonzero().flatten(), held_out.nonzero().flatten()
+
+
+def drawn_order(labels: Tensor, seed: int) -> Tensor:
+    """Return all indices in a random order whose every beginning and end is a fair draw.
+
+    The first N things, for any N, have each class in proportion, to about one thing; twice as many
+    things as there are classes hold at least one of each. Of things of one class it is any order.
+
+    Args:
+        labels: Class of each thing.
+        seed: Number that fixes the order.
+
+    Example:
+        >>> labels = torch.tensor([0] * 90 + [1] * 10)
+        >>> labels[drawn_order(labels, seed=0)][:20].sum()
+        tensor(2)
+    """
+    generator = torch.Generator().manual_seed(seed)
+    shuffled = torch.randperm(len(labels), generator=generator)
+    classes, inverse, counts = labels[shuffled].unique(return_inverse=True, return_counts=True)
+    by_class = inverse.argsort(stable=True)
+    starts = counts.cumsum(0) - counts
+    number = torch.empty_like(by_class)  # of each thing among those of its class
+    number[by_class] = torch.arange(len(labels)) - starts[inverse[by_class]]
+    # Spread evenly, the things of a class stand in the middle of stretches of equal length ...
+    places = (number.double() + 0.5) * (len(labels) / counts[inverse].double())
+    # ... but the first one of a rare class not as late as that.
+    turns = torch.randperm(len(classes), generator=generator)[inverse].double()
+    places = places.where(number > 0, places.minimum(turns))
+    return shuffled[places.argsort(stable=True)]

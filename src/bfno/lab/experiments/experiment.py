@@ -59,6 +59,8 @@ class Experiment(Settings, ABC):
 
     data_names: ClassVar[tuple[str, ...]]
     """What may stand before the slash in the name of such an experiment."""
+    own_data: ClassVar[Mapping[str, str]] = {}
+    """Those of these names that mean data of one's own, each with the setting for their place."""
     deciding: ClassVar[tuple[tuple[str, str], ...]] = ()
     """Settings, as section and name, on which the preset of the others depends."""
     recommended: ClassVar[Mapping[str, str]] = {}
@@ -174,6 +176,16 @@ class Experiment(Settings, ABC):
         """
         return Conclusion()
 
+    @abstractmethod
+    def files_in(self, run: TrainedRun, folder: Path) -> list[Path]:
+        """What `predict` is to take of a folder: all files of its kind in it and below it.
+
+        What else is there is said.
+
+        Raises:
+            DataError: If there are none.
+        """
+
     def exhibit(self, run: TrainedRun) -> dict[str, Any]:
         """Answers of the trained model that a report shows, ready for JSON.
 
@@ -220,7 +232,8 @@ class TestRequest:
     Attributes:
         data: Other data, a name or a path; None is the run's own.
         data_dir: Where the files of data sets are; None is where the run found them.
-        limit: How many samples, from the first; None is as many as the run's own test split has.
+        limit: How many samples, drawn with the classes in proportion (known data sets of images,
+            whose files are in random order: the first ones); None is the run's own test split.
         batch: Samples at a time; None is the run's own.
         progress: Called with the number of samples done and of all.
     """

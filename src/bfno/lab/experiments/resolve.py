@@ -17,7 +17,8 @@ from bfno.lab.experiments.settings import CIRCUMSTANCES, SCALES, migrated, parse
 from bfno.lab.experiments.trees import Tree, differences, merged
 from bfno.lab.files import parse_yaml, read_plain
 
-__all__ = ["EXPERIMENTS", "SCALES", "changed_settings", "read_experiment", "resolve"]
+__all__ = ["EXPERIMENTS", "SCALES", "changed_settings", "read_experiment", "read_written"]
+__all__ += ["resolve"]
 
 EXPERIMENTS: tuple[type[Experiment], ...] = (ImageExperiment, SeriesExperiment, DensityExperiment)
 """Every kind of experiment."""
@@ -26,7 +27,11 @@ _MOST_BYTES = 1 << 20
 
 
 def resolve(
-    experiment: str, *, scale: str | None = None, changes: Mapping[str, Any] | None = None
+    experiment: str,
+    *,
+    scale: str | None = None,
+    changes: Mapping[str, Any] | None = None,
+    data: str | Path | None = None,
 ) -> Any:
     """Return an experiment with all of its settings, one of the kinds in `EXPERIMENTS`.
 
@@ -36,6 +41,8 @@ def resolve(
             settings. A run's own `config.yaml` is such a file.
         scale: `smoke`, `cpu` or `paper`; None takes the file's, or `cpu`.
         changes: Nested settings that differ from the preset's.
+        data: One's own data, a folder of images or a table or folder of series, for an experiment
+            that has them.
 
     Raises:
         ConfigError: If a name or a setting is unknown or does not fit.
@@ -59,11 +66,28 @@ def resolve(
     if chosen not in SCALES:
         raise ConfigError(chosen, "is not a scale", f"choose one of {', '.join(SCALES)}")
     kind = _kind_of(name)
-    data, _, method = name.partition("/")
-    if not method and data in kind.recommended:
-        method = kind.recommended[data]
-        tree["experiment"] = f"{data}/{method}"
-    return parse(kind, merged(kind.preset(data, method, tree), tree), source)
+    of, _, method = name.partition("/")
+    if not method and of in kind.recommended:
+        method = kind.recommended[of]
+        tree["experiment"] = f"{of}/{method}"
+    if data is not None:
+        tree = merged(tree, {"data": {_own_data(kind, name): str(data)}})
+    return parse(kind, merged(kind.preset(of, method, tree), tree), source)
+
+
+def _own_data(kind: type[Experiment], experiment: str) -> str:
+    """The setting that says where the own data of an experiment are.
+
+    Raises:
+        ConfigError: If it has none.
+    """
+    data, _, method = experiment.partition("/")
+    if data in kind.own_data:
+        return kind.own_data[data]
+    (own,) = kind.own_data
+    why = f"the data of {experiment} are known"
+    fix = f"leave it out (files of data sets: --data-dir), or train {own}/{method}"
+    raise ConfigError("--data", why, fix)
 
 
 def read_experiment(settings: Mapping[str, Any], source: str) -> Any:
@@ -78,6 +102,22 @@ def read_experiment(settings: Mapping[str, Any], source: str) -> Any:
         ConfigError: If a name or a setting is unknown or does not fit.
     """
     return parse(_kind_of(str(settings.get("experiment"))), migrated(settings), source)
+
+
+def read_written(file: Path) -> Any:
+    """Return the experiment of a run's own `config.yaml`, as it was when the run began.
+
+    A setting that is younger than the run has its default, not what presets say today. A file that
+    somebody has shortened is read like any other.
+
+    Raises:
+        ConfigError: If a name or a setting is unknown or does not fit.
+        DataError: If the file cannot be read.
+    """
+    try:
+        return read_experiment(_read_yaml(file), str(file))
+    except ConfigError:
+        return resolve(str(file))
 
 
 def changed_settings(config: Experiment) -> list[str]:

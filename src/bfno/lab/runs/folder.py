@@ -177,12 +177,12 @@ class RunFolder:
         Raises:
             ConfigError: If this is not a run, or its settings have been spoilt.
         """
-        from bfno.lab.experiments.resolve import resolve  # which imports torch
+        from bfno.lab.experiments.resolve import read_written  # which imports torch
 
         if not _is_file(self.config_file):
             why = "is not a run folder: it has no config.yaml"
             raise ConfigError(_shortened(self.path), why, _TRAINED)
-        return resolve(str(self.config_file))
+        return read_written(self.config_file)
 
     # -- metrics --------------------------------------------------------------------------------
 

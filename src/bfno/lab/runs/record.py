@@ -188,7 +188,8 @@ class Record:
         """The command that trains this run again."""
         words = ["bfno", "train", self.experiment, "--scale", self.scale, "--seed", str(self.seed)]
         for key, name in self.own_data.items():
-            words += ["--folder", name] if key == "folder" else ["--set", f"data.{key}={name}"]
+            is_own = key in ("folder", "path")
+            words += ["--data", name] if is_own else ["--set", f"data.{key}={name}"]
         for change in self.changes:
             words += ["--set", change]
         return shlex.join(words)

@@ -15,7 +15,7 @@ from bfno.lab.experiments.experiment import TrainedRun
 from bfno.lab.experiments.images.data import (
     ImageDataSettings,
     divided_images,
-    load_images,
+    held_out_images,
     other_images,
 )
 from bfno.lab.experiments.seeds import derive_seed
@@ -116,7 +116,10 @@ def _held_out_points(settings: PointsSettings, split: str) -> Tensor:
 
 
 def held_out_samples(
-    run: TrainedRun, data: str | None = None, data_dir: Path | None = None
+    run: TrainedRun,
+    data: str | None = None,
+    data_dir: Path | None = None,
+    limit: int | None = None,
 ) -> Tensor:
     """Test samples of a run's own data, or of others, in the shape that its model takes.
 
@@ -124,6 +127,7 @@ def held_out_samples(
         run: The trained model.
         data: Other data, a name or a folder; None is the run's own.
         data_dir: Where the files of data sets are; None is where the run found them.
+        limit: Most samples, instead of the run's own number of test samples.
 
     Raises:
         ConfigError: If these are no samples for the model.
@@ -133,9 +137,10 @@ def held_out_samples(
     if isinstance(settings, PointsSettings):
         if data is not None and data not in TOYS:
             raise ConfigError(data, "names no points", f"use one of {', '.join(TOYS)}")
-        return _held_out_points(settings.model_copy(update={"name": data or settings.name}), "test")
+        named = settings.model_copy(update={"name": data or settings.name})
+        return _held_out_points(named, "test")[:limit]
     settings = other_images(settings, data, data_dir)
-    found = load_images(settings, run.config.seed, labelled=False).test
+    found, _ = held_out_images(settings, run.config.seed, limit, labelled=False)
     channels, side, _ = run.model.event_shape
     if found.images.shape[1] != channels:
         raise ConfigError(
@@ -143,7 +148,7 @@ def held_out_samples(
             f"has {found.images.shape[1]} channels, the images of the run {channels}",
             "name a folder, whose images are read as the run needs them",
         )
-    return resized(found, side).images[: run.config.data.test_limit]
+    return resized(found, side).images
 
 
 def require_images(run: TrainedRun) -> None:

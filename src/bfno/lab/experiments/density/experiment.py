@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 
 from pydantic import Field
 
-from bfno.lab.data import DATA_SETS, TOYS
+from bfno.lab.data import DATA_SETS, TOYS, images_below
 from bfno.lab.errors import ConfigError, DataError
 from bfno.lab.experiments.density.data import (
     DensityData,
@@ -35,7 +35,7 @@ from bfno.lab.experiments.experiment import (
     explained_failure,
     explained_misfit,
 )
-from bfno.lab.experiments.images.data import read_image_file
+from bfno.lab.experiments.images.data import folder_settings, read_image_file
 from bfno.lab.experiments.images.presets import IMAGE_DATA
 from bfno.lab.experiments.presets import (
     layered,
@@ -78,6 +78,7 @@ class DensityExperiment(Experiment):
     """
 
     data_names: ClassVar[tuple[str, ...]] = tuple(DENSITY_DATA)
+    own_data: ClassVar[Mapping[str, str]] = {"folder-density": "folder"}
 
     data: DensityDataSettings
     model: FlowSettings = Field(discriminator="kind")
@@ -93,7 +94,7 @@ class DensityExperiment(Experiment):
         parts = ("all", group, name, method, both, f"{name}/{method}")
         settings = layered(
             (
-                {"data": {"name": name}, "model": {}},
+                {"data": {"name": name, **folder_settings(name)}, "model": {}},
                 presets["recipe"],
                 presets["groups"][group],
                 presets["data"].get(name, {}),
@@ -155,7 +156,7 @@ class DensityExperiment(Experiment):
             their `standard_errors` over samples by name, `nfe` per batch, `unit` and number of
             `samples`, `dimensions` of one, and `seconds`.
         """
-        samples = held_out_samples(run, request.data, request.data_dir)[: request.limit]
+        samples = held_out_samples(run, request.data, request.data_dir, request.limit)
         batch = request.batch or self.train.eval_batch
         started = time.perf_counter()
         with explained_failure("evaluation"):
@@ -193,6 +194,10 @@ class DensityExperiment(Experiment):
                 found = score(run.model, image, 1, noise, wanted=wanted)
             scores = {name: found.metrics[name] for name in wanted}
             yield Prediction(file, "", {}, scores=scores)
+
+    def files_in(self, run: TrainedRun, folder: Path) -> list[Path]:
+        require_images(run)
+        return images_below(folder)
 
 
 def _group(data: str, colour: bool) -> str:

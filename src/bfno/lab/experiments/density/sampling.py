@@ -167,7 +167,7 @@ def interpolate(
 
 
 def test_images(run: TrainedRun, count: int, data_dir: Path | None = None) -> Tensor:
-    """The first test samples of a run's own data: images as bytes, or points.
+    """Some test samples of a run's own data: images as bytes, or points.
 
     Args:
         run: The trained flow.
@@ -177,7 +177,8 @@ def test_images(run: TrainedRun, count: int, data_dir: Path | None = None) -> Te
     Raises:
         DataError: If files are missing or wrong.
     """
-    return held_out_samples(run, data_dir=data_dir)[:count]
+    most = getattr(run.config.data, "test_limit", None) or count
+    return held_out_samples(run, data_dir=data_dir, limit=min(count, most))
 
 
 def read_files(run: TrainedRun, files: Iterable[Path]) -> Tensor:

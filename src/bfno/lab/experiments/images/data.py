@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
@@ -12,12 +13,13 @@ from torch import Tensor
 
 from bfno.lab.data import (
     DATA_SETS,
-    ImageSet,
+    FolderSource,
     Split,
     Splits,
     divide,
     load,
-    load_folder,
+    load_folder_splits,
+    load_folder_test,
     read_image,
     resized,
 )
@@ -27,10 +29,14 @@ from bfno.lab.experiments.settings import Settings, one_of
 __all__ = [
     "ImageDataSettings",
     "divided_images",
-    "load_images",
+    "folder_settings",
+    "held_out_images",
     "other_images",
     "read_image_file",
 ]
+
+_LOG = logging.getLogger(__name__)
+_RULES = 2  # of today
 
 
 def _image_names() -> Iterable[str]:
@@ -51,6 +57,9 @@ class ImageDataSettings(Settings):
         test_limit: Most test images.
         test_fraction: Share of a folder without a test part that becomes one.
         corrupt: What happens to files of a folder that cannot be read.
+        rules: How a folder is read and divided. By the rules 2, images may be in nested folders of
+            their class, and every part and limit is a draw with the classes in proportion. Runs of
+            earlier releases go by the rules 1, so that they resume and evaluate as they began.
     """
 
     name: Annotated[str, one_of(_image_names)]
@@ -63,6 +72,7 @@ class ImageDataSettings(Settings):
     test_limit: int | None = Field(default=None, ge=1)
     test_fraction: float = Field(default=0.2, gt=0, lt=1)
     corrupt: Literal["refuse", "skip"] = "refuse"
+    rules: Literal[1, 2] = 1
 
     @property
     def shape(self) -> tuple[int, int, int]:
@@ -77,6 +87,11 @@ class ImageDataSettings(Settings):
 SettingsT = TypeVar("SettingsT", bound=ImageDataSettings)
 
 
+def folder_settings(name: str) -> dict[str, Any]:
+    """What the presets of a data set say about reading folders: nothing, unless it is one."""
+    return {"rules": _RULES} if name == "folder" else {}
+
+
 def divided_images(settings: ImageDataSettings, seed: int, *, labelled: bool = True) -> Splits:
     """Read images and divide them as the settings say.
 
@@ -89,41 +104,62 @@ def divided_images(settings: ImageDataSettings, seed: int, *, labelled: bool = T
         DataError: If files are missing or wrong.
         ConfigError: If the settings name no folder where they have to.
     """
-    return divide(
-        load_images(settings, seed, labelled=labelled),
-        validation=settings.validation,
-        seed=seed,
-        train_limit=settings.train_limit,
-        test_limit=settings.test_limit,
-        size=settings.size,
-        labelled=labelled,
-    )
+    limits = {
+        "validation": settings.validation,
+        "train_limit": settings.train_limit,
+        "test_limit": settings.test_limit,
+    }
+    if settings.name == "folder":
+        return load_folder_splits(_source(settings, seed, labelled), **limits)
+    found = load(settings.name, settings.dir)
+    return divide(found, seed=seed, size=settings.size, labelled=labelled, **limits)
 
 
-def load_images(settings: ImageDataSettings, seed: int, *, labelled: bool = True) -> ImageSet:
-    """Read whole data sets, undivided.
+def held_out_images(
+    settings: ImageDataSettings, seed: int, limit: int | None = None, *, labelled: bool = True
+) -> tuple[Split, tuple[str, ...]]:
+    """Read test images, on the data set's own grid, and the names of their classes.
+
+    Of a folder, a limit takes a draw with the classes in proportion. Of a known data set it takes
+    the first images: the published files are in random order, and recorded results rest on it.
 
     Args:
         settings: Which images.
-        seed: Number that fixes the test part of a folder that has none.
+        seed: Number that fixes the test part of a folder that has none, and the draw.
+        limit: Most test images, instead of the number in the settings.
         labelled: Whether a folder has to have classes.
 
     Raises:
         DataError: If files are missing or wrong.
         ConfigError: If the settings name no folder where they have to.
     """
-    if settings.name != "folder":
-        return load(settings.name, settings.dir)
+    if settings.name == "folder":
+        source = _source(settings, seed, labelled)
+        if limit is not None:
+            return load_folder_test(source, limit, drawn=True)
+        found, classes = load_folder_test(source, settings.test_limit)
+        count = len(found.labels.unique())
+        if count < len(classes):
+            # By the rules of earlier releases a limit took the first images, sorted by class.
+            told = (settings.folder, len(found), count, len(classes))
+            _LOG.warning("%s: the %d test images are of %d of %d classes only", *told)
+        return found, classes
+    limit = limit or settings.test_limit
+    found = load(settings.name, settings.dir)
+    return Split(found.test.images[:limit], found.test.labels[:limit]), found.classes
+
+
+def _source(settings: ImageDataSettings, seed: int, labelled: bool) -> FolderSource:
     if settings.folder is None:
-        raise ConfigError("data.folder", "is not set", "name your folder with --folder PATH")
-    return load_folder(
+        raise ConfigError("data.folder", "is not set", "name your folder with --data PATH")
+    return FolderSource(
         settings.folder,
-        size=settings.shape[1],
-        colour=settings.colour,
-        test_fraction=settings.test_fraction,
-        seed=seed,
-        corrupt=settings.corrupt,
-        labelled=labelled,
+        settings.shape,
+        labelled,
+        settings.test_fraction,
+        seed,
+        settings.corrupt,
+        settings.rules,
     )
 
 
@@ -144,6 +180,15 @@ def other_images(settings: SettingsT, data: str | None, data_dir: Path | None) -
             size, colour = settings.shape[1], settings.shape[0] == 3
             folder = Path(data).resolve()
             changes |= {"name": "folder", "folder": folder, "size": size, "colour": colour}
+            if folder != settings.folder:
+                changes |= folder_settings("folder")
+                if folder.is_dir() and not (folder / "test").is_dir():
+                    _LOG.warning(
+                        "%s: has no folder test; only the %g %% that a training would hold out are "
+                        "tested",
+                        folder,
+                        100 * settings.test_fraction,
+                    )
     return settings.model_copy(update=changes)
 
 

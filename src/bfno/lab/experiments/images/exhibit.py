@@ -13,8 +13,9 @@ import torch
 from torch import Tensor, nn
 
 from bfno.fields.operator import OperatorField
-from bfno.lab.data import Split
+from bfno.lab.data import Split, resized
 from bfno.lab.experiments.experiment import TrainedRun, explained_failure
+from bfno.lab.experiments.images.data import held_out_images
 from bfno.ode import NeuralODE
 from bfno.ode.tableaus import find_method
 
@@ -69,10 +70,10 @@ def exhibit_of(run: TrainedRun) -> dict[str, Any]:
 
 
 def _test_images(run: TrainedRun, most: int) -> Split:
-    """Test images of a run as its model sees them."""
-    found = run.config.load().test
-    chosen = _spread(len(found), most)
-    return Split(found.images[chosen], found.labels[chosen])
+    """Some test images of a run as its model sees them."""
+    count = min(most, run.config.data.test_limit or most)
+    found, _ = held_out_images(run.config.data, run.config.seed, count)
+    return resized(found, run.config.data.shape[-1])
 
 
 def _spread(count: int, most: int) -> Tensor:

@@ -12,7 +12,7 @@ import torch
 from pydantic import Field
 from torch import nn
 
-from bfno.lab.data import DATA_SETS, Split, Splits, resized
+from bfno.lab.data import DATA_SETS, Splits, images_below, resized
 from bfno.lab.errors import ConfigError, DataError
 from bfno.lab.experiments.experiment import (
     Experiment,
@@ -28,7 +28,8 @@ from bfno.lab.experiments.images.augment import AugmentSettings
 from bfno.lab.experiments.images.data import (
     ImageDataSettings,
     divided_images,
-    load_images,
+    folder_settings,
+    held_out_images,
     other_images,
     read_image_file,
 )
@@ -59,6 +60,7 @@ class ImageExperiment(Experiment):
     """
 
     data_names: ClassVar[tuple[str, ...]] = (*IMAGE_DATA, "folder")
+    own_data: ClassVar[Mapping[str, str]] = {"folder": "folder"}
     # Whether a folder is read in colour also decides its model.
     deciding: ClassVar[tuple[tuple[str, str], ...]] = (("data", "colour"),)
     recommended: ClassVar[Mapping[str, str]] = {"folder": "bfno-net"}
@@ -71,7 +73,7 @@ class ImageExperiment(Experiment):
 
     @classmethod
     def preset(cls, data: str, method: str, tree: Mapping[str, Any]) -> Tree:
-        own = {"data": {"name": data}}
+        own = {"data": {"name": data, **folder_settings(data)}}
         if method in NETS:
             settings, model = net_recipe(data, tree["scale"]), dict(NETS[method])
             model = model_of_its_kind(model, tree, MODEL_KINDS)
@@ -140,18 +142,16 @@ class ImageExperiment(Experiment):
             classes) and precision, recall and F1 of each class.
         """
         settings = other_images(self.data, request.data, request.data_dir)
-        found = load_images(settings, self.seed)
+        found, names = held_out_images(settings, self.seed, request.limit)
         classes = run.model.class_names
-        if found.classes != classes:
-            here, there = ", ".join(found.classes[:5]), ", ".join(classes[:5])
+        if names != classes:
+            here, there = ", ".join(names[:5]), ", ".join(classes[:5])
             raise ConfigError(
                 request.data or settings.name,
                 f"has other classes ({here}, …) than the run ({there}, …)",
                 "evaluate on data with the same classes" + _about_the_locale(),
             )
-        limit = request.limit or self.data.test_limit
-        first = Split(found.test.images[:limit], found.test.labels[:limit])
-        split = resized(first, run.model.in_shape[-1])
+        split = resized(found, run.model.in_shape[-1])
         started = time.perf_counter()
         batch = request.batch or self.train.eval_batch
         with explained_failure():
@@ -190,6 +190,9 @@ class ImageExperiment(Experiment):
             shares = (scores / temperature).softmax(0).tolist()
             probabilities = dict(zip(names, shares, strict=True))
             yield Prediction(file, names[int(scores.argmax())], probabilities)
+
+    def files_in(self, run: TrainedRun, folder: Path) -> list[Path]:
+        return images_below(folder)
 
     def exhibit(self, run: TrainedRun) -> dict[str, Any]:
         return exhibit_of(run)

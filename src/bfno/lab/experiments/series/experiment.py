@@ -16,9 +16,11 @@ from bfno.lab.data import (
     Series,
     SeriesSplits,
     SeriesTable,
+    files_below,
     load_series,
     thinned,
 )
+from bfno.lab.data.table_file import TABLE_SUFFIXES
 from bfno.lab.errors import ConfigError, DataError
 from bfno.lab.experiments.experiment import (
     Conclusion,
@@ -80,6 +82,7 @@ class SeriesExperiment(Experiment):
     """
 
     data_names: ClassVar[tuple[str, ...]] = tuple(read_presets("series")["data"])
+    own_data: ClassVar[Mapping[str, str]] = {"series": "path"}
     # The protocol scales the values, and with them the deviation of an observation.
     deciding: ClassVar[tuple[tuple[str, str], ...]] = (("data", "protocol"),)
     recommended: ClassVar[Mapping[str, str]] = {"series": "latent-bfno-node"}
@@ -237,6 +240,14 @@ class SeriesExperiment(Experiment):
             with explained_failure():
                 found = predict_series(run.model, scaled, self.train.eval_batch, "own")
             yield from _named(run, file, table, found)
+
+    def files_in(self, run: TrainedRun, folder: Path) -> list[Path]:
+        tables = files_below(folder, TABLE_SUFFIXES, ("table", "tables"))
+        try:
+            read_table(run, tables[0])
+        except DataError:  # one table for each series: the folder is read as one
+            return [folder]
+        return tables
 
 
 def _named(

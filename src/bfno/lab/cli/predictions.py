@@ -1,0 +1,81 @@
+"""Where predictions go: to the terminal, one by one, or whole into a file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Protocol
+
+from bfno.lab.cli.display import prediction_lines
+from bfno.lab.cli.terminal import say
+from bfno.lab.errors import ConfigError
+
+__all__ = ["PredictionWriter", "make_writer"]
+
+_FORMATS = {".csv": "csv", ".json": "json", ".jsonl": "json", ".txt": "table"}
+
+
+class PredictionWriter(Protocol):
+    """What takes predictions."""
+
+    def add(self, prediction: Any) -> None:
+        """Take one more."""
+
+    def finish(self, failed: int) -> None:
+        """No more will come; so many files could not be read."""
+
+
+def make_writer(layout: str | None, out: Path | None, *, force: bool = False) -> PredictionWriter:
+    """What takes the predictions that a command asks for.
+
+    Args:
+        layout: `table`, `csv` or `json`; None goes by the file's ending.
+        out: The file; None is the terminal.
+        force: Whether the file may be there already.
+
+    Raises:
+        ConfigError: If there is no such format, or the file is there.
+    """
+    if out is None:
+        return _Terminal(layout or "table")
+    if layout is None and out.suffix.lower() not in _FORMATS:
+        fix = f"end it in {', '.join(_FORMATS)}, or give --format"
+        raise ConfigError(out, "its ending does not name a format", fix)
+    writer = _File(layout or _FORMATS[out.suffix.lower()], out)
+    if out.is_dir():
+        raise ConfigError(out, "is a folder", "name a file")
+    if out.exists() and not force:
+        raise ConfigError(out, "exists already", "pass --force, or name another file")
+    return writer
+
+
+class _Terminal:
+    def __init__(self, layout: str) -> None:
+        self._line = prediction_lines(layout)
+        self._end = "\r\n" if layout == "csv" else "\n"
+
+    def add(self, prediction: Any) -> None:
+        for line in self._line(prediction).split("\n"):
+            say(line, end=self._end)
+
+    def finish(self, failed: int) -> None:
+        pass
+
+
+class _File:
+    def __init__(self, layout: str, out: Path) -> None:
+        self._line, self._layout, self._out = prediction_lines(layout), layout, out
+        self._lines: list[str] = []
+
+    def add(self, prediction: Any) -> None:
+        self._lines.append(self._line(prediction))
+
+    def finish(self, failed: int) -> None:
+        from bfno.lab.files import write_atomically
+
+        text = "\n".join(self._lines)
+        if self._layout == "json" and self._out.suffix.lower() != ".jsonl":
+            text = "[\n" + ",\n".join(self._lines) + "\n]"
+        write_atomically(self._out, f"{text}\n".encode(errors="backslashreplace"))
+        count = len(self._lines)
+        lost = f"; {failed:,} could not be read" if failed else ""
+        say(f"{self._out}: {count:,} prediction{'s' * (count != 1)}{lost}")

@@ -1,0 +1,282 @@
+"""Which image files a folder has, by class, and what in it is left out."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Collection, Iterable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import NamedTuple
+
+from bfno.lab.data.pixels import SUFFIXES
+from bfno.lab.data.reading import refusing_damage
+from bfno.lab.errors import DataError
+
+__all__ = ["ImageFile", "LeftOut", "Listing", "files_below", "images_below", "list_images"]
+
+_LOG = logging.getLogger(__name__)
+_OTHER_NAMES_FOR_TEST = ("val", "valid", "validation")
+_HIDDEN = ("hidden file or folder", "hidden files or folders")
+_LINKED = ("linked folder", "linked folders")
+_NESTED = ("image in a nested folder", "images in nested folders")
+_OUTSIDE = ("image outside of the ", "images outside of the ")
+_EMPTY = ("class folder without images", "class folders without images")
+_UNREADABLE = ("unreadable image", "unreadable images")
+
+
+class ImageFile(NamedTuple):
+    """An image file.
+
+    Attributes:
+        name: Where it is, below the folder that was listed.
+        label: Its class.
+        size: Its bytes.
+        modified: When it was changed, in nanoseconds.
+    """
+
+    name: str
+    label: int
+    size: int
+    modified: int
+
+
+@dataclass
+class LeftOut:
+    """What is not used of a folder, so that it can be said.
+
+    Attributes:
+        names: Names of the things left out, by one word for such a thing and one for several.
+    """
+
+    names: dict[tuple[str, str], list[str]] = field(default_factory=dict)
+
+    def add(self, kind: tuple[str, str], *names: str) -> None:
+        """Note things of a kind."""
+        if names:
+            self.names.setdefault(kind, []).extend(names)
+
+    def add_unreadable(self, names: list[str]) -> None:
+        """Note images that cannot be decoded."""
+        self.add(_UNREADABLE, *names)
+
+    def say(self, folder: Path) -> None:
+        """Tell the user in one line, if there is anything to tell."""
+        if self.names:
+            parts = [
+                f"{len(found):,} {kind[len(found) > 1]} ({', '.join(sorted(found)[:3])}"
+                f"{', …' * (len(found) > 3)})"
+                for kind, found in self.names.items()
+            ]
+            _LOG.warning("%s: left out %s", folder, ", ".join(parts))
+
+
+@dataclass(frozen=True)
+class Listing:
+    """The images of a folder, none of which is read yet.
+
+    Attributes:
+        folder: The folder.
+        classes: Name of each class, by its label.
+        train: Those for training, in the order of their names.
+        test: Those for testing; None if the folder has no such part.
+        left_out: What else is there.
+    """
+
+    folder: Path
+    classes: tuple[str, ...]
+    train: tuple[ImageFile, ...]
+    test: tuple[ImageFile, ...] | None
+    left_out: LeftOut
+
+    @property
+    def files(self) -> tuple[ImageFile, ...]:
+        """All of them."""
+        return self.train + (self.test or ())
+
+
+def list_images(folder: Path, *, labelled: bool = True, nested: bool = True) -> Listing:
+    """List the images of a folder.
+
+    They are in `folder/train` and `folder/test`, or in one of `folder/train` and `folder`.
+
+    Args:
+        folder: The folder.
+        labelled: Whether each of those holds a folder for each class.
+        nested: Whether images of a class may be in folders within its folder.
+
+    Raises:
+        DataError: If the folder is not as described, or may not be read.
+    """
+    if not os.path.isdir(folder):
+        raise DataError(folder, "is no folder", "name a folder of images")
+    walk = _Walk(folder, nested or not labelled)
+    find = walk.classes if labelled else walk.unlabelled
+    if not os.path.isdir(folder / "train"):
+        classes, train = find("")
+        return Listing(folder, classes, train, None, walk.left_out)
+    if not os.path.isdir(folder / "test"):
+        for name in _OTHER_NAMES_FOR_TEST:
+            if os.path.isdir(folder / name):
+                raise DataError(folder, f"has train and {name}, but no test", f"rename {name}")
+    parts = [name for name in ("train", "test") if os.path.isdir(folder / name)]
+    walk.look_outside("", parts, "folders train and test" if parts[1:] else "folder train")
+    classes, train = find("train")
+    test = None
+    if "test" in parts:
+        others, test = find("test")
+        if odd := sorted(set(classes) ^ set(others)):
+            why = f"train and test differ in the classes {', '.join(odd)}"
+            raise DataError(folder, why, "give both parts the same class folders")
+    return Listing(folder, classes, train, test, walk.left_out)
+
+
+def images_below(folder: Path) -> list[Path]:
+    """All images in a folder and below it, in the order of their names; says what else is there.
+
+    Raises:
+        DataError: If there are none, or it may not be read.
+    """
+    return files_below(folder, SUFFIXES, ("image", "images"))
+
+
+def files_below(folder: Path, suffixes: Collection[str], words: tuple[str, str]) -> list[Path]:
+    """All files of a kind in a folder and below it, in the order of their names.
+
+    What else is there is said.
+
+    Args:
+        folder: The folder.
+        suffixes: How their names end.
+        words: What one of them is called, and what several are.
+
+    Raises:
+        DataError: If there are none, or it may not be read.
+    """
+    walk = _Walk(folder, True, suffixes, words)
+    _, files = walk.unlabelled("")
+    walk.left_out.say(folder)
+    return [folder / file.name for file in files]
+
+
+class _Walk:
+    """Looks through a folder, and notes what it leaves out.
+
+    Args:
+        folder: The folder.
+        nested: Whether to look into the folders of a class folder.
+        suffixes: How the names of wanted files end.
+        words: What one of them is called, and what several are.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        nested: bool,
+        suffixes: Collection[str] = SUFFIXES,
+        words: tuple[str, str] = ("image", "images"),
+    ) -> None:
+        self.folder, self.nested = folder, nested
+        self.suffixes, self.words = suffixes, words
+        self.left_out = LeftOut()
+        self._seen: set[str] = set()
+
+    def classes(self, part: str) -> tuple[tuple[str, ...], tuple[ImageFile, ...]]:
+        """Names of the classes in a part of the folder, and the images of all."""
+        fix = "put the images of each class into a folder of its own"
+        place = self.folder / part
+        with refusing_damage(place, fix):
+            names = [entry.name for entry in self._visible(part) if self._is_class(entry)]
+            self.look_outside(part, names, "class folders")
+            found = {name: _in_order(self._below(_joined(part, name))) for name in names}
+        empty = [name for name in names if not found[name]]
+        self.left_out.add(_EMPTY, *(_joined(part, name) for name in empty))
+        kept = [name for name in names if found[name]]
+        if len(kept) < 2:
+            why = f"has {len(names) or 'no'} class folder{'s' * (len(names) != 1)}"
+            if empty:
+                why += f", {len(empty)} without images ({', '.join(empty[:3])})"
+            raise DataError(place, why, f"{fix}; at least two classes")
+        files = [
+            file._replace(label=label) for label, name in enumerate(kept) for file in found[name]
+        ]
+        return tuple(kept), tuple(files)
+
+    def unlabelled(self, part: str) -> tuple[tuple[str, ...], tuple[ImageFile, ...]]:
+        """No classes, and all images in a part of the folder and below it."""
+        fix = f"name a folder with {self.words[1]} in it"
+        with refusing_damage(self.folder / part, fix):
+            files = _in_order(self._below(part))
+            if not files:
+                raise DataError(self.folder / part, f"holds no {self.words[1]}", fix)
+        return (), files
+
+    def look_outside(self, part: str, folders: Collection[str], of: str) -> None:
+        """Note the images and other things beside some folders."""
+        for entry in self._visible(part):
+            name, is_folder = _joined(part, entry.name), _is_folder(entry)
+            if is_folder and entry.name not in folders and not entry.is_symlink():
+                outside = [file.name for file in self._below(name)]
+            elif is_folder:
+                if entry.name not in folders:
+                    self.left_out.add(_LINKED, name)
+                continue
+            else:
+                outside = [file.name for file in self._file(entry, name)]
+            self.left_out.add((_OUTSIDE[0] + of, _OUTSIDE[1] + of), *outside)
+
+    def _is_class(self, entry: os.DirEntry[str]) -> bool:
+        if not _is_folder(entry):
+            return False
+        # A link to a folder above this one would be a class of all the others' images.
+        real = os.path.realpath(entry.path)
+        return not f"{os.path.realpath(self.folder)}{os.sep}".startswith(f"{real}{os.sep}")
+
+    def _below(self, name: str) -> Iterator[ImageFile]:
+        """The images in a folder and, if that is wanted, below it; no link to one is followed."""
+        for entry in self._visible(name):
+            inner = _joined(name, entry.name)
+            if not _is_folder(entry):
+                yield from self._file(entry, inner)
+            elif entry.is_symlink():
+                self.left_out.add(_LINKED, inner)
+            elif self.nested:
+                yield from self._below(inner)
+            else:
+                deeper = _Walk(self.folder, nested=True)._below(inner)
+                self.left_out.add(_NESTED, *(file.name for file in deeper))
+
+    def _file(self, entry: os.DirEntry[str], name: str) -> Iterator[ImageFile]:
+        """A file, if it is of the wanted kind by its name."""
+        if os.path.splitext(name)[1].lower() in self.suffixes and os.path.isfile(entry.path):
+            about = entry.stat()
+            yield ImageFile(name, 0, about.st_size, about.st_mtime_ns)
+        else:
+            one, several = self.words
+            article = "an" if one[0] in "aeiou" else "a"
+            kind = f"file that is not {article} {one}", f"files that are not {several}"
+            self.left_out.add(kind, name)
+
+    def _visible(self, name: str) -> list[os.DirEntry[str]]:
+        """What is in a folder, in the order of names, without hidden things."""
+        with os.scandir(self.folder / name) as found:
+            entries = sorted(found, key=lambda entry: entry.name)
+        if name not in self._seen:  # a folder may be looked at twice
+            self._seen.add(name)
+            hidden = (one.name for one in entries if one.name.startswith("."))
+            self.left_out.add(_HIDDEN, *(_joined(name, one) for one in hidden))
+        return [entry for entry in entries if not entry.name.startswith(".")]
+
+
+def _is_folder(entry: os.DirEntry[str]) -> bool:
+    # Unlike the method of an entry, this answers also where a link leads in a circle.
+    return os.path.isdir(entry.path) if entry.is_symlink() else entry.is_dir()
+
+
+def _joined(folder: str, name: str) -> str:
+    return f"{folder}/{name}" if folder else name
+
+
+def _in_order(files: Iterable[ImageFile]) -> tuple[ImageFile, ...]:
+    """As paths are ordered: folder by folder."""
+    return tuple(sorted(files, key=lambda file: file.name.split("/")))
