@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -149,15 +150,19 @@ def _print_row(prediction: Any) -> None:
     if prediction.label:
         likely = sorted(prediction.probabilities.items(), key=lambda item: -item[1])[:3]
         shown = "  ".join(f"{name} {probability:.1%}" for name, probability in likely)
-        scores.insert(0, f"{prediction.label}  ({shown})")
+        scores.insert(0, f"{prediction.label}  ({shown})" if shown else prediction.label)
     say("  ".join([place, *scores]))
 
 
 def _print_json(prediction: Any) -> None:
     values = {"file": str(prediction.file), **prediction.place}
     if prediction.label:
-        values |= {"label": prediction.label, "probabilities": prediction.probabilities}
-    say(json.dumps(values | dict(prediction.scores)))
+        values["label"] = prediction.label
+    if prediction.probabilities:
+        values["probabilities"] = prediction.probabilities
+    # JSON has no word for infinity, which is what an impossible sample costs.
+    scores = {name: one if math.isfinite(one) else None for name, one in prediction.scores.items()}
+    say(json.dumps(values | scores))
 
 
 class _CsvPrinter:

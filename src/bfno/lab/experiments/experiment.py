@@ -60,6 +60,8 @@ class Experiment(Settings, ABC):
     """What may stand before the slash in the name of such an experiment."""
     deciding: ClassVar[tuple[tuple[str, str], ...]] = ()
     """Settings, as section and name, on which the preset of the others depends."""
+    compares: ClassVar[bool] = False
+    """Whether predictions are compared with what `reference` finds."""
 
     experiment: str
     scale: Scale = "cpu"
@@ -155,6 +157,18 @@ class Experiment(Settings, ABC):
             NumericalError: If the solver gives up.
         """
 
+    def reference(self, run: TrainedRun, data: Any) -> dict[str, Any]:
+        """What predictions of the trained model are compared with, ready for JSON.
+
+        Asked once, at the end of a training that `compares`, and kept in the record;
+        `TrainedRun.facts` has it under `reference`.
+
+        Args:
+            run: The trained model.
+            data: What `load` gave.
+        """
+        return {}
+
     @abstractmethod
     def predict(self, run: TrainedRun, files: Iterable[Path]) -> Iterator[Prediction]:
         """Classify or score what files hold; a file that cannot be read spoils no other."""
@@ -175,7 +189,8 @@ class TrainedRun:
         config: The experiment.
         model: The model, ready to call.
         step: The step whose weights it has.
-        facts: What its data had to say to the model, such as the names of the classes.
+        facts: What its data had to say to the model, such as the names of the classes; and
+            `reference`, what its predictions are compared with, if there is anything.
     """
 
     config: Any

@@ -45,7 +45,8 @@ def open_run(folder: Path, *, any_checkpoint: bool = False) -> TrainedRun:
     check_settings(run, checkpoint, config)
     model = config.build(checkpoint.state)
     load_weights(model, checkpoint)
-    return TrainedRun(config, model.eval(), checkpoint.step, checkpoint.state)
+    facts = {**checkpoint.state, **_reference(run, checkpoint)}
+    return TrainedRun(config, model.eval(), checkpoint.step, facts)
 
 
 def keep_exhibit(folder: Path, *, any_checkpoint: bool = False) -> bool:
@@ -160,6 +161,14 @@ def _best_checkpoint(run: RunFolder, any_checkpoint: bool) -> Checkpoint:
             fix = "copy it from a backup of the run, or take another one with --any-checkpoint"
             raise DataError(error.what, error.why, fix) from error
         return _any_other(run, error)
+
+
+def _reference(run: RunFolder, checkpoint: Checkpoint) -> dict[str, Any]:
+    """What predictions are compared with, if the record has that of these very weights."""
+    record = run.finished_record()
+    if record is None or record.chosen_step != checkpoint.step:
+        return {}
+    return {key: value for key, value in record.facts.items() if key == "reference"}
 
 
 def _any_other(run: RunFolder, problem: DataError) -> Checkpoint:

@@ -11,14 +11,14 @@ from typing import Any
 
 import torch
 
-from bfno.lab.errors import ConfigError, DataError
+from bfno.lab.errors import ConfigError, DataError, UserError
 from bfno.lab.experiments.experiment import Experiment
 from bfno.lab.experiments.resolve import changed_settings
 from bfno.lab.experiments.seeds import derive_seed
 from bfno.lab.experiments.settings import parse
 from bfno.lab.experiments.trees import merged
 from bfno.lab.runs.folder import RunFolder
-from bfno.lab.runs.load import check_settings, refuse_changes
+from bfno.lab.runs.load import check_settings, open_run, refuse_changes
 from bfno.lab.runs.loop import Trainer, Watcher
 from bfno.lab.runs.record import Record, flat_config, make_record, source_commit
 
@@ -146,9 +146,23 @@ def _fit(trainer: Trainer) -> Record:
         "threads": torch.get_num_threads(),
         "processes": trainer.processes.count,
         "changes": changed_settings(trainer.config),
+        "reference": _reference(trainer),
     }
     name = trainer.run.path.resolve().name
     record = make_record(trainer.config.as_dict(), progress.model_dump(), facts, name)
     if trainer.processes.is_first:
         trainer.run.write_record(record)
     return record
+
+
+def _reference(trainer: Trainer) -> dict[str, Any] | None:
+    """What predictions are compared with; a training that has ended well is not lost for it."""
+    if not (trainer.config.compares and trainer.processes.is_first):
+        return None
+    try:
+        trained = open_run(trainer.run.path)
+        trained.model.to(trainer.processes.device)
+        return trainer.config.reference(trained, trainer.task.data) or None
+    except UserError as error:
+        _logger.warning("predictions of this run have nothing to be compared with: %s", error)
+        return None
