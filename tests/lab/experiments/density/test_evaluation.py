@@ -162,7 +162,7 @@ def test_files_are_placed_among_the_validation_images(tmp_path, digits, caplog):
     record = json.loads((digits / "record.json").read_text())
     kept = record["reference"]
     assert kept["split"] == "validation"
-    assert len(kept["bits"]) == len(kept["excess"]) == record["samples"]["validation"]
+    assert len(kept["bits"]) == len(kept["plain"]) == record["samples"]["validation"]
     # A validation image itself has the score that was kept.
     run = open_run(digits)
     Image.fromarray(run.config.load().validation[0, 0].numpy()).save(tmp_path / "one.png")

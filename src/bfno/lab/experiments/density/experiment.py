@@ -22,7 +22,7 @@ from bfno.lab.experiments.density.data import (
     require_images,
 )
 from bfno.lab.experiments.density.models import MODEL_KINDS, FlowSettings, Solving
-from bfno.lab.experiments.density.oddity import UNUSUAL, Yardstick, excess_bits
+from bfno.lab.experiments.density.oddity import UNUSUAL, Yardstick, plain_bits
 from bfno.lab.experiments.density.task import (
     DensityTask,
     DensityTrainSettings,
@@ -210,8 +210,8 @@ class DensityExperiment(Experiment):
 
         The score `bits_per_dim_center` has no noise on the bytes, and that of the trace is the same
         for all files: equal files get equal scores. `percentile` is its place among the scores of
-        held-out images. `anomaly` is that of the bits above what the image costs without a model,
-        and decides whether the image is called unusual; see `bfno.lab.experiments.density.oddity`.
+        held-out images. `anomaly` is that of how unusual the score is for an image as busy as this
+        one, and decides whether it is called unusual; see `bfno.lab.experiments.density.oddity`.
 
         Raises:
             ConfigError: If the run models points.
@@ -241,7 +241,7 @@ class DensityExperiment(Experiment):
             if yardstick is None:
                 yield Prediction(file, "", {}, scores=scores)
                 continue
-            scores |= yardstick.scores(bits.item(), excess_bits(image, bits).item())
+            scores |= yardstick.scores(bits.item(), plain_bits(image).item())
             label = "unusual" if scores["anomaly"] >= UNUSUAL else "usual"
             yield Prediction(file, label, {}, scores=scores)
 

@@ -1,15 +1,16 @@
 """How unusual an image is: its scores among those of images that a flow did not learn from.
 
 A flow gives smooth images a high density whatever it was trained on, so bits per dimension alone
-take a blank image for a perfect one. What counts is how much more the flow needs than a code that
-knows no images: Serrà et al., Input Complexity and Out-of-distribution Detection with
-Likelihood-based Generative Models, ICLR 2020.
+take a blank image for a perfect one. What counts is whether they suit an image as busy as this one
+(Serrà et al., Input Complexity and Out-of-distribution Detection with Likelihood-based Generative
+Models, ICLR 2020), and that both are typical (Nalisnick et al., Detecting Out-of-Distribution
+Inputs to Deep Generative Models Using Typicality, 2019).
 """
 
 from __future__ import annotations
 
-import bisect
 import math
+import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -18,7 +19,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-__all__ = ["UNUSUAL", "Yardstick", "excess_bits", "plain_bits"]
+__all__ = ["UNUSUAL", "Yardstick", "plain_bits"]
 
 UNUSUAL = 99.0
 """The anomaly percentile from which an image is called unusual."""
@@ -26,19 +27,21 @@ UNUSUAL = 99.0
 _LEVELS = 256
 # Digits behind the point: finer differences between images mean nothing.
 _DIGITS = 4
+# Added to variances, so that images that are all alike have some.
+_LEAST_VARIANCE = 1e-4
 
 
 def plain_bits(images: Tensor) -> Tensor:
     """What a byte of each image costs in bits without a model, `(count,)` in double precision.
 
-    The entropy of what is left of the bytes when each is predicted from its neighbours above and to
-    the left as in lossless JPEG. It depends on no compression library and is the same everywhere.
+    Each byte is predicted from its neighbours above and to the left as in lossless JPEG, and what
+    is left is compressed as in PNG. Versions of zlib may differ in the third digit.
 
     Args:
         images: Bytes, `(count, channels, height, width)`.
 
     Example:
-        >>> plain_bits(torch.full((1, 3, 8, 8), 200, dtype=torch.uint8)).item() < 0.2
+        >>> plain_bits(torch.full((1, 3, 32, 32), 200, dtype=torch.uint8)).item() < 0.2
         True
     """
     x = images.int()
@@ -46,64 +49,60 @@ def plain_bits(images: Tensor) -> Tensor:
     left, above, corner = padded[..., 1:, :-1], padded[..., :-1, 1:], padded[..., :-1, :-1]
     low, high = torch.minimum(left, above), torch.maximum(left, above)
     expected = (left + above - corner).clamp(low, high)
-    rest = (x - expected).remainder(_LEVELS).flatten(1).long()
-    counts = torch.zeros(len(x), _LEVELS, dtype=torch.float64)
-    counts.scatter_add_(1, rest.cpu(), torch.ones(rest.shape, dtype=torch.float64))
-    shares = counts / rest.shape[1]
-    return torch.special.entr(shares).sum(1) / math.log(2)
-
-
-def excess_bits(images: Tensor, bits: Tensor) -> Tensor:
-    """How many bits per byte a flow needs more than `plain_bits`.
-
-    Args:
-        images: Bytes, `(count, channels, height, width)`.
-        bits: Bits per dimension of each under the flow, `(count,)`.
-    """
-    return bits.double().cpu() - plain_bits(images)
+    rest = (x - expected).remainder(_LEVELS).to(torch.uint8).flatten(1).cpu().numpy()
+    costs = [8 * len(zlib.compress(one.tobytes(), 9)) / one.size for one in rest]
+    return torch.tensor(costs, dtype=torch.float64)
 
 
 @dataclass(frozen=True)
 class Yardstick:
-    """Scores of images that a flow did not learn from, in rising order.
+    """Scores of images that a flow did not learn from.
 
     Attributes:
         split: Name of the part of the data that they are.
-        bits: Bits per dimension.
-        excess: The same above `plain_bits`.
+        bits: Bits per dimension of each.
+        plain: The `plain_bits` of each.
     """
 
     split: str
     bits: Sequence[float]
-    excess: Sequence[float]
+    plain: Sequence[float]
 
     @classmethod
     def of(cls, split: str, images: Tensor, bits: Tensor) -> Yardstick:
         """That of some images and their bits per dimension; without those that are not finite."""
-        is_finite = bits.isfinite()
-        excess = excess_bits(images[is_finite.cpu()], bits[is_finite])
-        columns = (bits[is_finite].double(), excess)
-        rising = [[round(value, _DIGITS) for value in sorted(one.tolist())] for one in columns]
-        return cls(split, *rising)
+        is_finite = bits.isfinite().cpu()
+        columns = (bits.cpu()[is_finite], plain_bits(images[is_finite]))
+        return cls(split, *([round(value, _DIGITS) for value in one.tolist()] for one in columns))
 
     @classmethod
     def read(cls, facts: Mapping[str, Any]) -> Yardstick | None:
         """What `facts` gave; None where there is nothing, or something else."""
         try:
-            bits, excess = ([float(one) for one in facts[name]] for name in ("bits", "excess"))
-            return cls(str(facts["split"]), sorted(bits), sorted(excess)) if bits else None
+            bits, plain = ([float(one) for one in facts[name]] for name in ("bits", "plain"))
+            is_whole = len(bits) == len(plain) > 0
+            return cls(str(facts["split"]), bits, plain) if is_whole else None
         except (KeyError, TypeError, ValueError):
             return None
 
     def facts(self) -> dict[str, Any]:
         """Plain values, ready for JSON."""
-        return {"split": self.split, "bits": list(self.bits), "excess": list(self.excess)}
+        return {"split": self.split, "bits": list(self.bits), "plain": list(self.plain)}
 
-    def scores(self, bits: float, excess: float) -> dict[str, float]:
-        """Percentiles of an image's scores: how many of 100 images have smaller ones."""
+    def scores(self, bits: float, plain: float) -> dict[str, float]:
+        """The place of an image among these: of how many in 100 its scores are larger.
+
+        Returns:
+            `percentile`, that of its bits per dimension, and `anomaly`, that of the distance of
+            both numbers from their means, as the covariance of both measures it.
+        """
+        if not math.isfinite(bits):
+            return {"percentile": 100.0, "anomaly": 100.0}
+        known = torch.tensor([self.bits, self.plain], dtype=torch.float64).T
+        one = torch.tensor([[bits, plain]], dtype=torch.float64)
         return {
-            "percentile": _percentile(bits, self.bits),
-            "anomaly": _percentile(excess, self.excess),
+            "percentile": _percentile(one[:, 0], known[:, 0]),
+            "anomaly": _percentile(_distances(one, known), _distances(known, known)),
         }
 
     def note(self) -> str:
@@ -113,15 +112,19 @@ class Yardstick:
         beyond = math.floor(count * (1 - UNUSUAL / 100)) + 1
         return (
             f"percentiles among {count} {self.split} images; sort by anomaly, which is unusual "
-            f"from {UNUSUAL:g} on: of images like the training images, "
-            f"{100 * beyond / (count + 1):.1f} % are"
+            f"from {UNUSUAL:g} on: of images like the training images, about "
+            f"{100 * beyond / (count + 1):.0f} % are"
         )
 
 
-def _percentile(score: float, rising: Sequence[float]) -> float:
-    """The share of smaller numbers, in per cent; equal ones count half, NaN is beyond all."""
-    if math.isnan(score):
-        return 100.0
-    score = round(score, _DIGITS)
-    below, up_to = bisect.bisect_left(rising, score), bisect.bisect_right(rising, score)
-    return 50 * (below + up_to) / len(rising)
+def _distances(points: Tensor, known: Tensor) -> Tensor:
+    """Squared distance of each row from the mean of the known ones, in units of their spread."""
+    away = points - known.mean(0)
+    spread = known.T.cov(correction=0) + _LEAST_VARIANCE * torch.eye(2, dtype=known.dtype)
+    return (away @ torch.linalg.inv(spread) * away).sum(1)
+
+
+def _percentile(score: Tensor, known: Tensor) -> float:
+    """The share of smaller numbers, in per cent; equal ones count half."""
+    gap = (known - score).mul(10**_DIGITS).round()
+    return 100 * ((gap < 0).double() + 0.5 * (gap == 0).double()).mean().item()
