@@ -98,11 +98,13 @@ class Yardstick:
         """
         if not math.isfinite(bits):
             return {"percentile": 100.0, "anomaly": 100.0}
-        known = torch.tensor([self.bits, self.plain], dtype=torch.float64).T
-        one = torch.tensor([[bits, plain]], dtype=torch.float64)
+        # The image itself is one of those that mean and covariance are taken of: else the others
+        # would be nearer to a mean that is theirs than an equal image that has no part in it.
+        columns = ([*self.bits, bits], [*self.plain, plain])
+        distances = _distances(torch.tensor(columns, dtype=torch.float64).T)
         return {
-            "percentile": _percentile(one[:, 0], known[:, 0]),
-            "anomaly": _percentile(_distances(one, known), _distances(known, known)),
+            "percentile": _percentile(bits, torch.tensor(self.bits, dtype=torch.float64)),
+            "anomaly": _percentile(distances[-1].item(), distances[:-1]),
         }
 
     def note(self) -> str:
@@ -117,14 +119,14 @@ class Yardstick:
         )
 
 
-def _distances(points: Tensor, known: Tensor) -> Tensor:
-    """Squared distance of each row from the mean of the known ones, in units of their spread."""
-    away = points - known.mean(0)
-    spread = known.T.cov(correction=0) + _LEAST_VARIANCE * torch.eye(2, dtype=known.dtype)
+def _distances(points: Tensor) -> Tensor:
+    """Squared distance of each row from the mean of all, in units of their spread."""
+    away = points - points.mean(0)
+    spread = points.T.cov(correction=0) + _LEAST_VARIANCE * torch.eye(2, dtype=points.dtype)
     return (away @ torch.linalg.inv(spread) * away).sum(1)
 
 
-def _percentile(score: Tensor, known: Tensor) -> float:
+def _percentile(score: float, known: Tensor) -> float:
     """The share of smaller numbers, in per cent; equal ones count half."""
     gap = (known - score).mul(10**_DIGITS).round()
     return 100 * ((gap < 0).double() + 0.5 * (gap == 0).double()).mean().item()
