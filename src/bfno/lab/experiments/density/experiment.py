@@ -116,6 +116,8 @@ class DensityExperiment(Experiment):
                 *(scale.get(part, {}) for part in parts),
             )
         )
+        if _is_older(tree):
+            settings = layered((settings, {"train": {"least_steps": 1}, "model": {"bound": None}}))
         model = settings["model"]
         if setting(tree, "model", "field", model.get("field")) != model.get("field"):
             model = {key: value for key, value in model.items() if key not in _OF_THE_FIELD}
@@ -244,6 +246,17 @@ class DensityExperiment(Experiment):
             scores |= yardstick.scores(bits.item(), plain_bits(image).item())
             label = "unusual" if scores["anomaly"] >= UNUSUAL else "usual"
             yield Prediction(file, label, {}, scores=scores)
+
+
+def _is_older(tree: Mapping[str, Any]) -> bool:
+    """Whether these are all settings of a run that was begun when there were fewer of them.
+
+    It goes on as it began: without a least number of steps, and with Glow's published scales.
+    """
+    train = tree.get("train")
+    names = train if isinstance(train, Mapping) else {}
+    # A run's own settings name even those that nobody changes.
+    return "checkpoint_seconds" in names and "epochs" in names and "least_steps" not in names
 
 
 def _group(data: str, colour: bool) -> str:
