@@ -160,20 +160,25 @@ def test_eval_repeats_the_record(runs, capsys):
             assert value == pytest.approx(result[f"test_{key}"], rel=1e-6)
 
 
-def test_predict_scores_files_in_every_format(runs, files, capsys):
+def test_predict_scores_files_in_every_format(runs, files, capsys, caplog):
     words = ["predict", str(runs / "ffjord-rnode"), *files]
     capsys.readouterr()
     assert main([*words, "--format", "json"]) == 0
     found = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
-    assert [set(one) for one in found] == [{"file", "bits_per_dim_center"}] * 2
+    columns = {"file", "label", "bits_per_dim_center", "percentile", "anomaly"}
+    assert [set(one) for one in found] == [columns] * 2
     assert main([*words, "--format", "csv"]) == 0
     rows = list(csv.DictReader(io.StringIO(capsys.readouterr().out)))
     scores = [one["bits_per_dim_center"] for one in found]
     assert [float(row["bits_per_dim_center"]) for row in rows] == pytest.approx(scores, abs=1e-6)
     assert main(words) == 0
     assert capsys.readouterr().out.splitlines() == [
-        f"{file}  bits/dim (center) {score:.4f}" for file, score in zip(files, scores, strict=True)
+        f"{file}  {one['label']}  bits/dim (center) {one['bits_per_dim_center']:.4f}  "
+        f"percentile {one['percentile']:.1f}  anomaly {one['anomaly']:.1f}"
+        for file, one in zip(files, found, strict=True)
     ]
+    # Once for each command.
+    assert caplog.text.count("percentiles among 16 validation images") == 3
 
 
 def test_compare_keeps_densities_and_classifiers_apart(runs, capsys):

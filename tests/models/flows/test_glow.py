@@ -108,3 +108,31 @@ def test_there_are_no_more_levels_than_sides_can_be_halved(side, asked, levels):
 def test_images_with_odd_sides_are_refused():
     with pytest.raises(ValueError, match="Glow needs images with even sides, got 7×7"):
         Glow((1, 7, 7))
+
+
+@pytest.mark.parametrize("channels", [2, 3])
+def test_a_bounded_step_and_split_gain_the_volume_they_say_and_are_undone(channels):
+    step, x = disturb(GlowStep(channels, 4, bound=0.5), 0.5).eval(), torch.randn(2, channels, 2, 3)
+    assert_log_det_is_true(step, x)
+    torch.testing.assert_close(step.decode(step.encode(x)[0]), x, rtol=1e-10, atol=1e-10)
+    split, x = disturb(ConditionalSplit(4, bound=0.5), 2.0), torch.randn(3, 4, 2, 2)
+    kept, left, gained = split.encode(x)
+    assert gained.abs().max() <= 0.5 * left[0].numel()
+    torch.testing.assert_close(split.decode(kept, left), x)
+
+
+def test_bounded_scales_keep_samples_finite_where_published_ones_overflow():
+    found = {}
+    for bound in (None, 1.0):
+        torch.manual_seed(0)
+        flow = Glow((3, 16, 16), steps=8, width=8, bound=bound).float()
+        flow.encode(torch.randn(16, 3, 16, 16, dtype=torch.float32))
+        # As after a few steps of training: weights off their start, networks that answer strongly.
+        disturb(flow, 0.15).eval()
+        found[bound] = flow.sample(16).isfinite().flatten(1).all(1)
+    assert not found[None].all() and found[1.0].all()
+
+
+def test_a_bound_that_is_none_is_refused():
+    with pytest.raises(ValueError, match="bound must be positive, got 0"):
+        Glow((1, 4, 4), bound=0)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -160,15 +161,19 @@ def _row(prediction: Any) -> str:
     if prediction.label:
         likely = sorted(prediction.probabilities.items(), key=lambda item: -item[1])[:3]
         shown = "  ".join(f"{name} {probability:.1%}" for name, probability in likely)
-        scores.insert(0, f"{prediction.label}  ({shown})")
+        scores.insert(0, f"{prediction.label}  ({shown})" if shown else prediction.label)
     return "  ".join([place, *scores])
 
 
 def _json(prediction: Any) -> str:
     values = {"file": str(prediction.file), **prediction.place}
     if prediction.label:
-        values |= {"label": prediction.label, "probabilities": prediction.probabilities}
-    return json.dumps(values | dict(prediction.scores))
+        values["label"] = prediction.label
+    if prediction.probabilities:
+        values["probabilities"] = prediction.probabilities
+    # JSON has no word for infinity, which is what an impossible sample costs.
+    scores = {name: one if math.isfinite(one) else None for name, one in prediction.scores.items()}
+    return json.dumps(values | scores)
 
 
 class _CsvLines:

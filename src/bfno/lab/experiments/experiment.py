@@ -202,7 +202,8 @@ class TrainedRun:
         config: The experiment.
         model: The model, ready to call.
         step: The step whose weights it has.
-        facts: What its data had to say to the model, such as the names of the classes.
+        facts: What its data had to say to the model, such as the names of the classes, and
+            what was concluded from its training.
     """
 
     config: Any

@@ -180,6 +180,7 @@ def _concluded(trainer: Trainer, record: Record) -> Record:
         return record  # nothing is, so the weights need not be read
     try:
         opened = open_run(trainer.run.path)
+        opened.model.to(trainer.processes.device)
         found = trainer.config.conclude(opened, trainer.task.data)
     except (DataError, NumericalError) as error:  # the training is done, and worth its record
         _logger.warning("%s; the run is kept without what follows from its training", error)

@@ -24,6 +24,23 @@ from bfno.models.flows.factoring import (
 __all__ = ["ConditionalSplit", "Glow", "GlowStep"]
 
 
+def _bounded(log_scale: Tensor, bound: float | None) -> Tensor:
+    """Log-scales between both bounds, nearly unchanged where they are small."""
+    return log_scale if bound is None else bound * (log_scale / bound).tanh()
+
+
+class _BoundedNet(nn.Module):
+    """A coupling's network whose log-scales, every other channel, are bounded."""
+
+    def __init__(self, net: nn.Module, bound: float) -> None:
+        super().__init__()
+        self.net, self.bound = net, bound
+
+    def forward(self, x: Tensor) -> Tensor:
+        shift, log_scale = self.net(x).unflatten(1, (-1, 2)).unbind(2)
+        return torch.stack((shift, _bounded(log_scale, self.bound)), dim=2).flatten(1, 2)
+
+
 class GlowStep(Bijection):
     """Normalises channels, mixes them, and changes one half of them by what the other half says.
 
@@ -34,9 +51,11 @@ class GlowStep(Bijection):
     Args:
         channels: Channels of an image, at least 2.
         width: Channels inside the network.
+        bound: Largest logarithm, up or down, of a scale of the coupling. None is published: a
+            sigmoid, by which decoding divides however small it is.
     """
 
-    def __init__(self, channels: int, width: int) -> None:
+    def __init__(self, channels: int, width: int, bound: float | None = None) -> None:
         super().__init__()
         parts = load_normflows("Glow")
         self.norm = ActNorm(channels)
@@ -44,7 +63,10 @@ class GlowStep(Bijection):
         self.mixing = parts.flows.Invertible1x1Conv(channels, use_lu=False)
         first, second = (channels + 1) // 2, channels // 2
         net = parts.nets.ConvNet2d((first, width, width, 2 * second), (3, 1, 3))
-        self.coupling = parts.flows.AffineCouplingBlock(net, scale_map="sigmoid")
+        if bound is None:
+            self.coupling = parts.flows.AffineCouplingBlock(net, scale_map="sigmoid")
+        else:
+            self.coupling = parts.flows.AffineCouplingBlock(_BoundedNet(net, bound))
 
     def encode(self, x: Tensor) -> tuple[Tensor, Tensor]:
         x, scaled = self.norm.encode(x)
@@ -65,10 +87,12 @@ class ConditionalSplit(LatentSplit):
 
     Args:
         channels: Channels to divide; an even number.
+        bound: Largest logarithm, up or down, of a scale; None is no bound.
     """
 
-    def __init__(self, channels: int) -> None:
+    def __init__(self, channels: int, bound: float | None = None) -> None:
         super().__init__()
+        self.bound = bound
         self.predict = nn.Conv2d(channels // 2, channels, 3, padding=1)
         nn.init.zeros_(self.predict.weight)
         if self.predict.bias is not None:
@@ -76,12 +100,16 @@ class ConditionalSplit(LatentSplit):
 
     def encode(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         kept, left = x.chunk(2, dim=1)
-        mean, log_scale = self.predict(kept).chunk(2, dim=1)
+        mean, log_scale = self._mean_and_log_scale(kept)
         return kept, (left - mean) * (-log_scale).exp(), -log_scale.flatten(1).sum(1)
 
     def decode(self, kept: Tensor, left: Tensor) -> Tensor:
-        mean, log_scale = self.predict(kept).chunk(2, dim=1)
+        mean, log_scale = self._mean_and_log_scale(kept)
         return torch.cat((kept, mean + left * log_scale.exp()), dim=1)
+
+    def _mean_and_log_scale(self, kept: Tensor) -> tuple[Tensor, Tensor]:
+        mean, log_scale = self.predict(kept).chunk(2, dim=1)
+        return mean, _bounded(log_scale, self.bound)
 
 
 class Glow(FactoringFlow):
@@ -96,11 +124,17 @@ class Glow(FactoringFlow):
 
     The first batch in training mode sets the scale of all channels; see `ActNorm`.
 
+    As published, decoding divides by sigmoids of what networks say. After little training a rare
+    latent variable meets a sigmoid near 0, the next network sees the large quotient and answers
+    with an even smaller one, and within a few steps the sample is not finite. A `bound` ends that.
+
     Args:
         event_shape: Channels, height and width of an image; even sides.
         levels: Largest number of levels.
         steps: Steps in each level.
         width: Channels inside the networks of the couplings.
+        bound: Largest logarithm, up or down, of a scale that depends on the image; None is
+            published.
 
     Attributes:
         levels: Number of levels.
@@ -115,9 +149,17 @@ class Glow(FactoringFlow):
     """
 
     def __init__(
-        self, event_shape: Sequence[int], *, levels: int = 3, steps: int = 32, width: int = 512
+        self,
+        event_shape: Sequence[int],
+        *,
+        levels: int = 3,
+        steps: int = 32,
+        width: int = 512,
+        bound: float | None = None,
     ) -> None:
         refuse_below_one(levels=levels, steps=steps, width=width)
+        if bound is not None and not bound > 0:
+            raise ValueError(f"bound must be positive, got {bound}")
         channels, height, breadth = shape = image_shape(event_shape)
         levels = min(levels, _most_levels(height, breadth))
         stages: list[Bijection] = []
@@ -125,9 +167,10 @@ class Glow(FactoringFlow):
         shapes: list[Shape] = []
         for level in range(levels):
             channels, height, breadth = 4 * channels, height // 2, breadth // 2
-            stages.append(Chain([Squeeze(), *(GlowStep(channels, width) for _ in range(steps))]))
+            parts = (GlowStep(channels, width, bound) for _ in range(steps))
+            stages.append(Chain([Squeeze(), *parts]))
             if level < levels - 1:
-                splits.append(ConditionalSplit(channels))
+                splits.append(ConditionalSplit(channels, bound))
                 channels //= 2
             shapes.append((channels, height, breadth))
         super().__init__(shape, stages, splits, shapes)

@@ -1,6 +1,7 @@
 """Scores of trained flows on test samples, on other data and on files."""
 
 import json
+import math
 from pathlib import Path
 
 import numpy as np
@@ -11,8 +12,11 @@ from PIL import Image
 from bfno.lab.errors import ConfigError, DataError
 from bfno.lab.experiments.density import sampling
 from bfno.lab.experiments.experiment import TestRequest
+from bfno.lab.experiments.trees import merged
+from bfno.lab.runs.folder import RunFolder
 from bfno.lab.runs.load import open_run
-from bfno.lab.runs.session import start
+from bfno.lab.runs.session import resume, start
+from bfno.models.flows import FlowError
 from tests.lab.experiments.density.runs import tiny
 
 
@@ -114,9 +118,10 @@ def test_files_are_scored_one_by_one_and_a_bad_one_spoils_none(tmp_path, digits)
     found = list(run.config.predict(run, files))
     assert [one.file for one in found] == files
     assert isinstance(found[1].error, DataError) and not found[1].scores
-    assert [set(one.scores) for one in found if one.error is None] == [{"bits_per_dim_center"}] * 3
+    scores = {"bits_per_dim_center", "percentile", "anomaly"}
+    assert [set(one.scores) for one in found if one.error is None] == [scores] * 3
     assert found[0].scores == found[3].scores != found[2].scores
-    assert all(one.label == "" and not one.probabilities for one in found)
+    assert not any(one.probabilities for one in found)
 
 
 def test_a_file_of_the_test_images_has_their_score(tmp_path, digits):
@@ -146,3 +151,76 @@ def test_data_of_another_kind_are_refused(tmp_path, digits, moons):
         next(iter(open_run(moons).config.predict(open_run(moons), [tmp_path / "a.png"])))
     with pytest.raises(DataError, match="is no folder"):
         _evaluate(digits, data=str(tmp_path / "missing"))
+
+
+def _predicted(folder: Path, file: Path):
+    run = open_run(folder)
+    return next(iter(run.config.predict(run, [file])))
+
+
+def test_files_are_placed_among_the_validation_images(tmp_path, digits, caplog):
+    record = json.loads((digits / "record.json").read_text())
+    kept = record["reference"]
+    assert kept["split"] == "validation"
+    assert len(kept["bits"]) == len(kept["plain"]) == record["samples"]["validation"]
+    # A validation image itself has the score that was kept.
+    run = open_run(digits)
+    Image.fromarray(run.config.load().validation[0, 0].numpy()).save(tmp_path / "one.png")
+    scores = _predicted(digits, tmp_path / "one.png").scores
+    assert round(scores["bits_per_dim_center"], 3) in [round(one, 3) for one in kept["bits"]]
+    below = sum(one < scores["bits_per_dim_center"] - 1e-3 for one in kept["bits"])
+    assert scores["percentile"] == pytest.approx(100 * (below + 0.5) / len(kept["bits"]))
+    assert f"percentiles among {len(kept['bits'])} validation images" in caplog.text
+
+
+def test_blank_images_and_noise_are_unusual_and_held_out_ones_are_not(tmp_path):
+    folder = _write_images(tmp_path / "mine", 120)
+    changes = {"data": {"folder": str(folder), "train_limit": None, "validation": 0.4}}
+    start(tiny("folder-density/glow", merged(changes, {"train": {"epochs": 4}})), tmp_path / "run")
+    odd = {"blank": np.zeros((9, 9, 3), dtype=np.uint8)}
+    odd["noise"] = np.random.default_rng(5).integers(0, 256, (9, 9, 3), dtype=np.uint8)
+    for name, pixels in odd.items():
+        Image.fromarray(pixels).save(tmp_path / f"{name}.png")
+    blank, noise = (_predicted(tmp_path / "run", tmp_path / f"{name}.png") for name in odd)
+    assert noise.label == blank.label == "unusual"
+    others = _write_images(tmp_path / "like", 20, seed=9)
+    labels = [_predicted(tmp_path / "run", file).label for file in sorted(others.iterdir())]
+    assert labels.count("unusual") <= 3
+
+
+def test_a_run_that_kept_no_scores_says_how_to_get_them(tmp_path, caplog):
+    """As runs of earlier releases are."""
+    config = tiny("digits-density/realnvp")
+    start(config, tmp_path / "run")
+    run = RunFolder(tmp_path / "run")
+    record = run.record()
+    reference = record.facts.pop("reference")
+    run.write_record(record)
+    Image.fromarray(np.zeros((8, 8), dtype=np.uint8)).save(tmp_path / "one.png")
+    found = _predicted(tmp_path / "run", tmp_path / "one.png")
+    assert set(found.scores) == {"bits_per_dim_center"} and found.label == ""
+    assert "`bfno resume` adds them" in caplog.text
+    resume(tmp_path / "run")
+    assert run.record().facts["reference"] == reference
+    assert set(_predicted(tmp_path / "run", tmp_path / "one.png").scores) > set(found.scores)
+
+
+def test_scores_that_cannot_be_had_do_not_cost_the_training(tmp_path, monkeypatch, caplog):
+    def fail(*_, **__):
+        raise FlowError("the series does not converge")
+
+    monkeypatch.setattr("bfno.lab.experiments.density.experiment.costs", fail)
+    record = start(tiny("digits-density/realnvp"), tmp_path / "run")
+    assert record.is_finished and "reference" not in record.facts
+    assert "nothing to be compared with: the flow: the series does not converge" in caplog.text
+
+
+def test_an_impossible_image_is_the_most_unusual(tmp_path, digits, monkeypatch, caplog):
+    Image.fromarray(np.zeros((8, 8), dtype=np.uint8)).save(tmp_path / "one.png")
+    monkeypatch.setattr(
+        "bfno.lab.experiments.density.experiment.costs", lambda *_: torch.tensor([math.nan])
+    )
+    found = _predicted(digits, tmp_path / "one.png")
+    assert found.label == "unusual" and found.scores["anomaly"] == 100
+    assert found.scores["bits_per_dim_center"] == math.inf
+    assert "one.png: too unlikely for a finite number of bits" in caplog.text

@@ -178,3 +178,31 @@ def test_real_images_survive_the_way_through_a_trained_flow(tmp_path, method):
     # The inverse is exact to a fraction of a byte.
     assert torch.equal(way[:, 0], real[:3]) and torch.equal(way[:, -1], real[3:])
     assert sampling.draw(run, 3, batch=2).shape == (3, 1, 8, 8)
+
+
+def test_samples_that_become_finite_in_the_last_draw_are_returned(caplog):
+    class Late(_Scaled):
+        calls = 0
+
+        def decode(self, latent):
+            self.calls += 1
+            return super().decode(latent) * (math.inf if self.calls <= 10 else 1.0)
+
+    assert sampling.draw(_run(Late((2,))), 4).isfinite().all()
+    assert "4 of 4 samples were not finite numbers and are drawn again" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("model", "remedy"),
+    [
+        ({"kind": "glow", "bound": None}, "train it again with --set model.bound=1"),
+        ({"kind": "glow", "bound": 1.0}, "draw with --temperature 0.7"),
+        ({"kind": "realnvp"}, "draw with --temperature 0.7"),
+    ],
+)
+def test_a_flow_that_overflows_says_how_often_and_what_helps(model, remedy):
+    run = _run(_Scaled((2,), math.inf))
+    run.config.model = SimpleNamespace(**model)
+    with pytest.raises(NumericalError, match=rf"^moons/ffjord: 4 of 4 .*Fix: {remedy}") as error:
+        sampling.draw(run, 4)
+    assert "\n" not in str(error.value)

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+import yaml
 
 from bfno.lab.data import TOYS
 from bfno.lab.errors import ConfigError
@@ -196,3 +197,24 @@ def test_a_setting_of_other_samples_is_not_offered_as_its_own_remedy():
     with pytest.raises(ConfigError) as error:
         resolve("moons/ffjord", changes={"data": {"dir": "somewhere"}})
     assert str(error.value).startswith("data.dir: has no meaning in this experiment")
+
+
+def test_ones_own_images_get_scales_that_are_bounded_and_enough_steps():
+    for scale in SCALES:
+        glow = resolve("folder-density/glow", scale=scale)
+        assert glow.model.bound == 1 and glow.data.validation == 0.2
+    for method in DENSITY_METHODS:
+        train = resolve(f"folder-density/{method}").train
+        assert 100 <= train.epochs * train.least_steps <= 400
+    for data in ("mnist", "cifar10", "digits"):  # as they were published or compared
+        config = resolve(f"{data}-density/glow")
+        assert config.model.bound is None and config.train.least_steps == 1
+
+
+def test_a_run_that_is_older_than_bounds_and_least_steps_goes_on_without(tmp_path):
+    settings = resolve("folder-density/glow").as_dict()
+    del settings["model"]["bound"], settings["train"]["least_steps"]
+    file = tmp_path / "config.yaml"
+    file.write_text(yaml.safe_dump(settings))
+    config = resolve(str(file))
+    assert config.model.bound is None and config.train.least_steps == 1

@@ -260,3 +260,37 @@ def test_a_flow_that_fails_stops_with_one_line(tmp_path, monkeypatch):
     with pytest.raises(NumericalError, match=r"step 1 .*the inverse does not converge") as error:
         start(tiny("digits-density/glow"), tmp_path / "run")
     assert "\n" not in str(error.value)
+
+
+def test_a_new_flow_is_shown_samples_from_everywhere():
+    """Files come in the order of their folders, so the first ones are all of one class."""
+    images = torch.zeros(200, 1, 8, 8, dtype=torch.uint8)
+    images[100:] = 200
+    seen = []
+
+    class Watching(_Uniform):
+        def encode(self, x):
+            seen.append(x.clone())
+            return super().encode(x)
+
+    task = tiny("digits-density/glow").task(DensityData(images, None, images))
+    torch.manual_seed(0)
+    task.prepare(Watching((1, 8, 8)), CPU.device)
+    bright = (seen[0] > 0.5).double().mean().item()
+    assert len(seen[0]) == 16 and 0.2 < bright < 0.8
+
+
+def test_an_epoch_of_few_samples_passes_over_them_as_often_as_it_takes():
+    images = torch.zeros(50, 1, 8, 8, dtype=torch.uint8)
+    batches = {}
+    for least in (1, 4, 5, 9):
+        config = tiny("digits-density/glow", {"train": {"least_steps": least}})
+        task = config.task(DensityData(images, None, images))
+        batches[least] = task.batches(16, torch.Generator().manual_seed(1))
+    assert [len(found) for found in batches.values()] == [4, 4, 8, 12]
+    for found in batches.values():
+        passes = torch.cat(found).view(-1, 50)
+        assert torch.equal(passes.sort(1).values, torch.arange(50).expand(len(passes), 50))
+    first, second, _ = torch.cat(batches[9]).view(-1, 50)
+    assert not torch.equal(first, second)
+    assert torch.equal(first, torch.cat(batches[1]))

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import logging
+import math
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, ClassVar
 
+import torch
 from pydantic import Field
 
 from bfno.lab.data import DATA_SETS, TOYS, images_below
@@ -19,14 +22,18 @@ from bfno.lab.experiments.density.data import (
     require_images,
 )
 from bfno.lab.experiments.density.models import MODEL_KINDS, FlowSettings, Solving
+from bfno.lab.experiments.density.oddity import UNUSUAL, Yardstick, plain_bits
 from bfno.lab.experiments.density.task import (
     DensityTask,
+    DensityTrainSettings,
     Noise,
     PenaltySettings,
+    costs,
     is_images,
     score,
 )
 from bfno.lab.experiments.experiment import (
+    Conclusion,
     Experiment,
     Prediction,
     Shown,
@@ -67,6 +74,11 @@ POINT_METHODS: tuple[str, ...] = tuple(
 
 # Options of operator fields, which another field does not have.
 _OF_THE_FIELD = ("branches", "inner_activation", "field_options")
+# What single images are scored by: without noise, so that equal files get equal scores.
+_SCORE = "bits_per_dim_center"
+# Scores that are kept for comparison; more would not make a percentile better.
+_MOST_KEPT = 500
+_logger = logging.getLogger(__name__)
 
 
 class DensityExperiment(Experiment):
@@ -79,10 +91,13 @@ class DensityExperiment(Experiment):
 
     data_names: ClassVar[tuple[str, ...]] = tuple(DENSITY_DATA)
     own_data: ClassVar[Mapping[str, str]] = {"folder-density": "folder"}
+    recommended: ClassVar[Mapping[str, str]] = {"folder-density": "glow"}
 
     data: DensityDataSettings
     model: FlowSettings = Field(discriminator="kind")
     loss: PenaltySettings = PenaltySettings()
+    # Settings are frozen, so that a narrower type cannot be undone by an assignment.
+    train: DensityTrainSettings = DensityTrainSettings()  # pyright: ignore
     evaluation: SolverSettings = SolverSettings(rtol=1e-5, atol=1e-5)
 
     @classmethod
@@ -146,6 +161,7 @@ class DensityExperiment(Experiment):
             seed=self.seed,
             flip=getattr(self.data, "flip", False),
             shown_first=0 if self.model.kind == "continuous" else self.train.batch,
+            least_steps=self.train.least_steps,
         )
 
     def evaluate(self, run: TrainedRun, request: TestRequest) -> dict[str, Any]:
@@ -173,17 +189,45 @@ class DensityExperiment(Experiment):
             "step": run.step,
         }
 
+    def conclude(self, run: TrainedRun, data: DensityData) -> Conclusion:
+        """Scores of images that the flow did not learn from, which `predict` compares files with.
+
+        Those of the validation images. A flow has seen its training images many times and gives
+        them better scores than any others, and one's own test images may be the odd ones; they
+        serve only where there are no validation images.
+        """
+        split = "test" if data.validation is None else "validation"
+        images = getattr(data, split)
+        if not is_images(images):
+            return Conclusion()
+        if len(images) > _MOST_KEPT:  # evenly, because files are in the order of their folders
+            images = images[torch.linspace(0, len(images) - 1, _MOST_KEPT).long()]
+        noise = Noise(self.seed, "reference")
+        with explained_failure("evaluation"):
+            bits = costs(run.model, images, self.train.eval_batch, noise, _SCORE)
+        return Conclusion(facts={"reference": Yardstick.of(split, images, bits).facts()})
+
     def predict(self, run: TrainedRun, files: Iterable[Path]) -> Iterator[Prediction]:
         """Score image files of any size; they are resized as in training.
 
         The score `bits_per_dim_center` has no noise on the bytes, and that of the trace is the same
-        for all files: equal files get equal scores. High ones are unlike the training images.
+        for all files: equal files get equal scores. `percentile` is its place among the scores of
+        held-out images. `anomaly` is that of how unusual the score is for an image as busy as this
+        one, and decides whether it is called unusual; see `bfno.lab.experiments.density.oddity`.
 
         Raises:
             ConfigError: If the run models points.
         """
         require_images(run)
-        noise, wanted = Noise(self.seed, "files"), ("bits_per_dim_center",)
+        yardstick = Yardstick.read(run.facts.get("reference", {}))
+        if yardstick is None:
+            _logger.warning(
+                "this run has no scores of held-out images, so there are no percentiles; "
+                "`bfno resume` adds them to a finished run whose images are still in their place"
+            )
+        else:
+            _logger.warning("%s", yardstick.note())
+        noise = Noise(self.seed, "files")
         for file in files:
             try:
                 image = read_image_file(run.config.data, file)
@@ -191,9 +235,17 @@ class DensityExperiment(Experiment):
                 yield Prediction(file, "", {}, error)
                 continue
             with explained_failure("evaluation"):
-                found = score(run.model, image, 1, noise, wanted=wanted)
-            scores = {name: found.metrics[name] for name in wanted}
-            yield Prediction(file, "", {}, scores=scores)
+                bits = costs(run.model, image, 1, noise, _SCORE)
+            if not math.isfinite(bits.item()):
+                _logger.warning("%s: too unlikely for a finite number of bits", file)
+                bits = bits.nan_to_num(math.inf, math.inf, math.inf)
+            scores = {_SCORE: bits.item()}
+            if yardstick is None:
+                yield Prediction(file, "", {}, scores=scores)
+                continue
+            scores |= yardstick.scores(bits.item(), plain_bits(image).item())
+            label = "unusual" if scores["anomaly"] >= UNUSUAL else "usual"
+            yield Prediction(file, label, {}, scores=scores)
 
     def files_in(self, run: TrainedRun, folder: Path) -> list[Path]:
         require_images(run)

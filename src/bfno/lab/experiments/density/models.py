@@ -174,6 +174,7 @@ class GlowSettings(Settings):
     levels: int = Field(default=3, ge=1, le=16)
     steps: int = Field(default=32, ge=1, le=256)
     width: Size = 512
+    bound: float | None = Field(default=None, gt=0, le=50)
     alpha: Alpha = None
 
     def build(self, event_shape: tuple[int, ...], solving: Solving) -> Flow:

@@ -43,8 +43,8 @@ def draw(
 ) -> Tensor:
     """Draw samples from a trained flow.
 
-    Flows of layers turn a rare latent variable into numbers beyond all bounds. Such samples are
-    drawn again, and a warning says how many.
+    Flows of layers may turn a rare latent variable into numbers beyond all bounds. Such samples are
+    drawn again, and a warning says how many and what helps.
 
     Args:
         run: The trained flow.
@@ -69,15 +69,23 @@ def draw(
     samples = _decoded(run, temperature * latent, batch)
     wrong = _not_finite(samples)
     if wrong.any():
-        again = int(wrong.sum())
-        _logger.warning("%d of %d samples were not finite and are drawn again", again, count)
+        _logger.warning(
+            "%d of %d samples were not finite numbers and are drawn again, so the picture shows "
+            "only what the flow can draw. Fix: %s",
+            int(wrong.sum()),
+            count,
+            _remedy(run),
+        )
     for _ in range(_MOST_ROUNDS):
         if not wrong.any():
-            return _as_samples(run, samples)
+            break
         latent = torch.randn(int(wrong.sum()), run.model.dimensions, generator=generator)
         samples[wrong] = _decoded(run, temperature * latent, batch)
         wrong = _not_finite(samples)
-    raise _no_numbers()
+    if wrong.any():
+        why = f"{int(wrong.sum())} of {count} samples are not finite numbers"
+        raise _no_numbers(run, f"{why} after {_MOST_ROUNDS} further draws")
+    return _as_samples(run, samples)
 
 
 def decode(run: TrainedRun, latent: Tensor, batch: int = 64) -> Tensor:
@@ -87,8 +95,10 @@ def decode(run: TrainedRun, latent: Tensor, batch: int = 64) -> Tensor:
         NumericalError: If the flow cannot be inverted.
     """
     samples = _decoded(run, latent, batch)
-    if _not_finite(samples).any():
-        raise _no_numbers()
+    wrong = _not_finite(samples)
+    if wrong.any():
+        why = f"{int(wrong.sum())} of {len(samples)} decoded images are not finite numbers"
+        raise _no_numbers(run, why)
     return _as_samples(run, samples)
 
 
@@ -102,9 +112,16 @@ def _not_finite(samples: Tensor) -> Tensor:
     return ~samples.isfinite().flatten(1).all(1)
 
 
-def _no_numbers() -> NumericalError:
-    what, why = "the flow", "its samples are not finite numbers"
-    return NumericalError(what, why, "train it on, or again with a smaller train.lr")
+def _no_numbers(run: TrainedRun, why: str) -> NumericalError:
+    return NumericalError(run.config.experiment, why, _remedy(run))
+
+
+def _remedy(run: TrainedRun) -> str:
+    """What helps a flow whose samples overflow."""
+    model = getattr(run.config, "model", None)
+    if getattr(model, "kind", "") == "glow" and getattr(model, "bound", None) is None:
+        return "train it again with --set model.bound=1, or draw with --temperature 0.7"
+    return "draw with --temperature 0.7, or train it again with half its train.lr"
 
 
 def _as_samples(run: TrainedRun, samples: Tensor) -> Tensor:

@@ -14,16 +14,18 @@ from torch import Tensor, nn
 
 from bfno.lab.experiments.density.data import DensityData
 from bfno.lab.experiments.seeds import derive_seed
-from bfno.lab.experiments.settings import Settings
+from bfno.lab.experiments.settings import Settings, TrainSettings
 from bfno.lab.experiments.tasks import Evaluation, Place, Share, Sums, Task, solver_stats
 from bfno.models.flows import bits_per_dim, dequantise
 
 __all__ = [
     "DensityTask",
+    "DensityTrainSettings",
     "Noise",
     "PenaltySettings",
     "Scores",
     "as_input",
+    "costs",
     "is_images",
     "preserved_generators",
     "score",
@@ -46,6 +48,17 @@ class PenaltySettings(Settings):
     jacobian: float = Field(default=0.0, ge=0)
 
 
+class DensityTrainSettings(TrainSettings):
+    """The recipe of a density.
+
+    Attributes:
+        least_steps: Fewest steps of an epoch: one that would be shorter passes over the training
+            samples several times, each pass in an order of its own.
+    """
+
+    least_steps: int = Field(default=1, ge=1, le=10**6)
+
+
 class DensityTask(Task):
     """Bits per dimension of images or nats of points, and the regularisers of a flow.
 
@@ -54,8 +67,9 @@ class DensityTask(Task):
         weights: Weights of the regularisers.
         seed: Number that fixes the noise of evaluations.
         flip: Whether training images are mirrored every other time.
-        shown_first: Training samples that a new flow sees before the first step; flows of layers
-            take their scale from them, continuous ones take nothing.
+        shown_first: Training samples, drawn at random, that a new flow sees before the first step;
+            flows of layers take their scale from them, continuous ones take nothing.
+        least_steps: Fewest steps of an epoch, which passes over few samples several times.
     """
 
     lower_is_better = True
@@ -68,9 +82,10 @@ class DensityTask(Task):
         seed: int,
         flip: bool = False,
         shown_first: int = 0,
+        least_steps: int = 1,
     ) -> None:
         self.data, self.weights, self.seed = data, weights, seed
-        self.flip, self.shown_first = flip, shown_first
+        self.flip, self.shown_first, self.least_steps = flip, shown_first, least_steps
         self.selection = _measures(data.train)[0]
 
     @property
@@ -80,11 +95,16 @@ class DensityTask(Task):
     def prepare(self, model: nn.Module, device: torch.device) -> None:
         """Show a flow of layers its first batch, from which some take their scale."""
         if self.shown_first:
+            # Not the first ones: files are in the order of their folders, often one per class.
+            shown = torch.randperm(len(self.data.train))[: self.shown_first]
             with torch.no_grad():
-                model(self._input(self.data.train[: self.shown_first].to(device), model))
+                model(self._input(self.data.train[shown].to(device), model))
 
     def batches(self, size: int, generator: torch.Generator) -> list[Tensor]:
-        return list(torch.randperm(len(self.data.train), generator=generator).split(size))
+        count = len(self.data.train)
+        passes = math.ceil(self.least_steps / math.ceil(count / size))
+        orders = (torch.randperm(count, generator=generator) for _ in range(passes))
+        return [samples for order in orders for samples in order.split(size)]
 
     def loss(self, model: nn.Module, samples: Tensor, place: Place) -> tuple[Tensor, Sums]:
         chosen = self.data.train[samples].to(place.device)
@@ -197,7 +217,6 @@ def score(
     """
     share, wanted = share or Share(), wanted or _measures(samples)
     processes = share.processes
-    dtype = next(model.parameters()).dtype
     sums = torch.zeros(len(wanted), 2, dtype=torch.float64)
     solves = torch.zeros(2, dtype=torch.float64)
     with _evaluating(model, processes.device):
@@ -207,14 +226,29 @@ def score(
             part = part.to(processes.device)
             for place, measure in enumerate(wanted):
                 noise.set(measure, number)
-                found = model(as_input(part, measure, dtype))
-                values = _cost(found.log_prob, part).double().cpu()
+                values = _costs(model, part, measure)
                 sums[place] += torch.stack((values.sum(), values.square().sum()))
                 solves += torch.tensor([solver_stats(model).forward_evaluations, 1])
     total = processes.add_up(torch.cat((sums.flatten(), solves)))
     return _averages(
         dict(zip(wanted, total[:-2].view(-1, 2).tolist(), strict=True)), total[-2:], len(samples)
     )
+
+
+def costs(model: nn.Module, samples: Tensor, batch: int, noise: Noise, measure: str) -> Tensor:
+    """What each sample costs under a flow, `(count,)` in double precision; see `score`."""
+    device = next(model.parameters()).device
+    found = []
+    with _evaluating(model, device):
+        for number, part in enumerate(samples.split(batch)):
+            noise.set(measure, number)
+            found.append(_costs(model, part.to(device), measure))
+    return torch.cat(found)
+
+
+def _costs(model: nn.Module, samples: Tensor, measure: str) -> Tensor:
+    found = model(as_input(samples, measure, next(model.parameters()).dtype))
+    return _cost(found.log_prob, samples).double().cpu()
 
 
 def _averages(sums: Mapping[str, list[float]], solves: Tensor, count: int) -> Scores:
