@@ -233,12 +233,11 @@ def test_a_test_table_of_ones_own_is_named(tmp_path):
 
 def test_calibration_is_told_before_and_after_scaling(tmp_path):
     errors = {"test_calibration_error": 0.081, "test_calibrated_error": 0.021}
-    folder = write_run(tmp_path, result=result(**errors), temperature=1.43)
+    folder = write_run(tmp_path, result=result(**errors, validation_temperature=1.43))
     assert calibration(read_run(folder)) == (
         "How sure it says it is and how often it is right differ by 8.1 percentage points on "
-        "average (expected calibration error): when it says 80 %, expect 72 % to 88 %. With its "
-        "scores divided by 1.43, which was fitted on the validation data, they differ by 2.1 "
-        "points."
+        "average (expected calibration error). With its scores divided by 1.43, which was fitted "
+        "on the validation data and is used by `bfno predict`, they differ by 2.1 points."
     )
 
 
@@ -246,7 +245,9 @@ def test_calibration_that_was_not_measured_is_not_told(tmp_path):
     assert calibration(read_run(write_run(tmp_path))) == ""
     only = {"test_calibration_error": 0.3}
     text = calibration(read_run(write_run(tmp_path, method="other", result=result(**only))))
-    assert text.endswith("expect 50 % to 100 %.")
+    assert text.endswith(
+        "differ by 30.0 percentage points on average (expected calibration error)."
+    )
 
 
 def test_intervals_are_told_by_what_they_cover(tmp_path):

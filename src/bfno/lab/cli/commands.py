@@ -37,7 +37,7 @@ __all__ = ["BENCHMARKS", "app"]
 # The first letter keeps the lines as they are.
 _BEGIN = """\b
 Begin:        bfno demo
-Your images:  bfno train folder/bfno-node --data photos
+Your images:  bfno train folder/bfno-net --data photos
 Your series:  bfno train series/latent-bfno-node --data patients.csv
 The paper:    bfno table 1 --data mnist
 Every option: bfno train --help
@@ -95,7 +95,7 @@ def train(
 ) -> None:
     """Train a model; `bfno models` lists the methods.
 
-    Example: bfno train folder/bfno-node --data photos --epochs 5
+    Example: bfno train folder/bfno-net --data photos --epochs 50
     """
     if own_data is not None and folder is not None:
         raise ConfigError("--folder", "is the old name of --data", "leave it out")
@@ -203,7 +203,7 @@ def predict(
 
     Prints the class and its probabilities of images, series or rows; for densities bits/dim.
 
-    Example: bfno predict runs/folder-bfno-node-s7 new -o answers.csv
+    Example: bfno predict runs/folder-bfno-net-s7 new -o answers.csv
     """
     from bfno.lab.cli.predictions import make_writer
 

@@ -46,4 +46,4 @@ def run_demo(out: Path, scale: str) -> None:
     compare_runs(runs)
     prepare(runs)
     say("", f"The report is {write_report(runs, report)}")
-    say(f"Try `bfno eval {runs[0]}`; your own images: `bfno train folder/bfno-node --data DIR`")
+    say(f"Try `bfno eval {runs[0]}`; your own images: `bfno train folder/bfno-net --data DIR`")

@@ -213,19 +213,17 @@ def calibration(run: Record) -> str:
     error, after = (run.result.get(f"test_{name}") for name in _CALIBRATION)
     if error is None or not math.isfinite(error):
         return ""
-    low, high = (_percent(min(max(0.8 + way * error, 0.0), 1.0)) for way in (-1, 1))
     text = (
         f"How sure it says it is and how often it is right differ by {100 * error:.1f} percentage "
-        "points on average (expected calibration error): when it says 80 %, "
-        f"expect {low} to {high}."
+        "points on average (expected calibration error)."
     )
     if after is None or not math.isfinite(after):
         return text
-    temperature = run.facts.get("temperature")
+    temperature = run.result.get("validation_temperature")
     by = f" by {temperature:.2f}" if isinstance(temperature, int | float) else ""
     return (
         f"{text} With its scores divided{by or ' by a temperature'}, which was fitted on the "
-        f"validation data, they differ by {100 * after:.1f} points."
+        f"validation data and is used by `bfno predict`, they differ by {100 * after:.1f} points."
     )
 
 
