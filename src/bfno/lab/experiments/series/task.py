@@ -66,8 +66,8 @@ class SeriesTask(Task):
     """
 
     remedy_for_growth = (
-        "`bfno resume` with --set solver.rtol=1e-2 --set solver.atol=1e-3 saves a quarter to a half "
-        "of them; a new run with --set loss.kinetic=3 as well keeps them few."
+        "`bfno resume` with --set solver.rtol=1e-2 --set solver.atol=1e-3 saves a quarter to a "
+        "half of them; a new run with --set loss.kinetic=3 as well keeps them few."
     )
 
     def __init__(
