@@ -15,7 +15,7 @@ from bfno.layers.pointwise import Pointwise, time_column
 
 __all__ = ["NormedField"]
 
-_GROUP = 8  # channels that are normalised together
+_GROUP = 8  # channels, or more, that are normalised together
 
 
 class NormedField(nn.Module):
@@ -62,7 +62,8 @@ class NormedField(nn.Module):
         super().__init__()
         out_channels = channels if out_channels is None else out_channels
         make = _find(layer)
-        groups = max(size for size in range(1, channels // _GROUP + 2) if channels % size == 0)
+        most = max(1, channels // _GROUP)
+        groups = max(size for size in range(1, most + 1) if channels % size == 0)
         self.channels, self.activation = channels, known_activation(activation)
         self.norms = nn.ModuleList(nn.GroupNorm(groups, channels) for _ in range(depth))
         self.layers = nn.ModuleList(make(channels, **layer_options) for _ in range(depth))

@@ -117,15 +117,16 @@ def _matrices(
     The real one maps points to rows ordered (frequency, plane); a complex one maps (plane, point)
     to (frequency, plane), so that each product leaves its planes next to the axis that follows.
     """
-    first = [part[: frequencies(grid[0])] for part in _waves(grid[0])]
-    cosine, sine = first[0], first[1] * inner_frequencies(grid[0])[:, None]
-    matrices = [torch.stack((cosine, -sine), dim=1).flatten(0, 1)]
-    for size in grid[1:]:
-        cosine, sine = _waves(size)
-        real = torch.stack((cosine, -sine), dim=1)  # (frequency, plane, point) acting on reals
-        imaginary = torch.stack((sine, cosine), dim=1)  # and on imaginary parts
-        matrices.append(torch.stack((real, imaginary), dim=2).flatten(2).flatten(0, 1))
-    return tuple(matrix.to(device=device, dtype=dtype) for matrix in matrices)
+    with torch.inference_mode(False):  # kept for training too, which refuses inference tensors
+        first = [part[: frequencies(grid[0])] for part in _waves(grid[0])]
+        cosine, sine = first[0], first[1] * inner_frequencies(grid[0])[:, None]
+        matrices = [torch.stack((cosine, -sine), dim=1).flatten(0, 1)]
+        for size in grid[1:]:
+            cosine, sine = _waves(size)
+            real = torch.stack((cosine, -sine), dim=1)  # (frequency, plane, point) acting on reals
+            imaginary = torch.stack((sine, cosine), dim=1)  # and on imaginary parts
+            matrices.append(torch.stack((real, imaginary), dim=2).flatten(2).flatten(0, 1))
+        return tuple(matrix.to(device=device, dtype=dtype) for matrix in matrices)
 
 
 def _waves(size: int) -> tuple[Tensor, Tensor]:
@@ -143,7 +144,8 @@ def inner_frequencies(size: int) -> Tensor:
 
 @functools.lru_cache(maxsize=64)
 def _multiplicities(size: int, dtype: torch.dtype, device: torch.device) -> Tensor:
-    return (1 + inner_frequencies(size)).to(device=device, dtype=dtype)
+    with torch.inference_mode(False):
+        return (1 + inner_frequencies(size)).to(device=device, dtype=dtype)
 
 
 def _multiplicity(size: int, like: Tensor) -> Tensor:

@@ -62,6 +62,16 @@ def test_a_score_that_should_be_small_is_told_when_it_rises():
     assert "risen from 1 in epoch 2 to 1.4" in told[0][1]
 
 
+def test_a_score_that_training_does_not_know_is_replaced_by_the_loss():
+    epochs = [
+        {"epoch": k + 1, "validation_accuracy": 0.5, "validation_loss": v, "train_loss": 2 - k / 5}
+        for k, v in enumerate([2.0, 1.0, 1.2, 1.2, 1.2, 1.3, 1.4])
+    ]
+    told = _told(epochs)
+    assert [epoch for epoch, _ in told] == [7]
+    assert "validation loss has risen" in told[0][1] and "best accuracy are kept" in told[0][1]
+
+
 def test_a_training_that_only_wavers_is_not_told():
     valid = [0.5, 0.6, 0.7, 0.69, 0.68, 0.69, 0.7, 0.68, 0.69, 0.68]
     assert _told(_epochs(valid=valid, train=[0.5 + k / 20 for k in range(10)])) == []

@@ -79,7 +79,11 @@ def _options(
 @app.command()
 def train(
     experiment: Annotated[
-        str, typer.Argument(help="data/method, such as mnist/bfno-node, or a YAML file.")
+        str,
+        typer.Argument(
+            help="data/method, such as mnist/bfno-node; folder, series or folder-density alone; "
+            "or a YAML file."
+        ),
     ],
     settings: Sets = None,
     scale: Scale = None,

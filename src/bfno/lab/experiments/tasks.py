@@ -86,7 +86,8 @@ class Task(Protocol):
     """What helps where solves take ever more evaluations."""
 
     remedy_for_overfitting: str = (
-        "More samples help, or a smaller model; train.patience ends such a training early."
+        "More samples help, or a new training of a smaller model; --set train.patience=10 ends "
+        "such a training early."
     )
     """What helps where a model learns its samples by heart."""
 

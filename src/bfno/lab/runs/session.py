@@ -14,7 +14,7 @@ import torch
 
 from bfno.lab.errors import ConfigError, DataError, NumericalError
 from bfno.lab.experiments.experiment import Experiment
-from bfno.lab.experiments.resolve import changed_settings
+from bfno.lab.experiments.resolve import changed_settings, resolve
 from bfno.lab.experiments.seeds import derive_seed
 from bfno.lab.experiments.settings import parse
 from bfno.lab.experiments.trees import merged
@@ -164,14 +164,25 @@ def _fit(trainer: Trainer) -> Record:
         "judged_by": f"test_{task.selection}",
         "threads": torch.get_num_threads(),
         "processes": trainer.processes.count,
-        "changes": changed_settings(trainer.config),
+        "changes": changed_settings(_as_asked(trainer)),
     }
     name = trainer.run.path.resolve().name
     record = make_record(trainer.config.as_dict(), progress.model_dump(), facts, name)
     if trainer.processes.is_first:
+        trainer.run.write_record(record)  # first: what follows may fail in ways nobody foresaw
         record = _concluded(trainer, record)
         trainer.run.write_record(record)
     return record
+
+
+def _as_asked(trainer: Trainer) -> Experiment:
+    """The settings, with a number of epochs that was found by itself as what it was: `auto`."""
+    config = trainer.config
+    preset = resolve(config.experiment, scale=config.scale).train
+    if preset.epochs_for(len(trainer.task.data.train)) != trainer.epochs:
+        return config
+    train = config.train.model_copy(update={"epochs": preset.epochs})
+    return config.model_copy(update={"train": train})
 
 
 def _concluded(trainer: Trainer, record: Record) -> Record:

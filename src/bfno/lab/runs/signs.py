@@ -51,12 +51,21 @@ def _growth(epochs: Sequence[Epoch]) -> int:
     return sum(most >= mark * counts[0] for mark in _GROWTH)
 
 
+def _judged_by(epochs: Sequence[Epoch], task: Task) -> tuple[str, bool] | None:
+    """A metric of training and validation samples, and whether lower is better, if there is one."""
+    for name, lower in ((task.selection, task.lower_is_better), ("loss", True)):
+        if all(f"{split}_{name}" in epoch for epoch in epochs for split in ("train", "validation")):
+            return name, lower
+    return None
+
+
 def _learns_by_heart(epochs: Sequence[Epoch], task: Task) -> bool:
-    """Whether the score has fallen on validation samples while it rose on those of the training."""
-    valid, train = f"validation_{task.selection}", f"train_{task.selection}"
-    if not epochs or any(name not in epoch for epoch in epochs for name in (valid, train)):
+    """Whether the score gets worse on validation samples while it gets better in training."""
+    judged = _judged_by(epochs, task)
+    if not epochs or judged is None:
         return False
-    sign = -1.0 if task.lower_is_better else 1.0
+    valid, train = f"validation_{judged[0]}", f"train_{judged[0]}"
+    sign = -1.0 if judged[1] else 1.0
     best = max(range(len(epochs)), key=lambda number: sign * epochs[number][valid])
     since = epochs[best:]
     if len(since) <= _EPOCHS_IN_VAIN:
@@ -68,15 +77,18 @@ def _learns_by_heart(epochs: Sequence[Epoch], task: Task) -> bool:
 
 
 def _by_heart(epochs: Sequence[Epoch], task: Task, select: str) -> str:
-    valid, train = f"validation_{task.selection}", f"train_{task.selection}"
-    choose = min if task.lower_is_better else max
+    name, lower = _judged_by(epochs, task) or (task.selection, task.lower_is_better)
+    valid, train = f"validation_{name}", f"train_{name}"
+    choose = min if lower else max
     best = choose(epochs, key=lambda epoch: epoch[valid])
     kept = f"The weights of epoch {best['epoch']} are kept."
+    if name != task.selection:
+        kept = f"The weights of the epoch with the best {task.selection} are kept."
     if select == "last":
         kept = "`bfno resume` with --set train.select=best keeps the best epoch from then on."
-    word = "risen" if task.lower_is_better else "fallen"
+    word = "risen" if lower else "fallen"
     return (
-        f"the validation {task.selection} has {word} from {best[valid]:.3g} in epoch "
+        f"the validation {name} has {word} from {best[valid]:.3g} in epoch "
         f"{best['epoch']} to {epochs[-1][valid]:.3g}, while that of the training samples went from "
         f"{best[train]:.3g} to {epochs[-1][train]:.3g}: the model learns its samples by heart. "
         f"{kept} {task.remedy_for_overfitting}"

@@ -14,6 +14,7 @@ from torch import nn
 
 from bfno.dynamics import FirstOrder
 from bfno.fields import OperatorField
+from bfno.lab.experiments.images.calibration import temperature_of
 from bfno.lab.experiments.images.exhibit import _spread, _test_images, exhibit_of
 from bfno.lab.runs.folder import RunFolder, read_run
 from bfno.lab.runs.load import keep_exhibit, open_run
@@ -50,6 +51,15 @@ def _tests(run):
     return split, split.images.float() / 255
 
 
+def _said(run, images):
+    """The probabilities that `bfno predict` gives."""
+    return _scaled(run, run.model(images))
+
+
+def _scaled(run, scores):
+    return (scores / (temperature_of(run) or 1.0)).softmax(1)
+
+
 def _pixels(text):
     return np.asarray(Image.open(io.BytesIO(base64.b64decode(text))))
 
@@ -68,7 +78,7 @@ def test_mistakes_are_wrong_and_the_surest_come_first(folder):
     assert mistakes and all(one.label != one.predicted for one in mistakes)
     sure = [one.probability for one in mistakes]
     assert sure == sorted(sure, reverse=True)
-    sureness, predicted = run.model(images).softmax(1).max(1)
+    sureness, predicted = _said(run, images).max(1)
     assert sure[0] == pytest.approx(sureness[predicted != split.labels].max().item(), abs=1e-4)
     known = {image.numpy().tobytes() for image in split.images}
     assert all(_pixels(one.image).tobytes() in known for one in mistakes)
@@ -79,7 +89,7 @@ def test_at_the_last_time_the_head_says_what_the_model_says(folder):
     split, images = _tests(run)
     for one in flow.images:
         place = split.labels.tolist().index(one.label)
-        expected = run.model(images[place : place + 1]).softmax(1)[0].tolist()
+        expected = _said(run, images[place : place + 1])[0].tolist()
         assert one.probabilities[-1] == pytest.approx(expected, abs=1e-4)
 
 
@@ -110,7 +120,7 @@ def test_an_adaptive_method_shows_more_times_than_its_steps(tmp_path):
     split, images = _tests(run)
     places = [split.labels.tolist().index(one.label) for one in flow.images]
     # In one batch, as they were shown: the steps suit all of them.
-    expected = run.model(images[places]).softmax(1)
+    expected = _said(run, images[places])
     found = torch.tensor([one.probabilities[-1] for one in flow.images])
     torch.testing.assert_close(found, expected, rtol=0, atol=1e-4)
 
@@ -198,13 +208,13 @@ def test_a_net_of_several_blocks_shows_the_states_of_the_last_and_all_layers(fol
     assert [one.layer for one in shown.spectra] == [1, 2, 3, 4]
     split, images = _tests(run)
     places = [split.labels.tolist().index(one.label) for one in flow.images]
-    expected = run.model(images[places]).softmax(1)
+    expected = _said(run, images[places])
     found = torch.tensor([one.probabilities[-1] for one in flow.images])
     torch.testing.assert_close(found, expected, rtol=0, atol=1e-4)
     # Before its first step, the last block has changed nothing.
     before = run.model.blocks[0](run.model.stem(images[places])).mean((2, 3))
     first = torch.tensor([one.probabilities[0] for one in flow.images])
-    torch.testing.assert_close(first, run.model.head(before).softmax(1), rtol=0, atol=1e-4)
+    torch.testing.assert_close(first, _scaled(run, run.model.head(before)), rtol=0, atol=1e-4)
 
 
 def test_a_net_without_an_ode_shows_points_and_mistakes_alone(folder, tmp_path):

@@ -7,6 +7,7 @@ import torch
 
 from bfno.dynamics import AdamODE, GeneralizedHeavyBall, GeneralizedNesterov
 from bfno.lab.errors import ConfigError
+from bfno.lab.experiments.images.models import DYNAMICS
 from bfno.lab.experiments.images.presets import IMAGE_DATA, IMAGE_PRESETS, find_image_preset
 from bfno.lab.experiments.resolve import resolve
 from bfno.models import count_parameters
@@ -90,3 +91,41 @@ def test_scalars_that_nothing_uses_are_counted_but_not_created():
     other = resolve("mnist/hbnode", scale="smoke", changes={"model": {"field": "bfno"}})
     model = other.build(other.known_facts())
     assert other.count(model) == count_parameters(model)
+
+
+@pytest.mark.parametrize("data", ["cifar10", "mnist", "folder"])
+def test_the_networks_for_ones_own_photos_have_the_same_size(data):
+    facts = {"classes": ["a", "b", "c", "d"]}
+    sizes = []
+    for method in ("bfno-net", "cnn"):
+        config = resolve(f"{data}/{method}")
+        sizes.append(count_parameters(config.build(facts)))
+    assert abs(sizes[0] - sizes[1]) <= 0.05 * sizes[1]
+
+
+@pytest.mark.parametrize("dynamics", DYNAMICS)
+def test_any_dynamics_goes_with_any_field_in_a_network(dynamics):
+    for field, options in {
+        "bfno": {},
+        "conv": {},
+        "fno": {"modes": 2},
+        "afno": {"blocks": 2},
+    }.items():
+        model = {"dynamics": dynamics, "field": field, "field_options": options, "width": 4}
+        config = resolve("folder/bfno-net", changes={"model": model, "data": {"size": 16}})
+        net = config.build({"classes": ["a", "b"]})
+        assert net(torch.rand(2, 3, 16, 16)).shape == (2, 2)
+
+
+@pytest.mark.parametrize(
+    ("experiment", "kind"), [("cifar10/bfno-node", "cnn"), ("folder/bfno-net", "ode")]
+)
+def test_the_kind_of_a_model_is_that_of_its_method(experiment, kind):
+    with pytest.raises(ConfigError, match=r"^model\.kind: .*bfno-net, .*/cnn"):
+        resolve(experiment, changes={"model": {"kind": kind}})
+
+
+def test_folders_have_a_recommended_method():
+    assert resolve("folder").experiment == "folder/bfno-net"
+    assert resolve("series").experiment == "series/latent-bfno-node"
+    assert resolve("folder-density").experiment == "folder-density/glow"

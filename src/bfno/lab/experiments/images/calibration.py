@@ -6,10 +6,11 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-__all__ = ["calibration_error", "fitted_temperature"]
+from bfno.lab.experiments.experiment import TrainedRun
+
+__all__ = ["calibration_error", "fitted_temperature", "temperature_of"]
 
 _BINS = 15
-# A classifier that is never wrong on the validation samples would ask for a temperature of zero.
 _COLDEST, _HOTTEST, _HALVINGS = 0.05, 20.0, 60
 
 
@@ -39,6 +40,9 @@ def calibration_error(scores: Tensor, labels: Tensor) -> float:
 def fitted_temperature(scores: Tensor, labels: Tensor) -> float:
     """The number to divide logits by so that held-out labels become likeliest.
 
+    Few samples without an error do not make a classifier certain: as after Laplace's rule of
+    succession, each label is taken to be wrong with probability 1 / (samples + 2).
+
     Args:
         scores: Logits, `(samples, classes)`, of samples that the model was not trained on.
         labels: Their true classes.
@@ -49,16 +53,24 @@ def fitted_temperature(scores: Tensor, labels: Tensor) -> float:
     References:
         Guo et al., On Calibration of Modern Neural Networks, 2017.
     """
-    scores = scores.double()
+    scores, classes = scores.double(), scores.shape[1]
+    doubt = 1 / (len(labels) + 2)
+    chosen = functional.one_hot(labels, classes).double()
+    wanted = chosen * (1 - doubt) + (1 - chosen) * doubt / max(classes - 1, 1)
 
     def slope(coldness: float) -> float:
         """Of the cross-entropy, which is convex in the inverse of the temperature."""
-        shares = (scores * coldness).softmax(1)
-        chosen = functional.one_hot(labels, scores.shape[1]).double()
-        return ((shares - chosen) * scores).sum().item()
+        return (((scores * coldness).softmax(1) - wanted) * scores).sum().item()
 
     low, high = 1 / _HOTTEST, 1 / _COLDEST
     for _ in range(_HALVINGS):
         middle = (low * high) ** 0.5
         low, high = (low, middle) if slope(middle) > 0 else (middle, high)
     return 1 / (low * high) ** 0.5
+
+
+def temperature_of(run: TrainedRun) -> float | None:
+    """The temperature of the very epoch whose weights a run has; None if nobody has found it."""
+    best = run.facts.get("progress", {}).get("best", {})
+    is_this = best.get("step") == run.step
+    return best["metrics"].get("validation_temperature") if is_this else None

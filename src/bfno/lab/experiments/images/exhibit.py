@@ -12,9 +12,10 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from bfno.fields.operator import OperatorField
+from bfno.fields import NormedField, OperatorField
 from bfno.lab.data import Split, resized
 from bfno.lab.experiments.experiment import TrainedRun, explained_failure
+from bfno.lab.experiments.images.calibration import temperature_of
 from bfno.lab.experiments.images.data import held_out_images
 from bfno.ode import NeuralODE
 from bfno.ode.tableaus import find_method
@@ -60,11 +61,12 @@ def exhibit_of(run: TrainedRun) -> dict[str, Any]:
     split = _test_images(run, _IMAGES)
     with torch.inference_mode(), explained_failure("exhibit"):
         features, scores = _answers(run, split)
+        temperature = temperature_of(run) or 1.0
         shown = _spread(len(split), _SCATTERED)
         return {
             "scatter": _scatter(features[shown], split.labels[shown], scores[shown].argmax(1)),
-            "mistakes": _mistakes(split, scores.softmax(1)),
-            "flow": _flow(run.model, split),
+            "mistakes": _mistakes(split, (scores / temperature).softmax(1)),
+            "flow": _flow(run.model, split, temperature),
             "spectra": _spectra(run.model, _inputs(split.images[_spread(len(split), _ANALYSED)])),
         }
 
@@ -130,7 +132,7 @@ def _mistakes(split: Split, probabilities: Tensor) -> list[dict[str, Any]]:
     ]
 
 
-def _flow(model: _Classifier, split: Split) -> dict[str, Any] | None:
+def _flow(model: _Classifier, split: Split, temperature: float) -> dict[str, Any] | None:
     """States of one image each of the first few classes in the last ODE, from first to last time.
 
     What is said of a state is what the rest of the model makes of it.
@@ -146,7 +148,7 @@ def _flow(model: _Classifier, split: Split) -> dict[str, Any] | None:
     states = block.trajectory(entering, torch.tensor(times, dtype=torch.float64)).ys
     moments = zip(times, states, strict=True)
     positions = torch.stack([block.dynamics.position(time, state) for time, state in moments])
-    said = _said(model, block, images, positions)
+    said = (_said(model, block, images, positions) / temperature).softmax(-1)
     is_image = torch.equal(entering, images)
     frames = positions[:, :, : images.shape[1]] if is_image else positions.abs().mean(2, True)
     return {
@@ -177,11 +179,11 @@ def _entering(model: _Classifier, block: NeuralODE, images: Tensor) -> Tensor:
 
 
 def _said(model: _Classifier, block: NeuralODE, images: Tensor, positions: Tensor) -> Tensor:
-    """Probabilities, if a block had ended at each of some positions `(times, images, ...)`."""
+    """Scores, if a block had ended at each of some positions `(times, images, ...)`."""
     times = len(positions)
     repeated = images.repeat(times, *[1] * (images.ndim - 1))
     with _listening(block, lambda *_: positions.flatten(0, 1)):
-        said = model(repeated).softmax(1)
+        said = model(repeated)
     return said.unflatten(0, (times, len(images)))
 
 
@@ -236,9 +238,16 @@ def _spectra(model: _Classifier, images: Tensor) -> list[dict[str, Any]]:
     """Energy at each frequency before and after every operator layer, at the first time."""
     found: list[list[tuple[Tensor, Tensor]]] = []
     for block in model.blocks:
-        if isinstance(block.dynamics.field, OperatorField):
+        if _mixes_frequencies(block.dynamics.field):
             found += _energies(block, _entering(model, block, images))
     return [_spectrum(number, energies) for number, energies in enumerate(found, 1)]
+
+
+def _mixes_frequencies(field: nn.Module) -> bool:
+    """Whether a field consists of operator layers."""
+    if not isinstance(field, OperatorField | NormedField):
+        return False
+    return not any(isinstance(layer, nn.Conv2d) for layer in field.layers)
 
 
 def _energies(block: NeuralODE, entering: Tensor) -> list[list[tuple[Tensor, Tensor]]]:

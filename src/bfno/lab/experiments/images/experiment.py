@@ -25,6 +25,7 @@ from bfno.lab.experiments.experiment import (
     explained_misfit,
 )
 from bfno.lab.experiments.images.augment import AugmentSettings
+from bfno.lab.experiments.images.calibration import temperature_of
 from bfno.lab.experiments.images.data import (
     ImageDataSettings,
     divided_images,
@@ -34,7 +35,7 @@ from bfno.lab.experiments.images.data import (
     read_image_file,
 )
 from bfno.lab.experiments.images.exhibit import exhibit_of
-from bfno.lab.experiments.images.models import MODEL_KINDS, ImageModelSettings
+from bfno.lab.experiments.images.models import ImageModelSettings
 from bfno.lab.experiments.images.presets import (
     IMAGE_DATA,
     IMAGE_PRESETS,
@@ -45,7 +46,7 @@ from bfno.lab.experiments.images.presets import (
     paper_recipe,
 )
 from bfno.lab.experiments.images.task import ImageTask, ImageTrainSettings, evaluate_images
-from bfno.lab.experiments.presets import layered, model_of_its_kind, require_method
+from bfno.lab.experiments.presets import layered, require_method
 from bfno.lab.experiments.trees import Tree, setting
 from bfno.models import ConvNet, ImageClassifier, count_parameters
 
@@ -76,7 +77,6 @@ class ImageExperiment(Experiment):
         own = {"data": {"name": data, **folder_settings(data)}}
         if method in NETS:
             settings, model = net_recipe(data, tree["scale"]), dict(NETS[method])
-            model = model_of_its_kind(model, tree, MODEL_KINDS)
         else:
             settings, factor = paper_recipe(data, tree["scale"])
             is_colour = setting(tree, "data", "colour", True)
@@ -84,6 +84,11 @@ class ImageExperiment(Experiment):
             # AFNO cuts its channels into blocks of equal size.
             blocks = model["field_options"]["blocks"] if model["field"] == "afno" else 1
             model["width"] = max(1, round(model["width"] * factor / blocks)) * blocks
+        kind = setting(tree, "model", "kind", model["kind"])
+        if kind != model["kind"]:
+            why = f"is {model['kind']!r} in {data}/{method} and cannot be {kind!r}"
+            fix = f"train {data}/bfno-net, {data}/cnn or {data}/bfno-node instead"
+            raise ConfigError("model.kind", why, fix)
         for part in ("field", "dynamics"):  # another one does not have its options
             if setting(tree, "model", part, model.get(part)) != model.get(part):
                 model[f"{part}_options"] = {}
@@ -138,8 +143,8 @@ class ImageExperiment(Experiment):
         """Evaluate the trained model on test images it has not seen.
 
         Returns:
-            Accuracy, loss, function evaluations per batch, confusion matrix (rows are true
-            classes) and precision, recall and F1 of each class.
+            Accuracy, loss, function evaluations per batch, calibration errors, confusion matrix
+            (rows are true classes) and precision, recall and F1 of each class.
         """
         settings = other_images(self.data, request.data, request.data_dir)
         found, names = held_out_images(settings, self.seed, request.limit)
@@ -157,7 +162,7 @@ class ImageExperiment(Experiment):
         with explained_failure():
             share = request.whole(batch, len(split))
             evaluation = evaluate_images(
-                run.model, split, len(classes), batch, share, _temperature(run)
+                run.model, split, len(classes), batch, share, temperature_of(run)
             )
         return {
             **evaluation.metrics,
@@ -177,7 +182,7 @@ class ImageExperiment(Experiment):
         Probabilities are those at the temperature that suits the validation images, if there were
         any.
         """
-        temperature = _temperature(run) or 1.0
+        temperature = temperature_of(run) or 1.0
         for file in files:
             try:
                 image = read_image_file(self.data, file)
@@ -205,13 +210,6 @@ def _preset(data: str, method: str, colour: bool) -> ImagePreset:
     like = "cifar10" if colour else "mnist"
     require_method(data, method, (known for of, known in IMAGE_PRESETS if of == like))
     return find_image_preset(like, method)
-
-
-def _temperature(run: TrainedRun) -> float | None:
-    """The temperature of the very epoch whose weights a run has; None if nobody has found it."""
-    best = run.facts.get("progress", {}).get("best", {})
-    is_this = best.get("step") == run.step
-    return best["metrics"].get("validation_temperature") if is_this else None
 
 
 def _about_the_locale() -> str:

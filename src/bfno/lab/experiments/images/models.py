@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Annotated, Any, Literal, get_args
+from typing import Annotated, Any, Literal
 
 from pydantic import Field
 from torch import nn
@@ -21,7 +21,6 @@ from bfno.dynamics import (
     SecondOrder,
 )
 from bfno.fields import LAYERS, ConvField, NormedField, OperatorField
-from bfno.lab.experiments.presets import kinds_of
 from bfno.lab.experiments.settings import Settings, one_of
 from bfno.models import ConvNet, ImageClassifier, ode_net, residual_net
 from bfno.models.nets import coarse_grid
@@ -30,7 +29,6 @@ from bfno.ode import NeuralODE
 __all__ = [
     "DYNAMICS",
     "FIELDS",
-    "MODEL_KINDS",
     "CNNSettings",
     "ImageModelSettings",
     "NetSettings",
@@ -191,8 +189,6 @@ class CNNSettings(Settings):
 
 ImageModelSettings = ODESettings | NetSettings | CNNSettings
 """The model of an image classifier, told apart by its `kind`."""
-MODEL_KINDS = kinds_of(get_args(ImageModelSettings))
-"""The settings of each kind of model."""
 
 
 def _moved(

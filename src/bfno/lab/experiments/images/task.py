@@ -47,8 +47,9 @@ class ImageTask(Task):
 
     selection = "accuracy"
     remedy_for_overfitting = (
-        "More images help, or stronger changes of those there are (augment.shift, augment.zoom, "
-        "augment.mix), or a smaller model; train.patience ends such a training early."
+        "More images help; or train anew with stronger changes of those there are (augment.shift, "
+        "augment.zoom, augment.mix), a smaller model.width, or --set train.select=best "
+        "--set train.patience=10, which ends such a training early."
     )
 
     def __init__(
@@ -102,7 +103,11 @@ class ImageTask(Task):
     def _cross_entropy(self, scores: Tensor, labels: Tensor) -> Tensor:
         weights = None if self._weights is None else self._weights.to(scores)
         smoothing = self.recipe.label_smoothing
-        return nn.functional.cross_entropy(scores, labels, weights, label_smoothing=smoothing)
+        total = nn.functional.cross_entropy(
+            scores, labels, weights, reduction="sum", label_smoothing=smoothing
+        )
+        # Not by the sum of the weights, which differs from process to process.
+        return total / len(labels)
 
     def _class_weights(self) -> Tensor | None:
         if self.recipe.class_weights == "none":
