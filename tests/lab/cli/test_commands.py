@@ -243,6 +243,8 @@ def test_predictions_go_whole_into_a_file_and_over_none(digits_run, photos, tmp_
     assert len(rows) == len(lines.read_text().splitlines()) == 3
     assert f"{table}: 3 predictions\n" in capsys.readouterr().out
     before = table.read_bytes()
+    assert main([*words[:-1], "--format", "csv"]) == 0
+    assert capsys.readouterr().out.encode() == before and b"\r" not in before
     table.write_text("mine")
     assert main([*words, str(table)]) == 2
     assert "exists already. Fix: pass --force" in error_line(capsys)
