@@ -17,10 +17,9 @@ import bfno
 from bfno.lab.cli import commands, main
 from bfno.lab.data import SERIES_SETS
 from bfno.lab.experiments.density.experiment import DENSITY_METHODS
-from bfno.lab.experiments.images.presets import IMAGE_DATA, IMAGE_PRESETS
+from bfno.lab.experiments.images.presets import IMAGE_DATA, IMAGE_PRESETS, NETS
 from bfno.lab.experiments.resolve import resolve
 from bfno.lab.experiments.series.experiment import SERIES_METHODS
-from bfno.lab.experiments.sizes import OWN_DATA
 from tests.lab.cli.output import error_line
 
 TINY = [
@@ -107,8 +106,9 @@ def test_models_prints_every_preset_with_the_paper_beside_it(capsys):
     assert {name: sizes for name, sizes in found.items() if name in images} == images
     series = {(data, method) for data in SERIES_SETS for method in SERIES_METHODS}
     densities = {(f"{data}-density", method) for data in IMAGE_DATA for method in DENSITY_METHODS}
-    own = {name for name in found if name[0] in OWN_DATA}
-    assert set(found) - own == {*images, *series, *densities}
+    nets = {(data, method) for data in IMAGE_DATA for method in NETS}
+    own = {name for name in found if name[0] in ("folder", "folder-density", "series")}
+    assert set(found) - own == {*images, *nets, *series, *densities}
     assert {("folder", "bfno-node"), ("folder-density", "glow"), ("series", "gru-d")} <= own
     assert found["mnist-density", "ffjord-rnode"] == (800636, None)
     assert found["cifar10-density", "ffjord-rnode"] == (1358868, None)
@@ -243,6 +243,8 @@ def test_predictions_go_whole_into_a_file_and_over_none(digits_run, photos, tmp_
     assert len(rows) == len(lines.read_text().splitlines()) == 3
     assert f"{table}: 3 predictions\n" in capsys.readouterr().out
     before = table.read_bytes()
+    assert main([*words[:-1], "--format", "csv"]) == 0
+    assert capsys.readouterr().out.encode() == before and b"\r" not in before
     table.write_text("mine")
     assert main([*words, str(table)]) == 2
     assert "exists already. Fix: pass --force" in error_line(capsys)

@@ -205,6 +205,32 @@ def test_a_class_of_bad_images_only_is_refused(tmp_path):
         load_folder(tmp_path, corrupt="skip")
 
 
+def test_a_class_that_loses_its_only_image_of_a_part_is_said_and_goes_on(tmp_path, caplog):
+    pets(tmp_path)
+    source = FolderSource(tmp_path, SHAPE, corrupt="skip", test_fraction=0.1)
+    _, test = folders._Folder(source).parts()
+    (bad,) = [file.name for file in test if file.label == 0]
+    (tmp_path / bad).write_bytes(b"")
+    splits = load_folder_splits(source)
+    assert 0 in splits.train.labels and 0 not in splits.test.labels
+    assert len(splits.train) + len(splits.test) == 9
+    note = f"{tmp_path}: no test image of class 'cat' can be read (of 1)"
+    assert note in caplog.messages
+    caplog.clear()
+    assert 0 not in load_folder_test(source)[0].labels and note in caplog.messages
+
+
+def test_a_part_of_bad_images_only_is_refused(tmp_path):
+    for part in ("train", "test"):
+        pets(tmp_path / part)
+    for file in (tmp_path / "test").rglob("*.png"):
+        file.write_bytes(b"")
+    source = FolderSource(tmp_path, SHAPE, corrupt="skip")
+    for load in (load_folder_splits, load_folder_test):
+        with pytest.raises(DataError, match="no test image can be read"):
+            load(source)
+
+
 def test_a_kind_of_tif_that_pillow_complains_about_is_refused_in_silence(tmp_path, caplog):
     data = bytearray(save(tmp_path / "image.tif", (1, 2, 3)).read_bytes())
     entry = data.index(struct.pack("<HHIH", 277, 3, 1, 3))  # samples a pixel

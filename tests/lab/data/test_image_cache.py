@@ -1,4 +1,7 @@
+import errno
 import os
+import resource
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -6,6 +9,7 @@ import torch
 
 from bfno.lab.data import FolderSource, image_cache, load_folder_splits, telling
 from bfno.lab.data.places import cache_folder
+from bfno.lab.errors import DataError
 from tests.lab.data.test_folders import save
 
 SHAPE = (3, 4, 6)
@@ -164,3 +168,76 @@ def test_large_parts_stay_on_disk_and_are_the_same(source, cache, monkeypatch):
         assert type(other.images).__name__ == "StoredImages"
         assert other.images.shape == one.images.shape and other.labels.equal(one.labels)
         assert other.images[chosen % len(other)].equal(one.images[chosen % len(one)])
+
+
+@pytest.fixture
+def few_descriptors(monkeypatch) -> Iterator[None]:
+    """Hardly more files may be open than are open now, and each cache file holds one image."""
+    monkeypatch.setattr(image_cache, "_MOST_IMAGES", 1)
+    monkeypatch.setattr(image_cache, "_MOST_THREADS", 1)
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    lowest = os.open(os.devnull, os.O_RDONLY)
+    os.close(lowest)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (lowest + 12, hard))
+    yield
+    resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+@pytest.mark.usefixtures("few_descriptors")
+def test_more_files_than_may_be_open_are_read_and_none_is_lost(source, cache, caplog, monkeypatch):
+    assert seen(source) == ALL and len(files_in(cache)) == 40
+    monkeypatch.setattr("bfno.lab.data.folders._IN_MEMORY", 0)
+    skipping = FolderSource(source.folder, SHAPE, corrupt="skip")
+    assert seen(skipping) == ALL
+    assert len(files_in(cache)) == 40 and caplog.messages == []
+
+
+def test_a_file_that_the_disk_does_not_give_is_no_damaged_one(
+    source, cache, decoded, caplog, monkeypatch
+):
+    load_folder_splits(source)
+    (file,) = files_in(cache)
+    decoded.clear()
+
+    def failing(stream, *_):
+        raise OSError(errno.EIO, "Input/output error")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(image_cache, "_checked_keys", failing)
+        patched.setattr(image_cache, "write_atomically", failing)
+        assert seen(source) == ALL and len(decoded) == 40
+    assert files_in(cache) == [file]
+    assert caplog.messages[0] == (
+        f"{file.parent}: 1 file of decoded images could not be read (Input/output error); "
+        "what it holds is decoded again"
+    )
+    decoded.clear()
+    assert seen(source) == ALL and decoded == []
+
+
+@pytest.mark.parametrize("corrupt", ["refuse", "skip"])
+def test_trouble_of_the_system_is_never_taken_for_a_bad_image(source, monkeypatch, corrupt):
+    from PIL import Image
+
+    def failing(*_, **__):
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    monkeypatch.setattr(Image, "open", failing)
+    with pytest.raises(DataError, match=r"cannot be opened \(too many open files\).*ulimit -n"):
+        load_folder_splits(FolderSource(source.folder, SHAPE, corrupt=corrupt))
+
+
+def test_a_file_that_was_replaced_is_not_read_for_another(source, cache, monkeypatch):
+    monkeypatch.setattr("bfno.lab.data.folders._IN_MEMORY", 0)
+    images = load_folder_splits(source).train.images
+    monkeypatch.setattr("bfno.lab.data.stored._MOST_OPEN", 0)
+    images[0]
+    (file,) = files_in(cache)
+    other = file.with_name("other")
+    other.write_bytes(file.read_bytes())
+    other.replace(file)
+    with pytest.raises(DataError, match="was changed"):
+        images[0]
+    file.unlink()
+    with pytest.raises(DataError, match="no such file"):
+        images[0]

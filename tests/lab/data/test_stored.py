@@ -25,7 +25,7 @@ def images(plain, tmp_path, monkeypatch):
     content = plain.numpy().tobytes()
     file = tmp_path / "images"
     file.write_bytes(b"junk" + content[: 6 * SIZE])
-    shelves = [Shelf(os.open(file, os.O_RDONLY), str(file)), Shelf(content[6 * SIZE :], "memory")]
+    shelves = [Shelf(file), Shelf(content[6 * SIZE :])]
     start = np.array([4 + k * SIZE for k in range(6)] + [k * SIZE for k in range(4)])
     return StoredImages(Rows(shelves, np.array([0] * 6 + [1] * 4), start, SHAPE))
 
@@ -57,6 +57,25 @@ def test_slices_and_parts_stay_where_they_are(images, plain, inference):
             assert isinstance(part, StoredImages) and part.to("cpu", torch.float32).equal(
                 same.float()
             )
+
+
+def test_numbers_and_lists_read_no_other_images(images, plain, monkeypatch):
+    read, whole = [], Rows.read
+    monkeypatch.setattr(Rows, "read", lambda rows: read.append(len(rows)) or whole(rows))
+    mask = [True] + [False] * 9
+    one = (3, -1, np.int64(4), torch.tensor(5), torch.tensor(-2, dtype=torch.int32))
+    for which in (*one, [1, 2], [-1], [], mask, np.array([7, 0]), np.array(mask)):
+        found = images[which]
+        assert type(found) is torch.Tensor and found.equal(plain[which])
+    assert read == [1] * 5 + [2, 1, 0, 1, 2, 1]
+    for which in (10, -11, [0, 10], torch.tensor(10)):
+        with pytest.raises(IndexError):
+            images[which]
+    for which in (True, None, torch.tensor(True), torch.tensor([[0], [1]])):
+        assert images[which].equal(plain[which])
+    bytes_ = torch.tensor(mask, dtype=torch.uint8)  # a mask, for torch
+    with pytest.warns(UserWarning, match="uint8"):
+        assert images[bytes_].equal(plain[bytes_])
 
 
 def test_everything_else_reads_them_all(images, plain):

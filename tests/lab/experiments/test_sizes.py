@@ -8,7 +8,7 @@ import pytest
 
 from bfno.lab.errors import ConfigError
 from bfno.lab.experiments import sizes
-from bfno.lab.experiments.resolve import resolve
+from bfno.lab.experiments.resolve import EXPERIMENTS, resolve
 
 CHEAP = {"folder/bfno-node", "series/gru-d", "cifar10/node", "digits-density/glow"}
 
@@ -37,9 +37,15 @@ def test_a_count_is_that_of_the_model_that_is_built(scale):
     kept = {f"{row['data']}/{row['method']}": row["sizes"] for row in sizes.model_sizes()}
     for name in CHEAP if scale != "paper" else CHEAP - {"digits-density/glow"}:
         config = resolve(name, scale=scale)
-        example = sizes.OWN_DATA.get(name.partition("/")[0], ("", {}))[1]
-        model = config.build(example or config.known_facts())
+        own = config.own_data.get(name.partition("/")[0])
+        model = config.build((own and own.facts) or config.known_facts())
         assert kept[name][scale] == config.count(model)
+
+
+def test_all_data_of_ones_own_are_in_the_list_with_what_they_are_counted_for():
+    own = {data: one.example for kind in EXPERIMENTS for data, one in kind.own_data.items()}
+    listed = {row["data"]: row["example"] for row in sizes.model_sizes() if row["example"]}
+    assert listed == own and len(own) == 3
 
 
 @pytest.mark.slow

@@ -1,9 +1,13 @@
+import fcntl
 import json
+import os
+import threading
+import time
 
 import pytest
 
 from bfno.lab.errors import ConfigError, DataError, UserError
-from bfno.lab.runs.folder import read_run, read_runs
+from bfno.lab.runs.folder import RunFolder, read_run, read_runs
 from tests.lab.views.runs import (
     epoch_lines,
     record,
@@ -157,3 +161,21 @@ def test_damaged_runs_give_one_line_that_names_the_fix(tmp_path, message):
 def test_no_run_at_all_is_an_error():
     with pytest.raises(ConfigError, match="none is named"):
         read_runs([])
+
+
+def test_someone_who_only_looks_for_a_moment_does_not_keep_a_training_from_its_folder(tmp_path):
+    looking = os.open(tmp_path / ".lock", os.O_RDWR | os.O_CREAT)
+    fcntl.flock(looking, fcntl.LOCK_SH)
+    leave = threading.Timer(0.1, os.close, (looking,))
+    leave.start()
+    with RunFolder(tmp_path) as run:
+        assert run.is_in_use
+    leave.join()
+
+
+def test_a_folder_that_is_trained_in_is_refused_soon(tmp_path):
+    with RunFolder(tmp_path):
+        before = time.monotonic()
+        with pytest.raises(ConfigError, match="is in use by process"), RunFolder(tmp_path):
+            pass
+        assert time.monotonic() - before < 5

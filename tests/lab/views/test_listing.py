@@ -11,6 +11,7 @@ import pytest
 
 from bfno.lab.cli import main
 from bfno.lab.errors import ConfigError, DataError
+from bfno.lab.runs.folder import RunFolder
 from bfno.lab.runs.session import start
 from bfno.lab.views.layout import as_text
 from bfno.lab.views.listing import look_at, look_for_runs, read_finished, run_table
@@ -57,6 +58,16 @@ def test_a_run_in_training_is_known_by_its_lock_which_is_left_alone(tmp_path):
     assert look_at(folder).state == "training"
     os.close(held)
     assert look_at(folder).state == "stopped"
+
+
+def test_a_run_that_ends_while_one_looks_is_told_in_one_way(tmp_path, monkeypatch):
+    folder = _begun(tmp_path)
+    (folder / "output.log").write_text("error: it failed\n")
+    answers = iter([True, False])
+    monkeypatch.setattr(RunFolder, "is_in_use", property(lambda _: next(answers)))
+    one = look_at(folder)
+    assert (one.state, one.why) == ("training", "")
+    assert next(answers) is False  # asked once
 
 
 def test_nothing_is_written_into_a_folder_that_is_listed(tmp_path):

@@ -163,7 +163,11 @@ def evaluate(
     data_dir: DataDir = None,
     limit: Annotated[
         int | None,
-        typer.Option(min=1, help="Only N test samples, drawn with the classes in proportion."),
+        typer.Option(
+            min=1,
+            help="Only N test samples, drawn with the classes in proportion; of known image data "
+            "sets the first N.",
+        ),
     ] = None,
     batch: Annotated[int | None, typer.Option(min=1, help="Samples per batch.")] = None,
     any_checkpoint: AnyCheckpoint = False,

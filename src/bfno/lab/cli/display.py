@@ -224,8 +224,6 @@ def size_lines(rows: Sequence[Mapping[str, Any]], scale: str | None) -> Iterator
         rows: The experiments, as from `model_sizes`.
         scale: The one scale to show; None shows the default one and that of the paper.
     """
-    from bfno.lab.experiments.sizes import OWN_DATA
-
     shown = (scale,) if scale else ("cpu", "paper")
     named = {f"{row['data']}/{row['method']}": row for row in rows}
     width = max(len(name) for name in ("parameters at scale", *named))
@@ -236,7 +234,7 @@ def size_lines(rows: Sequence[Mapping[str, Any]], scale: str | None) -> Iterator
         paper = "" if printed is None else f" {printed:>11,} in the paper"
         differs = "" if printed in (None, row["sizes"]["paper"]) else "  (differs)"
         yield f"{name:{width}}{sizes}{paper}{differs}"
-    own = [data for data in OWN_DATA if any(row["data"] == data for row in rows)]
+    own = {row["data"]: row["example"] for row in rows if row["example"]}
     if own:
-        counted = "; ".join(f"{data}: {OWN_DATA[data][0]}" for data in own)
+        counted = "; ".join(f"{data}: {example}" for data, example in own.items())
         yield f"Your own data decide the sizes; these are examples ({counted})."

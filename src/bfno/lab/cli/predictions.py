@@ -51,11 +51,10 @@ def make_writer(layout: str | None, out: Path | None, *, force: bool = False) ->
 class _Terminal:
     def __init__(self, layout: str) -> None:
         self._line = prediction_lines(layout)
-        self._end = "\r\n" if layout == "csv" else "\n"
 
     def add(self, prediction: Any) -> None:
         for line in self._line(prediction).split("\n"):
-            say(line, end=self._end)
+            say(line)
 
     def finish(self, failed: int) -> None:
         pass

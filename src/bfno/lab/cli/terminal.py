@@ -22,16 +22,15 @@ __all__ = ["PrintableFormatter", "bar", "download_progress", "say", "say_text"]
 __all__ += ["show_table", "show_text"]
 
 
-def say(*lines: str, error: bool = False, end: str = "\n") -> None:
+def say(*lines: str, error: bool = False) -> None:
     """Print lines, in each of which everything is escaped that could steer a terminal.
 
     Args:
         lines: The lines; a newline inside one is escaped too.
         error: Whether they go to where errors go.
-        end: What ends each line.
     """
     for line in lines:
-        print(printable(line), file=sys.stderr if error else sys.stdout, end=end, flush=True)
+        print(printable(line), file=sys.stderr if error else sys.stdout, flush=True)
 
 
 def say_text(text: str, error: bool = False) -> None:

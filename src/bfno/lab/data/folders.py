@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import logging
 import os
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NoReturn
 
 import numpy as np
 import torch
@@ -15,7 +18,7 @@ from torch import Tensor
 from bfno.lab.data.image_cache import decode_images
 from bfno.lab.data.images import ImageSet, Split, Splits, checked, choose
 from bfno.lab.data.listing import ImageFile, LeftOut, Listing, list_images
-from bfno.lab.data.pixels import Header, decode, quiet_pillow, read_header
+from bfno.lab.data.pixels import Header, SystemFailure, decode, quiet_pillow, read_header
 from bfno.lab.data.stored import StoredImages
 from bfno.lab.data.stratify import drawn_order, hold_out_of_each_class
 from bfno.lab.errors import ConfigError, DataError
@@ -28,6 +31,7 @@ __all__ = [
     "read_image",
 ]
 
+_LOG = logging.getLogger(__name__)
 _USUAL_SIDE, _LARGEST_COMMON_SIDE = 32, 96
 # Images of a part that take more bytes than that stay on disk.
 _IN_MEMORY = 256 << 20
@@ -98,14 +102,13 @@ def load_folder_splits(
         test_limit=test_limit,
         drawn=source.rules > 1,
     )
-    chosen = [
-        _taken(train, parts.train),
-        _taken(train, parts.validation) if parts.validation is not None else [],
-        _taken(test, parts.test),
-    ]
+    chosen = {"training": _taken(train, parts.train), "test": _taken(test, parts.test)}
+    if parts.validation is not None:
+        chosen["validation"] = _taken(train, parts.validation)
     splits = opened.read(chosen)
-    held_out = splits[1] if parts.validation is not None else None
-    found = Splits(splits[0], held_out, splits[2], opened.listing.classes)
+    found = Splits(
+        splits["training"], splits.get("validation"), splits["test"], opened.listing.classes
+    )
     return checked(found, labelled=source.labelled)
 
 
@@ -128,7 +131,7 @@ def load_folder_test(
     order = torch.arange(len(test))
     if source.rules > 1 if drawn is None else drawn:
         order = drawn_order(_labels(test), source.seed)
-    return opened.read([_taken(test, order[:limit])])[0], opened.listing.classes
+    return opened.read({"test": _taken(test, order[:limit])})["test"], opened.listing.classes
 
 
 def load_folder(
@@ -173,8 +176,10 @@ def load_folder(
     shape = (3 if colour else 1, height, width)
     opened = _Folder(FolderSource(folder, shape, labelled, test_fraction, seed, corrupt), listing)
     train, test = opened.parts()
-    splits = opened.read([train, test])
-    return ImageSet(splits[0], splits[1], opened.listing.classes, tuple(opened.skipped))
+    splits = opened.read({"training": train, "test": test})
+    return ImageSet(
+        splits["training"], splits["test"], opened.listing.classes, tuple(opened.skipped)
+    )
 
 
 def read_image(path: Path, shape: tuple[int, int, int]) -> Tensor:
@@ -238,20 +243,21 @@ class _Folder:
         self.listing.left_out.add_unreadable([files[number].name for number in found.errors])
         return tuple(files[number] for number in found.kept)
 
-    def read(self, parts: Sequence[Sequence[ImageFile]]) -> list[Split]:
+    def read(self, parts: Mapping[str, Sequence[ImageFile]]) -> dict[str, Split]:
         """Read parts of the folder, all at once; say what is left out."""
-        files = [file for part in parts for file in part]
+        files = [file for part in parts.values() for file in part]
         found = decode_images(self.listing, files, self.source.shape)
         self._leave_out([files[number] for number in found.errors], list(found.errors.values()))
-        splits, before = [], 0
-        for part in parts:
+        splits, before = dict[str, Split](), 0
+        for name, part in parts.items():
             inside = (found.kept >= before) & (found.kept < before + len(part))
             rows, kept = found.rows.take(inside), found.kept[inside] - before
             is_large = rows.size > _IN_MEMORY
             labels = _labels([part[number] for number in kept])
-            self._check_classes(_labels(part), labels)
-            splits.append(Split(StoredImages(rows) if is_large else rows.read(), labels))
+            splits[name] = Split(StoredImages(rows) if is_large else rows.read(), labels)
             before += len(part)
+        if found.errors:
+            self._check_classes(parts, {name: split.labels for name, split in splits.items()})
         return splits
 
     def _leave_out(self, files: Sequence[ImageFile], errors: list[DataError]) -> None:
@@ -266,12 +272,34 @@ class _Folder:
         left_out.add_unreadable(self.skipped)
         left_out.say(self.source.folder)
 
-    def _check_classes(self, before: Tensor, now: Tensor) -> None:
-        for label in sorted(set(before.tolist()) - set(now.tolist())):
-            name = self.listing.classes[label] if self.listing.classes else "any"
-            raise DataError(
-                self.source.folder, f"no image of class {name!r} can be read", "replace the images"
-            )
+    def _check_classes(
+        self, parts: Mapping[str, Sequence[ImageFile]], kept: Mapping[str, Tensor]
+    ) -> None:
+        """Refuse a class or a part without any image that can be read; say which parts lack one."""
+        present = {name: set(labels.tolist()) for name, labels in kept.items()}
+        lacking = {
+            name: Counter(file.label for file in part if file.label not in present[name])
+            for name, part in parts.items()
+        }
+        lost = sorted(set[int]().union(*lacking.values()).difference(*present.values()))
+        # The test part alone does not tell whether a class is lost altogether.
+        if lost and "training" in parts:
+            self._refuse(f"image{self._of_class(lost[0])}")
+        for name, part in parts.items():
+            if part and len(kept[name]) == 0:
+                self._refuse(f"{name} image")
+            for label, count in sorted(lacking[name].items()):
+                of_class = self._of_class(label)
+                _LOG.warning(
+                    "%s: no %s image%s can be read (of %d)",
+                    *(self.source.folder, name, of_class, count),
+                )
+
+    def _of_class(self, label: int) -> str:
+        return f" of class {self.listing.classes[label]!r}" if self.listing.classes else ""
+
+    def _refuse(self, what: str) -> NoReturn:
+        raise DataError(self.source.folder, f"no {what} can be read", "replace the images")
 
 
 def _labels(files: Sequence[ImageFile]) -> Tensor:
@@ -302,6 +330,8 @@ def _headers(listing: Listing) -> list[Header]:
     def attempt(file: ImageFile) -> Header | None:
         try:
             return read_header(listing.folder / file.name)
+        except SystemFailure:
+            raise
         except DataError:
             return None
 

@@ -21,13 +21,14 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
+from typing import BinaryIO
 
 import numpy as np
 
 from bfno.lab.data.listing import ImageFile, Listing
-from bfno.lab.data.pixels import decode, quiet_pillow
+from bfno.lab.data.pixels import SystemFailure, decode, quiet_pillow
 from bfno.lab.data.places import cache_folder
-from bfno.lab.data.stored import Rows, Shelf
+from bfno.lab.data.stored import Rows, Shelf, file_identity
 from bfno.lab.errors import DataError
 from bfno.lab.files import remove_file, write_atomically
 
@@ -90,6 +91,7 @@ def decode_images(
 
     Raises:
         ConfigError: If Pillow is missing.
+        SystemFailure: If images cannot be read for a reason that says nothing of them.
     """
     with quiet_pillow():
         cache = _Cache(listing, shape)
@@ -126,9 +128,15 @@ class _Cache:
 
     def _open(self, known: set[_Key]) -> None:
         """Open the files that are whole, and delete those that are not or are of no use."""
-        damaged = 0
+        damaged, failures = 0, list[OSError]()
         for path in sorted(self._place.glob("*.bin")):
-            found = _read(path, self.shape)
+            try:
+                found = _read(path, self.shape)
+            except FileNotFoundError:  # another process has deleted it
+                continue
+            except OSError as error:  # which says nothing of the file
+                failures.append(error)
+                continue
             if found is None:
                 damaged += 1
             elif not known.isdisjoint(found[1]):
@@ -139,6 +147,15 @@ class _Cache:
         if damaged:
             what = "file of decoded images was" if damaged == 1 else "files of decoded images were"
             _LOG.warning("%s: %d %s damaged or foreign and made anew", self._place, damaged, what)
+        if failures:
+            _LOG.warning(
+                "%s: %d %s of decoded images could not be read (%s); what %s is decoded again",
+                self._place,
+                len(failures),
+                "files" if failures[1:] else "file",
+                failures[0].strerror or failures[0],
+                "they hold" if failures[1:] else "it holds",
+            )
 
     def _put(self, shelf: Shelf, keys: Sequence[_Key]) -> None:
         size = math.prod(self.shape)
@@ -176,6 +193,8 @@ class _Cache:
         def attempt(file: ImageFile) -> np.ndarray | DataError:
             try:
                 return decode(self.folder / file.name, self.shape)
+            except SystemFailure:
+                raise
             except DataError as error:
                 return error
 
@@ -198,12 +217,12 @@ class _Cache:
         if self._is_writable:
             try:
                 write_atomically(path, contents)
-                self._put(_shelf(path), keys)
+                self._put(Shelf(path), keys)
                 return
             except (DataError, OSError) as error:
                 self._is_writable = False
                 _LOG.warning("decoded images are not kept for the next start: %s", error)
-        self._put(Shelf(pixels, "memory"), keys)
+        self._put(Shelf(pixels), keys)
 
 
 def _cores() -> int:
@@ -231,33 +250,42 @@ def _framed(pixels: bytearray, keys: list[_Key], shape: tuple[int, int, int]) ->
     return b"".join((pixels, tail, digest.digest()))
 
 
-def _shelf(path: Path) -> Shelf:
-    return Shelf(os.open(path, os.O_RDONLY | os.O_CLOEXEC), str(path))
-
-
 def _read(path: Path, shape: tuple[int, int, int]) -> tuple[Shelf, list[_Key]] | None:
-    """What a file holds; None if it is damaged, or not one of these."""
-    try:
-        with open(path, "rb") as stream:
-            size = os.fstat(stream.fileno()).st_size
-            digest, left = hashlib.sha256(), size - _DIGEST
-            while left > 0 and (piece := stream.read(min(_PIECE, left))):
-                digest.update(piece)
-                left -= len(piece)
-            if left or digest.digest() != stream.read():
-                return None
-            stream.seek(size - _TAIL)
-            length = int.from_bytes(stream.read(_LENGTH), "big")
-            if stream.read(len(_MAGIC)) != _MAGIC:
-                return None
-            stream.seek(size - _TAIL - length)
-            about = json.loads(stream.read(length))
-            keys = [
-                (str(name), int(size_), int(changed)) for name, size_, changed in about["files"]
-            ]
-            expected = len(keys) * math.prod(shape) + length + _TAIL
-            if tuple(about["shape"]) != shape or size != expected:
-                return None
-            return Shelf(os.dup(stream.fileno()), str(path)), keys
-    except (OSError, ValueError, KeyError, TypeError):
+    """What a file holds; None if it is damaged, or not one of these.
+
+    Raises:
+        OSError: If the system does not give its content.
+    """
+    with open(path, "rb") as stream:
+        try:
+            keys = _checked_keys(stream, shape)
+        except (ValueError, KeyError, TypeError, RecursionError):
+            return None
+        if keys is None:
+            return None
+        shelf = Shelf(path)
+        if shelf.identity != file_identity(stream.fileno()):
+            raise FileNotFoundError(path)  # another one has its name now
+        return shelf, keys
+
+
+def _checked_keys(stream: BinaryIO, shape: tuple[int, int, int]) -> list[_Key] | None:
+    """Which images a file holds; None if its checksum or its form is not right."""
+    size = os.fstat(stream.fileno()).st_size
+    if size < _TAIL:
         return None
+    digest, left = hashlib.sha256(), size - _DIGEST
+    while left > 0 and (piece := stream.read(min(_PIECE, left))):
+        digest.update(piece)
+        left -= len(piece)
+    if left or digest.digest() != stream.read():
+        return None
+    stream.seek(size - _TAIL)
+    length = int.from_bytes(stream.read(_LENGTH), "big")
+    if stream.read(len(_MAGIC)) != _MAGIC or length > size - _TAIL:
+        return None
+    stream.seek(size - _TAIL - length)
+    about = json.loads(stream.read(length))
+    keys = [(str(name), int(size_), int(changed)) for name, size_, changed in about["files"]]
+    expected = len(keys) * math.prod(shape) + length + _TAIL
+    return keys if tuple(about["shape"]) == shape and size == expected else None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 import warnings
 from collections.abc import Iterator
@@ -18,17 +19,25 @@ from bfno.lab.errors import ConfigError, DataError
 if TYPE_CHECKING:
     from PIL.Image import Image
 
-__all__ = ["SUFFIXES", "Header", "decode", "quiet_pillow", "read_header"]
+__all__ = ["SUFFIXES", "Header", "SystemFailure", "decode", "quiet_pillow", "read_header"]
 
 SUFFIXES = {".png", ".jpg", ".jpeg", ".bmp", ".webp", ".gif", ".tif", ".tiff"}
 # Only these: among Pillow's other readers is one that starts a program.
 _FORMATS = ("PNG", "JPEG", "BMP", "WEBP", "GIF", "TIFF")
 _MOST_PIXELS = 50_000_000
 _FIX = "replace or delete the file"
+# What the system says of a file that is not as it should be. Pillow's own errors have no number,
+# and wrong bytes make it look for places that no file has. All else can befall good images, too.
+_OF_THE_FILE = {None, errno.EINVAL, errno.EOVERFLOW, errno.ENOENT, errno.ENOTDIR, errno.EISDIR}
+_OF_THE_FILE |= {errno.ELOOP, errno.ENAMETOOLONG}
 
 _GREY = {"1", "L", "LA", "La", "I", "I;16", "I;16L", "I;16B", "I;16N"}
 _DEEP = {"I", "I;16", "I;16L", "I;16B", "I;16N"}
 _COLOUR = {"RGB", "RGBX", "RGBA", "RGBa", "P", "PA", "CMYK", "YCbCr", "LAB", "HSV"}
+
+
+class SystemFailure(DataError):
+    """An image could not be read, and the system is the reason, not the image."""
 
 
 @dataclass(frozen=True)
@@ -68,7 +77,7 @@ def decode(path: Path, shape: tuple[int, int, int]) -> np.ndarray:
     new ones are averaged over blocks; otherwise linear interpolation with antialiasing.
 
     Raises:
-        DataError: If it cannot be decoded.
+        DataError: If it cannot be decoded; a `SystemFailure` if that says nothing of the image.
     """
     from PIL import Image, ImageOps
 
@@ -122,10 +131,22 @@ def _opened(path: Path) -> Iterator[Image]:
         raise DataError(path, "has more than 50 megapixels", "make it smaller") from error
     except PermissionError as error:
         raise DataError(path, "may not be read", "give yourself access to it") from error
+    except OSError as error:
+        if error.errno in _OF_THE_FILE:
+            raise _unreadable(path, error) from error
+        why = f"cannot be opened ({(error.strerror or str(error)).lower()})"
+        fix = "the image may be fine: see to the disk, and start again"
+        if error.errno in (errno.EMFILE, errno.ENFILE):
+            fix = "the image may be fine: allow more open files (`ulimit -n`), and start again"
+        raise SystemFailure(path, why, fix) from error
     # Pillow's readers let almost anything through when the bytes are wrong.
     except Exception as error:
-        text = one_line(error).replace(repr(str(path)), "the file")
-        raise DataError(path, f"cannot be read as an image ({text})", _FIX) from error
+        raise _unreadable(path, error) from error
+
+
+def _unreadable(path: Path, error: Exception) -> DataError:
+    text = one_line(error).replace(repr(str(path)), "the file")
+    return DataError(path, f"cannot be read as an image ({text})", _FIX)
 
 
 def _eight_bits(image: Image) -> Image:

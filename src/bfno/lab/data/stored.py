@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import errno
+import itertools
 import math
 import os
+import resource
+import threading
 import weakref
+from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,24 +22,99 @@ from torch.utils import _pytree
 
 from bfno.lab.errors import DataError
 
-__all__ = ["Rows", "Shelf", "StoredImages"]
+__all__ = ["Rows", "Shelf", "StoredImages", "file_identity"]
 
 # Slices up to this size are read at once: then they are plain tensors.
 _SMALL = 64 << 20
+_MOST_OPEN = 256  # files at a time
+
+
+class _OpenFiles:
+    """The files that were read last: they stay open, as long as there are not too many."""
+
+    def __init__(self) -> None:
+        self._descriptors: OrderedDict[int, int] = OrderedDict()
+        # No thread may close what another one reads; a shelf may be discarded at any moment.
+        self._lock = threading.RLock()
+
+    def open(self, number: int, path: Path) -> tuple[int, ...]:
+        """Open the file of a shelf; return what tells it from every other file."""
+        with self._lock:
+            descriptor = self._descriptors[number] = self._opened(path)
+            identity = file_identity(descriptor)
+            self._close_all_but(_most_open())
+        return identity
+
+    def read(self, shelf: Shelf, path: Path, into: memoryview, start: int) -> int:
+        """Fill a buffer from the file of a shelf; return the number of bytes."""
+        with self._lock:
+            if shelf.number not in self._descriptors:
+                descriptor = self._descriptors[shelf.number] = self._opened(path)
+                if file_identity(descriptor) != shelf.identity:
+                    self.close(shelf.number)
+                    raise OSError(errno.ESTALE, "it was changed")
+            self._descriptors.move_to_end(shelf.number)
+            found = os.preadv(self._descriptors[shelf.number], [into], start)
+            self._close_all_but(_most_open())
+        return found
+
+    def close(self, number: int) -> None:
+        """Close the file of a shelf, if it is open."""
+        with self._lock:
+            if number in self._descriptors:
+                os.close(self._descriptors.pop(number))
+
+    def _opened(self, path: Path) -> int:
+        flags = os.O_RDONLY | os.O_CLOEXEC
+        try:
+            return os.open(path, flags)
+        except OSError as error:
+            if error.errno not in (errno.EMFILE, errno.ENFILE):
+                raise
+        self._close_all_but(0)  # the rest of the program needs more than expected
+        return os.open(path, flags)
+
+    def _close_all_but(self, count: int) -> None:
+        while len(self._descriptors) > count:
+            os.close(self._descriptors.popitem(last=False)[1])
+
+
+_FILES = _OpenFiles()
+_NUMBERS = itertools.count()
+
+
+def _most_open() -> int:
+    """Files that may stay open: a part of those that the system allows."""
+    allowed, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return _MOST_OPEN if allowed == resource.RLIM_INFINITY else min(_MOST_OPEN, allowed // 4)
+
+
+def file_identity(descriptor: int) -> tuple[int, ...]:
+    """What tells an open file from every other, and from itself after a change."""
+    about = os.fstat(descriptor)
+    return about.st_dev, about.st_ino, about.st_size, about.st_mtime_ns
 
 
 class Shelf:
-    """Bytes that images lie in: an open file, which nobody can change or take away, or memory.
+    """Bytes that images lie in: a file, which is opened when it is needed, or memory.
+
+    As long as few enough are open, nobody can take away a file; later it is refused if it is not
+    the same any more.
 
     Args:
-        content: The descriptor of a file, which this closes in the end; or the bytes.
-        name: Where they come from, for messages.
+        content: The file or the bytes.
+
+    Raises:
+        OSError: If the file cannot be opened.
     """
 
-    def __init__(self, content: int | bytes | bytearray, name: str) -> None:
-        self._content, self._name = content, name
-        if isinstance(content, int):
-            weakref.finalize(self, os.close, content)
+    def __init__(self, content: Path | bytes | bytearray) -> None:
+        self._content = content
+        self.number = next(_NUMBERS)
+        self.identity: tuple[int, ...] = ()
+        if isinstance(content, Path):
+            self.identity = _FILES.open(self.number, content)
+            weakref.finalize(self, _FILES.close, self.number)
 
     def read(self, into: memoryview, start: int) -> None:
         """Fill a buffer with the bytes from a place on.
@@ -41,16 +122,17 @@ class Shelf:
         Raises:
             DataError: If there are not as many, or the disk fails.
         """
-        if not isinstance(self._content, int):
+        if not isinstance(self._content, Path):
             into[:] = memoryview(self._content)[start : start + len(into)]
             return
+        why = "it was cut off"
         try:
-            found = os.preadv(self._content, [into], start)
+            if _FILES.read(self, self._content, into, start) == len(into):
+                return
         except OSError as error:
-            found = error.strerror
-        if found != len(into):
-            why = f"cannot be read ({found if isinstance(found, str) else 'it was cut off'})"
-            raise DataError(self._name, why, "start again; decoded images are then made anew")
+            why = (error.strerror or str(error)).lower()
+        fix = "start again; decoded images are then made anew"
+        raise DataError(self._content, f"cannot be read ({why})", fix)
 
 
 @dataclass(frozen=True)
@@ -127,9 +209,12 @@ class StoredImages(Tensor):
         if isinstance(which, slice):
             taken = self.rows.take(which)
             return StoredImages(taken) if taken.size > _SMALL else taken.read()
-        if isinstance(which, Tensor) and which.ndim == 1:
-            return self.rows.take(which.cpu().numpy()).read()
-        return self.rows.read()[which]
+        rows = _row_numbers(which)
+        if rows is None:
+            return self.rows.read()[which]
+        if rows.ndim == 0:
+            return self.rows.take(rows[None]).read()[0]
+        return self.rows.take(rows).read()
 
     def split(self, split_size: Any, dim: int = 0) -> tuple[Tensor, ...]:
         if dim != 0 or not isinstance(split_size, int):
@@ -159,3 +244,19 @@ class StoredImages(Tensor):
 
 # What a tensor is asked about itself, besides its attributes.
 _ABOUT = {Tensor.size, Tensor.dim, Tensor.numel, Tensor.__len__, Tensor.is_floating_point}
+
+
+def _row_numbers(which: Any) -> np.ndarray | None:
+    """The images that an index names, as numbers or as a mask; None if it is of another kind."""
+    if isinstance(which, Tensor):
+        which = which.cpu().numpy()
+    elif not isinstance(which, int | list | np.ndarray | np.integer):
+        return None
+    try:
+        found = np.array(which) if np.size(which) else np.zeros(np.shape(which), np.int64)
+    except ValueError:  # lists of different lengths
+        return None
+    # Bytes are a mask for torch, and a single truth value adds an axis.
+    is_index = found.dtype.kind in "iu" and found.dtype != np.uint8
+    is_mask = found.dtype.kind == "b" and found.ndim == 1
+    return found if (is_index and found.ndim < 2) or is_mask else None

@@ -29,6 +29,7 @@ from bfno.ode import SolverError
 __all__ = [
     "Conclusion",
     "Experiment",
+    "OwnData",
     "Prediction",
     "Shown",
     "TestRequest",
@@ -40,6 +41,21 @@ __all__ = [
 
 Shown = Literal["exhibit", "samples", "reconstruction"]
 """What a report shows of a trained model: answers to questions, drawn samples, or curves."""
+
+
+@dataclass(frozen=True)
+class OwnData:
+    """Data of one's own, whose models have a size only once the data are known.
+
+    Attributes:
+        setting: The setting of `data` for their place.
+        example: What a list of models counts them for.
+        facts: The same as facts of such data; empty if the settings tell the size.
+    """
+
+    setting: str
+    example: str
+    facts: Mapping[str, Any] = field(default_factory=dict)
 
 
 class Experiment(Settings, ABC):
@@ -59,8 +75,8 @@ class Experiment(Settings, ABC):
 
     data_names: ClassVar[tuple[str, ...]]
     """What may stand before the slash in the name of such an experiment."""
-    own_data: ClassVar[Mapping[str, str]] = {}
-    """Those of these names that mean data of one's own, each with the setting for their place."""
+    own_data: ClassVar[Mapping[str, OwnData]] = {}
+    """Those of these names that mean data of one's own."""
     deciding: ClassVar[tuple[tuple[str, str], ...]] = ()
     """Settings, as section and name, on which the preset of the others depends."""
     recommended: ClassVar[Mapping[str, str]] = {}

@@ -83,7 +83,7 @@ def _own_data(kind: type[Experiment], experiment: str) -> str:
     """
     data, _, method = experiment.partition("/")
     if data in kind.own_data:
-        return kind.own_data[data]
+        return kind.own_data[data].setting
     (own,) = kind.own_data
     why = f"the data of {experiment} are known"
     fix = f"leave it out (files of data sets: --data-dir), or train {own}/{method}"

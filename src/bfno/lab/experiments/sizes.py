@@ -13,15 +13,18 @@ import difflib
 import hashlib
 import json
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from bfno.lab.errors import ConfigError
 from bfno.lab.experiments.settings import SCALES
 from bfno.lab.files import write_atomically
 
-__all__ = ["OWN_DATA", "count_models", "model_sizes", "select", "source_checksum", "write_sizes"]
+if TYPE_CHECKING:
+    from bfno.lab.experiments.experiment import OwnData
+
+__all__ = ["count_models", "model_sizes", "select", "source_checksum", "write_sizes"]
 
 _logger = logging.getLogger(__name__)
 _KEPT = Path(__file__).with_name("sizes.json")
@@ -29,26 +32,14 @@ _PACKAGE = Path(__file__).parents[2]
 # What decides which models there are and how large they are.
 _DECIDING = ("layers", "fields", "dynamics", "models", "lab/experiments", "lab/data/catalogue.py")
 _DECIDING += ("lab/data/series_catalogue.py",)
-_TWO = ["one", "other"]
-
-OWN_DATA: Mapping[str, tuple[str, dict[str, Any]]] = {
-    "folder": ("for two classes", {"classes": _TWO}),
-    "folder-density": ("for colour images", {}),
-    "series": (
-        "for two features and two classes of series",
-        {"features": _TWO, "classes": _TWO, "by_row": False},
-    ),
-}
-"""One's own data, whose models have a size only once the data are known: what the list counts
-them for, in words and as facts."""
 
 
 def model_sizes() -> list[dict[str, Any]]:
     """The size of every experiment's model at every scale, one's own data first.
 
     Returns:
-        For each experiment its `data`, its `method`, `sizes` by scale, and `paper`, the number that
-        the paper prints, if it does.
+        For each experiment its `data`, its `method`, `sizes` by scale, `paper`, the number that the
+        paper prints, if it does, and `example`, what models for one's own data are counted for.
     """
     try:
         kept = json.loads(_KEPT.read_bytes())
@@ -102,7 +93,14 @@ def count_models() -> Iterator[dict[str, Any]]:
             _logger.info("%s", error)
             continue
         data, _, method = name.partition("/")
-        yield {"data": data, "method": method, "sizes": sizes, "paper": _published(name)}
+        own = _own_data(name)
+        yield {
+            "data": data,
+            "method": method,
+            "sizes": sizes,
+            "paper": _published(name),
+            "example": own and own.example,
+        }
 
 
 def write_sizes() -> Path:
@@ -139,8 +137,7 @@ def _names() -> list[str]:
     own = [
         f"{data}/{method}"
         for kind, names in known.items()
-        for data in OWN_DATA
-        if data in kind.data_names
+        for data in kind.own_data
         for method in dict.fromkeys(name.partition("/")[2] for name in names)
         if _exists(f"{data}/{method}")
     ]
@@ -157,6 +154,12 @@ def _exists(experiment: str) -> bool:
     return True
 
 
+def _own_data(experiment: str) -> OwnData | None:
+    from bfno.lab.experiments.resolve import resolve
+
+    return resolve(experiment).own_data.get(experiment.partition("/")[0])
+
+
 def _published(experiment: str) -> int | None:
     from bfno.lab.experiments.resolve import resolve
 
@@ -169,8 +172,8 @@ def _size(experiment: str, scale: str, known: dict[str, int]) -> int:
     from bfno.lab.experiments.resolve import resolve
 
     config = resolve(experiment, scale=scale)
-    _, example = OWN_DATA.get(experiment.partition("/")[0], ("", None))
-    facts = example or config.known_facts()
+    own = _own_data(experiment)
+    facts = (own and own.facts) or config.known_facts()
     shape = getattr(config.data, "shape", None)
     # Flows of hundreds of layers take their time, and several data sets have the same.
     key = json.dumps([config.method, config.model.model_dump(), facts, shape])

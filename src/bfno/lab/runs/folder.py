@@ -9,6 +9,7 @@ import os
 import secrets
 import shlex
 import socket
+import time
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
 __all__ = ["RunFolder", "read_run", "read_runs", "run_folders"]
 
 _EXHIBIT_FORMAT = 1
+_PATIENCE = 0.5  # seconds to wait for those who only look at the lock
 _TRAINED = "name a folder that `bfno train` wrote"
 
 
@@ -388,6 +390,11 @@ class RunFolder:
         try:
             descriptor = open_plain(self.lock_file, os.O_RDWR | os.O_CREAT)
             is_free = lock_file(descriptor, shared=shared)
+            # Whoever asks whether the folder is free holds a shared lock for a moment.
+            patience = time.monotonic() + _PATIENCE
+            while not is_free and not shared and time.monotonic() < patience:
+                time.sleep(_PATIENCE / 20)
+                is_free = lock_file(descriptor)
         except OSError as error:
             if descriptor is not None:
                 os.close(descriptor)

@@ -207,10 +207,11 @@ def _finished(folder: Path, record: Record) -> ListedRun:
 def _unfinished(run: RunFolder) -> ListedRun:
     settings, epochs = _settings(run), run.epochs_so_far()
     metric = _headline_so_far(epochs)
-    error = "" if run.is_in_use else _last_error(run.path)
+    in_use = run.is_in_use
+    error = "" if in_use else _last_error(run.path)
     return ListedRun(
         run.path,
-        "training" if run.is_in_use else "failed" if error else "stopped",
+        "training" if in_use else "failed" if error else "stopped",
         str(settings["experiment"]),
         str(settings.get("scale", "")),
         settings.get("seed"),

@@ -35,6 +35,7 @@ from bfno.lab.experiments.density.task import (
 from bfno.lab.experiments.experiment import (
     Conclusion,
     Experiment,
+    OwnData,
     Prediction,
     Shown,
     TestRequest,
@@ -90,7 +91,9 @@ class DensityExperiment(Experiment):
     """
 
     data_names: ClassVar[tuple[str, ...]] = tuple(DENSITY_DATA)
-    own_data: ClassVar[Mapping[str, str]] = {"folder-density": "folder"}
+    own_data: ClassVar[Mapping[str, OwnData]] = {
+        "folder-density": OwnData("folder", "for colour images")
+    }
     recommended: ClassVar[Mapping[str, str]] = {"folder-density": "glow"}
 
     data: DensityDataSettings

@@ -16,6 +16,7 @@ from bfno.lab.data import DATA_SETS, Splits, images_below, resized
 from bfno.lab.errors import ConfigError, DataError
 from bfno.lab.experiments.experiment import (
     Experiment,
+    OwnData,
     Prediction,
     Shown,
     TestRequest,
@@ -61,7 +62,9 @@ class ImageExperiment(Experiment):
     """
 
     data_names: ClassVar[tuple[str, ...]] = (*IMAGE_DATA, "folder")
-    own_data: ClassVar[Mapping[str, str]] = {"folder": "folder"}
+    own_data: ClassVar[Mapping[str, OwnData]] = {
+        "folder": OwnData("folder", "for two classes", {"classes": ("one", "other")})
+    }
     # Whether a folder is read in colour also decides its model.
     deciding: ClassVar[tuple[tuple[str, str], ...]] = (("data", "colour"),)
     recommended: ClassVar[Mapping[str, str]] = {"folder": "bfno-net"}

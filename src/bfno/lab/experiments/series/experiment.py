@@ -25,6 +25,7 @@ from bfno.lab.errors import ConfigError, DataError
 from bfno.lab.experiments.experiment import (
     Conclusion,
     Experiment,
+    OwnData,
     Prediction,
     Shown,
     TestRequest,
@@ -82,7 +83,13 @@ class SeriesExperiment(Experiment):
     """
 
     data_names: ClassVar[tuple[str, ...]] = tuple(read_presets("series")["data"])
-    own_data: ClassVar[Mapping[str, str]] = {"series": "path"}
+    own_data: ClassVar[Mapping[str, OwnData]] = {
+        "series": OwnData(
+            "path",
+            "for two features and two classes of series",
+            {"features": ("one", "other"), "classes": ("one", "other"), "by_row": False},
+        )
+    }
     # The protocol scales the values, and with them the deviation of an observation.
     deciding: ClassVar[tuple[tuple[str, str], ...]] = (("data", "protocol"),)
     recommended: ClassVar[Mapping[str, str]] = {"series": "latent-bfno-node"}
