@@ -293,3 +293,17 @@ def test_a_share_lies_between_nothing_and_all(run, share):
 def test_series_of_one_row_have_nothing_to_hide(watched, tmp_path):
     with pytest.raises(ConfigError, match="too few rows"):
         _hold_out(watched, 0.3, table=_table(tmp_path, "a,0,1,1\n"))
+
+
+@pytest.mark.parametrize("names_its_series", [True, False])
+def test_the_first_table_of_a_folder_is_told_of_once(run, tmp_path, caplog, names_its_series):
+    for name in "ab":
+        rows = "time,x,y\n0,1,1\n1,2,1\n"
+        if names_its_series:
+            rows = f"id,time,x,y\n{name},0,1,1\n{name},1,2,1\n"
+        (tmp_path / f"{name}.csv").write_text(rows)
+    files = run.config.files_in(run, tmp_path)
+    assert files == ([tmp_path / "a.csv", tmp_path / "b.csv"] if names_its_series else [tmp_path])
+    found = list(run.config.predict(run, files))
+    assert [one.place["id"] for one in found] == ["a", "b"]
+    assert caplog.text.count("a.csv: 1 series") == int(names_its_series)
