@@ -10,14 +10,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-__all__ = ["LEVELS", "PredictiveIntervals"]
+__all__ = ["LEVELS", "PredictiveIntervals", "drawn_mean"]
 
 LEVELS = (0.5, 0.8, 0.9, 0.95, 0.99)
 """Shares of later observations that intervals are fitted to cover."""
 
 # Quantiles of fewer errors are too rough: such features share that of all of them.
 _FEW = 100
-# A feature that was rarely observed is taken to be as noisy as the average of so many errors more.
+# What was rarely observed is taken to be as if so many average observations were added.
 _PRIOR = 5.0
 # Errors behind each knot of their growth, and the most knots.
 _PER_KNOT, _MOST_KNOTS = 150, 6
@@ -41,8 +41,8 @@ class PredictiveIntervals:
 
     Errors of one series are alike, so what counts is the number of series: with `n` of them the
     quantile is that of level `level · (n + 1) / n`, and there is none if that exceeds one. If later
-    series come from the same source, the interval covers at least the share asked for, on average
-    over draws of the `n`.
+    series come from the same source, the interval covers about the share asked for, on average over
+    draws of the `n`.
 
     Attributes:
         noise: `(features,)`.
@@ -223,7 +223,12 @@ class _Errors:
         """Mean error of each feature, drawn a little towards that of all."""
         total = self.feature.bincount(self.size, features)
         count = self.feature.bincount(minlength=features)
-        return (total + _PRIOR * self.size.mean()) / (count + _PRIOR)
+        return drawn_mean(total, count, self.size.mean())
+
+
+def drawn_mean(total: Tensor, count: Tensor, average: Tensor | float) -> Tensor:
+    """Means of a few observations each, drawn a little towards the average of all."""
+    return (total + _PRIOR * average) / (count + _PRIOR)
 
 
 def _rows(given: Tensor | None, shape: torch.Size, otherwise: float) -> Tensor:

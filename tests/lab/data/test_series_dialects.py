@@ -3,6 +3,7 @@
 import json
 from dataclasses import replace
 
+import polars as pl
 import pytest
 import torch
 
@@ -260,6 +261,73 @@ def test_quotation_marks_within_cells_are_cells(tmp_path):
     assert table.features == ("size=5'10\"", "size=6, or 7")
 
 
+@pytest.mark.parametrize("rows", ["1,0,a,5,7\n1,1,a\n", "1,0,a\n2,0,a,5,6\n"])
+def test_rows_whose_lengths_make_up_for_each_other_are_refused(tmp_path, rows):
+    with pytest.raises(DataError, match=r"row 2: has \d cells instead of 4"):
+        read_series(write(tmp_path / "t.csv", f"id,time,label,x\n{rows}2,0,b,4\n"))
+
+
+def test_numbers_for_missing_values_are_compared_as_numbers(tmp_path, caplog):
+    text = "id;time;x;label\na;0;1,5;u\na;1;-999,0;u\na;2;-999;u\nb;0;-9.99e2;-999.0\n"
+    numbers = pl.DataFrame(
+        {
+            "id": ["a", "a", "a", "b"],
+            "time": [0, 1, 2, 0],
+            "x": [1.5, -999, -999, -999],
+            "label": [1, 1, 1, -999],
+        }
+    )
+    layout = TableLayout(missing=("-999",))
+    numbers.write_parquet(tmp_path / "t.parquet")
+    numbers.cast({"x": pl.Float32}).write_parquet(tmp_path / "f.parquet")
+    numbers.write_excel(tmp_path / "t.xlsx")
+    paths = [write(tmp_path / "t.csv", text.replace(",", ".")), tmp_path / "f.parquet"]
+    paths += [write(tmp_path / "c.csv", text.replace("-9.99e2", "-9,99e2"))]
+    for path in [*paths, tmp_path / "t.parquet", tmp_path / "t.xlsx"]:
+        table = read_series(path, layout)
+        assert table.series.mask.flatten().tolist() == [True, False, False, False], path
+        assert len(table.classes) == 1 and table.series.labels.tolist() == [0, -1], path
+        assert "missing: '-9" in caplog.messages[-1], path
+    assert "missing: '-999' (1), '-999.0' (3)" in note(caplog, tmp_path / "t.parquet", layout)
+    single = numbers.with_columns(pl.Series("x", [1.5, -99.9, 2, 3], pl.Float32))
+    single.write_parquet(tmp_path / "f.parquet")
+    table = read_series(tmp_path / "f.parquet", TableLayout(missing=("-99.9",)))
+    assert table.series.mask.flatten().tolist() == [True, False, True, True]
+
+
+def test_labels_of_another_format_may_hold_numbers(tmp_path):
+    folder = tmp_path / "t"
+    folder.mkdir()
+    for name in "ab":
+        write(folder / f"{name}.csv", "time;x\n0;1,5\n1;2,5\n")
+    beside = pl.DataFrame({"id": ["a", "b"], "age": [61.0, 38.5], "label": ["u", "v"]})
+    beside.write_parquet(folder / "labels.parquet")
+    table = read_series(folder)
+    assert table.features == ("x", "age")
+    assert table.series.values.tolist() == [[1.5, 61], [2.5, 61], [1.5, 38.5], [2.5, 38.5]]
+
+
+def test_points_are_day_first_beside_slashes_unless_an_order_is_given(tmp_path):
+    path = few(tmp_path / "t.csv", "04/01/2024,03.04.2024,12/31/2024")
+    found = read_series(path)
+    assert found.series.times.tolist() == [0, 2, 0]
+    given = read_series(path, TableLayout(dates="month-first"))
+    assert given.series.times.tolist() == [0, 28, 0]  # 4 March comes before 1 April
+    dotted = few(tmp_path / "p.csv", "03.04.2024,04.04.2024,05.04.2024")
+    assert read_like(found, dotted).series.times.tolist() == [0, 1, 0]
+    assert read_like(given, dotted).series.times.tolist() == [0, 31, 0]
+
+
+@pytest.mark.parametrize(
+    ("layout", "times"),
+    [(TableLayout(time="Date"), [0, 1]), (TableLayout(ignore=("Time",)), [0, 1])],
+)
+def test_a_date_and_a_time_of_day_stay_apart_if_the_user_says_so(tmp_path, layout, times):
+    text = "id,Date,Time,x\na,31.12.2024,23:00,1\na,01.01.2025,01:30,2\n"
+    table = read_series(write(tmp_path / "t.csv", text), layout)
+    assert table.series.times.tolist() == times and table.layout.time == "Date"
+
+
 # Other tables are read as the first was understood.
 
 
@@ -306,6 +374,22 @@ def test_what_training_did_not_know_is_refused(tmp_path, old, new, named):
     with pytest.raises(DataError) as caught:
         read_like(trained, path)
     assert named in str(caught.value)
+
+
+def test_yes_is_no_number_where_training_had_numbers(tmp_path):
+    times = "0,1,2"
+    counted = read_series(few(tmp_path / "n.csv", times, "0 1 7"))
+    said = read_series(few(tmp_path / "y.csv", times, "no yes no"))
+    ones = read_series(few(tmp_path / "o.csv", times, "0 1 0"))
+    words = few(tmp_path / "t.csv", times, "true false true")
+    assert read_like(said, words).series.values.flatten().tolist() == [1, 0, 1]
+    assert read_like(ones, words).series.values.flatten().tolist() == [1, 0, 1]
+    with pytest.raises(DataError, match=r"row 2, column 'x': 'true' is no number"):
+        read_like(counted, words)
+    facts = counted.layout.facts()
+    del facts["booleans"], facts["points"]  # as in runs from before they were kept
+    old = TableLayout.from_facts(facts, FileFormat())
+    assert read_series(words, old, features=("x",)).series.values.flatten().tolist() == [1, 0, 1]
 
 
 def test_numbers_are_not_taken_for_dates_nor_dates_for_numbers(tmp_path):

@@ -338,7 +338,10 @@ def test_a_stopped_run_of_the_previous_version_ends_like_a_finished_one(tmp_path
     start(tiny(), tmp_path / "new")
     if weights(OLD / "finished") == weights(tmp_path / "new"):
         assert weights(run) == weights(OLD / "finished")
-        assert metrics(run) == metrics(OLD / "finished")
+        # What is measured today and was not then has nothing to be compared with.
+        for now, then in zip(metrics(run), metrics(OLD / "finished"), strict=True):
+            measured, known = json.loads(now), json.loads(then)
+            assert {name: measured[name] for name in known} == pytest.approx(known, rel=1e-7)
 
 
 def _number(place: Path) -> int:

@@ -55,6 +55,15 @@ def test_a_model_that_learns_by_heart_is_told_once_with_its_best_epoch():
     assert "weights of epoch 3 are kept" in told[0][1] and "augment.shift" in told[0][1]
 
 
+def test_a_fall_that_few_samples_may_show_by_chance_is_not_told():
+    epochs = _epochs(
+        valid=[0.5, 0.7, 0.6, 0.6, 0.6, 0.6, 0.6, 0.6], train=[k / 8 for k in range(8)]
+    )
+    assert list(signs_of_trouble(epochs[:7], _task(), validation=50)) == []
+    assert len(list(signs_of_trouble(epochs[:7], _task(), validation=1000))) == 1
+    assert list(signs_of_trouble(epochs, _task(), validation=1000)) == []  # told before
+
+
 def test_a_score_that_should_be_small_is_told_when_it_rises():
     nll = [2.0, 1.0, 1.2, 1.2, 1.2, 1.3, 1.4]
     told = _told(_epochs("nll", valid=nll, train=[2 - k / 5 for k in range(7)]), _task(_Lower))

@@ -350,11 +350,15 @@ def _changes(
     data_dir: Path | None = None,
 ) -> dict[str, Any]:
     """The settings that a command names, by --set or by an option of their own."""
-    from bfno.lab.experiments.trees import merged, read_settings
+    from bfno.lab.errors import ConfigError
+    from bfno.lab.experiments.trees import merged, read_settings, setting
 
+    changes = read_settings(settings or [])
     flags: dict[str, Any] = {} if seed is None else {"seed": seed}
     if epochs is not None:
         flags["train"] = {"epochs": epochs}
+        if setting(changes, "train", "epochs", None) is not None:
+            raise ConfigError("--epochs", "is given beside --set train.epochs", "keep one of them")
     if data_dir is not None:
         flags["data"] = {"dir": str(data_dir)}
-    return merged(read_settings(settings or []), flags)
+    return merged(changes, flags)

@@ -11,8 +11,8 @@ import numpy as np
 if TYPE_CHECKING:
     import polars as pl
 
-__all__ = ["MISSING", "as_words", "booleans", "codes", "has_points", "may_be_groups"]
-__all__ += ["parse_numbers", "with_commas"]
+__all__ = ["MISSING", "as_words", "booleans", "codes", "has_numbers", "has_points"]
+__all__ += ["may_be_groups", "parse_numbers", "with_commas"]
 
 MISSING = ("na", "n/a", "#n/a", "null", "none", "nan", "nat", "<na>", "-", "--", "?", ".")
 """Words for a missing value, whatever their case."""
@@ -31,30 +31,53 @@ def parse_numbers(
 
     Args:
         cells: A column.
-        missing: Words for a missing value, in small letters.
+        missing: Words for a missing value, in small letters; -999 is every number equal to it.
         decimal: The decimal mark of text: `.`, `,`, or `.,` for either.
     """
     import polars as pl
 
     if cells.dtype != pl.String:
-        found = cells.cast(pl.Float64)
-        return found.fill_null(np.nan).to_numpy(), np.zeros(len(cells), bool)
-    text = cells
-    if "," in decimal:
-        text = text.str.replace(",", ".", literal=True)
-    if decimal == ",":
-        text = text.set(cells.str.contains(".", literal=True).fill_null(False), None)
-    found = text.cast(pl.Float64, strict=False)
+        values = cells.cast(pl.Float64).fill_null(np.nan).to_numpy()
+        if cells.dtype != pl.Boolean:
+            values = _without(values, missing, decimal, single=cells.dtype == pl.Float32)
+        return values, np.zeros(len(cells), bool)
+    found = _numbers(cells, decimal)
     odd = (found.is_null() & cells.is_not_null()).arg_true()
     wrong = np.zeros(len(cells), bool)
     if len(odd):
         found_odd = cells.gather(odd)
         others = [word for word in found_odd.unique() if word.lower() not in missing]
         wrong[odd] = found_odd.is_in(others).to_numpy() if others else False
-    values = found.fill_null(np.nan).to_numpy(writable=True)
-    if any(word[-1:].isdigit() for word in missing):  # -999 and the like
-        values[cells.is_in(list(missing)).fill_null(False).to_numpy()] = np.nan
-    return values, wrong
+    return _without(found.fill_null(np.nan).to_numpy(), missing, decimal), wrong
+
+
+def _numbers(text: pl.Series, decimal: str) -> pl.Series:
+    import polars as pl
+
+    plain = text.str.replace(",", ".", literal=True) if "," in decimal else text
+    if decimal == ",":
+        plain = plain.set(text.str.contains(".", literal=True).fill_null(False), None)
+    return plain.cast(pl.Float64, strict=False)
+
+
+def has_numbers(missing: Collection[str]) -> bool:
+    """Whether some words for a missing value are numbers, such as -999."""
+    return any(word[-1:].isdigit() for word in missing)
+
+
+def _without(
+    values: np.ndarray, missing: Collection[str], decimal: str, *, single: bool = False
+) -> np.ndarray:
+    """The numbers, NaN for those that mean missing; rounded as a `single` one where they are."""
+    import polars as pl
+
+    if not has_numbers(missing):
+        return values
+    words = pl.Series(list(missing), dtype=pl.String)
+    # A user may write -99.9 although the file has -99,9.
+    marks = pl.concat([_numbers(words, "."), _numbers(words, decimal)]).drop_nulls().to_numpy()
+    marks = marks.astype(np.float32).astype(np.float64) if single else marks
+    return np.where(np.isin(values, marks), np.nan, values)
 
 
 def with_commas(cells: pl.Series) -> pl.Series:
@@ -87,14 +110,17 @@ def as_words(cells: pl.Series, missing: Collection[str]) -> pl.Series:
     import polars as pl
 
     text = cells.cast(pl.String)
-    different = text.drop_nulls().unique()
-    changed = {word: new for word in different if (new := _word(word, missing)) != word}
+    different, gone = text.drop_nulls().unique(), {_whole(word) for word in missing}
+    changed = {word: new for word in different if (new := _word(word, gone)) != word}
     return text.replace(changed) if changed else text
 
 
 def _word(text: str, missing: Collection[str]) -> str | None:
-    if text.lower() in missing:
-        return None
+    whole = _whole(text)
+    return None if whole.lower() in missing else whole
+
+
+def _whole(text: str) -> str:
     whole = _WHOLE.fullmatch(text)
     return whole[1] if whole else text
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -62,26 +62,29 @@ class _Found:
 
     moments: np.ndarray
     open: np.ndarray
+    points: str
     order: str | None = None
     unclear: int = -1
-    fields: dict[str, np.ndarray] = field(default_factory=dict)
 
 
-def parse_dates(cells: pl.Series, order: str | None = None) -> Dates:
+def parse_dates(cells: pl.Series, order: str | None = None, points: str | None = None) -> Dates:
     """Read dates with or without a time of day.
 
     Args:
         cells: Text, null for none; or dates as a file's own type.
-        order: How 03/04/2024 is meant; None looks for a day after the 12th. Points always stand
-            in day-first dates. Years of two digits are taken with points, and with slashes where
-            an order is given or the month must come first.
+        order: How 03/04/2024 is meant; None looks for a day after the 12th. Years of two digits
+            are taken with points, and with slashes where an order is given or the month must come
+            first.
+        points: How 03.04.2024 is meant; None is the order, and day-first without one.
     """
     if cells.dtype.is_temporal():
         moments = cells.dt.epoch("us").fill_null(0).to_numpy()
         return Dates(moments, np.zeros(len(cells), bool), has_clock=_has_clock(moments))
     if cells.n_unique() * 2 < len(cells):
-        return _from_different(cells, order)
-    found = _Found(np.zeros(len(cells), np.int64), cells.is_not_null().to_numpy().copy(), order)
+        return _from_different(cells, order, points)
+    there = cells.is_not_null().to_numpy().copy()
+    points = points or order or "day-first"
+    found = _Found(np.zeros(len(cells), np.int64), there, points, order)
     for form, pattern in _FORMS.items():
         if not found.open.any():
             break
@@ -92,12 +95,12 @@ def parse_dates(cells: pl.Series, order: str | None = None) -> Dates:
     return Dates(found.moments, found.open, found.order, found.unclear, _has_clock(found.moments))
 
 
-def _from_different(cells: pl.Series, order: str | None) -> Dates:
+def _from_different(cells: pl.Series, order: str | None, points: str | None) -> Dates:
     """Read each date once, where most occur often."""
     import polars as pl
 
     numbers, names = codes(cells)
-    found = parse_dates(pl.Series(names, dtype=pl.String), order)
+    found = parse_dates(pl.Series(names, dtype=pl.String), order, points)
     blank = numbers < 0
     if not names:
         return Dates(np.zeros(len(cells), np.int64), np.zeros(len(cells), bool))
@@ -151,7 +154,7 @@ def _ordered(
             found.unclear = int(rows[int(undotted.argmax())])
             order = "day-first"
         found.order = order
-    day_first = dotted & (found.order != "month-first") | (order == "day-first")
+    day_first = np.where(dotted, found.points == "day-first", order == "day-first")
     day, month = np.where(day_first, first, second), np.where(day_first, second, first)
     # 24-12-31 may well begin with the year.
     return day, month, ~(short & (groups["mark"] == "-").to_numpy())

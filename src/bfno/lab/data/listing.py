@@ -32,7 +32,7 @@ class ImageFile(NamedTuple):
         name: Where it is, below the folder that was listed.
         label: Its class.
         size: Its bytes.
-        modified: When it was changed, in nanoseconds.
+        modified: When it was written, renamed or touched, in nanoseconds.
     """
 
     name: str
@@ -250,7 +250,9 @@ class _Walk:
         """A file, if it is of the wanted kind by its name."""
         if os.path.splitext(name)[1].lower() in self.suffixes and os.path.isfile(entry.path):
             about = entry.stat()
-            yield ImageFile(name, 0, about.st_size, about.st_mtime_ns)
+            # A file that was renamed, or given its old time back, has a new time of status.
+            changed = max(about.st_mtime_ns, about.st_ctime_ns)
+            yield ImageFile(name, 0, about.st_size, changed)
         else:
             one, several = self.words
             article = "an" if one[0] in "aeiou" else "a"

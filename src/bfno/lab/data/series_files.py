@@ -19,6 +19,7 @@ from bfno.lab.data.cells import (
     as_words,
     booleans,
     codes,
+    has_numbers,
     has_points,
     may_be_groups,
     parse_numbers,
@@ -150,14 +151,16 @@ class _Understood:
         wanted: tuple[str, ...] | None,
         is_folder: bool,
     ) -> None:
-        table = _with_joined_clock(table)
+        table = _with_joined_clock(table, layout)
         self.table, self.wanted, self.missing = table, wanted, layout.missing_words
         # Among numbers, None can be nothing else; among words, it may be one.
         self.no_numbers = self.missing | set(MISSING)
         self.dates: Dates | None = None
         self.epoch = 0
         self.left_out: list[str] = []
-        names, path = table.frame.columns, table.source
+        left_out = set(layout.ignore) - {layout.id, layout.time, layout.label}
+        names = [name for name in table.frame.columns if name not in left_out]
+        path = table.source
         owner = _OWNER if is_folder else require_column(path, names, "id", layout.id)
         time = require_column(path, names, "time", layout.time, [owner])
         label = find_column(path, names, "label", layout.label, [owner, time])
@@ -174,6 +177,7 @@ class _Understood:
             categories=dict(layout.categories or {}),
         )
         self.is_fixed = layout.categories is not None
+        self.truths: list[str] = []
         self.decimal = _MARKS[self.layout.decimal or "point"] if not table.is_typed else ".,"
 
     def rows(self) -> Rows:
@@ -187,6 +191,8 @@ class _Understood:
         owners, ids = self._owners()
         times = self._times()
         values, features = self._values()
+        if not self.is_fixed:
+            self.layout = replace(self.layout, booleans=tuple(self.truths))
         labels, label_names = self._labels()
         unit = 1.0 if self.dates is None else UNITS[self.layout.unit]
         gathered = (owners, times, unit, values, labels)
@@ -235,7 +241,11 @@ class _Understood:
         if kind is None and (wrong.sum() > len(cells) / 2 or _are_digits(words, numbers, wrong)):
             kind = "dates"
         if kind not in (None, "numbers"):
-            return self._from_dates(parse_dates(words, kind if kind in ORDERS else None), words)
+            order = kind if kind in ORDERS else None
+            # An order that was found is that of slashes; one that was given holds for points too.
+            points = self.layout.points or order or "day-first"
+            self.layout = replace(self.layout, points=points)
+            return self._from_dates(parse_dates(words, order, points), words)
         if wrong.any():
             index = int(wrong.argmax())
             why = f"{_shown(cells[index])} is no number, but other times are"
@@ -278,10 +288,14 @@ class _Understood:
         Raises:
             DataError: If they contradict each other or may have digit groups.
         """
+        import polars as pl
+
         table = self.table
         if table.is_typed:
             return layout.decimal
-        columns = [name for name in (self.time, *self.columns) if name not in layout.categorical]
+        texts = {name for name, dtype in table.frame.schema.items() if dtype == pl.String}
+        texts -= set(layout.categorical)
+        columns = [name for name in (self.time, *self.columns) if name in texts]
         commas = {name: with_commas(table.frame[name]) for name in columns}
         commas = {name: cells for name, cells in commas.items() if len(cells)}
         if not commas:
@@ -329,9 +343,13 @@ class _Understood:
             return self._leave_out(name, "holds dates")
         numbers, wrong = parse_numbers(cells, self.no_numbers, self.decimal)
         if not wrong.any():
+            if (np.isnan(numbers) | (numbers == 0) | (numbers == 1)).all():
+                self.truths.append(name)
             return [(name, self._finite(name, numbers))]
-        words = as_words(cells, self.missing)
-        if (truths := booleans(words)) is not None:
+        words, known_truths = as_words(cells, self.missing), self.layout.booleans
+        may_be_truths = known_truths is None or name in known_truths
+        if may_be_truths and (truths := booleans(words)) is not None:
+            self.truths.append(name)
             return [(name, truths)]
         if self.is_fixed or not np.isnan(numbers).all():
             index = int(wrong.argmax())
@@ -432,10 +450,16 @@ class _Understood:
                 self.table.frame[name],
                 self.missing if name in worded else self.no_numbers,
             )
-            if cells.dtype == pl.String:
-                different = cells.unique()
-                for word in different.filter(different.str.to_lowercase().is_in(list(words))):
-                    counts[word] = counts.get(word, 0) + int((cells == word).sum())
+            if cells.dtype != pl.String and not (cells.dtype.is_numeric() and has_numbers(words)):
+                continue
+            different = cells.drop_nulls().unique()
+            if name in worded:
+                gone = as_words(different, words).is_null()
+            else:
+                numbers, wrong = parse_numbers(different, words, self.decimal)
+                gone = pl.Series(np.isnan(numbers) & ~wrong)
+            for cell in different.filter(gone):
+                counts[str(cell)] = counts.get(str(cell), 0) + int((cells == cell).sum())
         told = ", ".join(f"{word!r} ({count:,})" for word, count in sorted(counts.items()))
         return [f"missing: {told}"] if told else []
 
@@ -471,13 +495,18 @@ def _compare(path: Path, found: Sequence[str], wanted: Sequence[str]) -> tuple[s
     return tuple(wanted)
 
 
-def _with_joined_clock(table: RawTable) -> RawTable:
-    """Put a date and a time of day in two columns together into `date time`."""
+def _with_joined_clock(table: RawTable, layout: TableLayout) -> RawTable:
+    """Put a date and a time of day in two columns together into `date time`.
+
+    They stay apart where the layout takes one of them as the time by itself, or leaves one out.
+    """
     import polars as pl
 
     frame = table.frame
     small = {name.lower(): name for name in frame.columns}
     if not {"date", "time"} <= set(small):
+        return table
+    if {small["date"], small["time"]} & {layout.time, *layout.ignore}:
         return table
     date, clock = frame[small["date"]].cast(pl.String), frame[small["time"]].cast(pl.String)
     if not clock.drop_nulls().str.contains(_CLOCK).all() or clock.null_count() == len(clock):

@@ -381,9 +381,10 @@ def _row_numbers(path: Path, body: bytes, separator: str, width: int, line: int)
     Raises:
         DataError: If one has not, or has quotation marks where none belong.
     """
-    lines = body.count(b"\n") + (not body.endswith(b"\n") and bool(body))
-    even = b'"' not in body and body.count(separator.encode()) == (width - 1) * lines
-    if even:
+    mark = separator.encode()
+    skeleton = _ended(body).translate(None, bytes({*range(256)} - {*mark, *b'\n"'}))
+    lines = skeleton.count(b"\n")
+    if skeleton == (mark * (width - 1) + b"\n") * lines:
         return np.arange(line + 1, line + 1 + lines)
     records, found = _records(body, separator), []
     with _malformed(path, records, line):
@@ -427,8 +428,8 @@ def _cut(path: Path, body: bytes, separator: str, schema: Any, count: int) -> pl
     except pl.exceptions.PolarsError:
         pass
     # Polars is stricter than most programs about quotation marks within a cell, as in 5'10".
-    width = len(schema)
-    rows = [row if len(row) == width else [""] * width for row in _records(body, separator)]
+    blank = [""] * len(schema)
+    rows = [row if "".join(row).strip() else blank for row in _records(body, separator)]
     return pl.DataFrame(rows, schema=schema, orient="row")
 
 

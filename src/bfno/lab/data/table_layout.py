@@ -66,6 +66,7 @@ class TableLayout:
         decimal: Decimal mark of numbers in text, `point` or `comma`.
         dates: What times are: `numbers`, `dates`, or dates like 03/04/2024 that are `day-first`
             or `month-first`.
+        points: How dates like 03.04.2024 are meant; None is as `dates` says, else `day-first`.
         unit: What dates become: a name in `UNITS`, or `auto` for days if all are midnights, else
             hours.
         missing: Words for a missing value, besides the empty cell; None is `MISSING`, which
@@ -74,6 +75,8 @@ class TableLayout:
         ignore: Columns to leave out.
         most_categories: Most different words of a column that becomes features.
         categories: The words of each such column; None takes those that occur.
+        booleans: Columns of zeros and ones, or of words for these, which other columns of numbers
+            must not hold; None does not know.
         file: How cells are packed into the file.
     """
 
@@ -82,12 +85,14 @@ class TableLayout:
     label: str | None = None
     decimal: str | None = None
     dates: str | None = None
+    points: str | None = None
     unit: str = "auto"
     missing: tuple[str, ...] | None = None
     categorical: tuple[str, ...] = ()
     ignore: tuple[str, ...] = ()
     most_categories: int = 20
     categories: Mapping[str, tuple[str, ...]] | None = None
+    booleans: tuple[str, ...] | None = None
     file: FileFormat = field(default=FileFormat())
 
     @property
@@ -100,7 +105,9 @@ class TableLayout:
         return {
             **{name: getattr(self, name) for name in _FACTS},
             "missing": None if self.missing is None else list(self.missing),
+            "points": self.points,
             "ignore": list(self.ignore),
+            "booleans": None if self.booleans is None else list(self.booleans),
             "categories": {name: list(words) for name, words in (self.categories or {}).items()},
         }
 
@@ -108,10 +115,13 @@ class TableLayout:
     def from_facts(facts: Mapping[str, Any], file: FileFormat) -> TableLayout:
         """The layout that `facts` tells of, for a file of any format."""
         missing = facts["missing"]
+        booleans = facts.get("booleans")  # older runs have neither these nor points
         return TableLayout(
             **{name: facts[name] for name in _FACTS},
             missing=None if missing is None else tuple(missing),
+            points=facts.get("points"),
             ignore=tuple(facts["ignore"]),
+            booleans=None if booleans is None else tuple(booleans),
             categories={name: tuple(words) for name, words in facts["categories"].items()},
             file=file,
         )

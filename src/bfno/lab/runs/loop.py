@@ -378,8 +378,9 @@ class Trainer:
             self._say_what_is_wrong()
 
     def _say_what_is_wrong(self) -> None:
-        select = self.config.train.select
-        for sign in signs_of_trouble(self.run.epochs_so_far(), self.task, select):
+        select, held_out = self.config.train.select, getattr(self.task.data, "validation", None)
+        samples = len(held_out) if held_out is not None else 1
+        for sign in signs_of_trouble(self.run.epochs_so_far(), self.task, select, samples):
             _logger.warning("%s", sign)
         if self.has_stopped_early and self.progress.epoch < self.epochs:
             best = self.progress.best["metrics"]["epoch"]

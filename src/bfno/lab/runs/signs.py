@@ -21,13 +21,16 @@ _EPOCHS_IN_VAIN, _FALL = 5, 0.05
 Epoch = Mapping[str, Any]
 
 
-def signs_of_trouble(epochs: Sequence[Epoch], task: Task, select: str = "best") -> Iterator[str]:
+def signs_of_trouble(
+    epochs: Sequence[Epoch], task: Task, select: str = "best", validation: int = 10**6
+) -> Iterator[str]:
     """Say what the last epoch is the first to show.
 
     Args:
         epochs: Metrics of all epochs so far.
         task: What the model is trained for.
         select: Which epoch's weights the run ends with, see `TrainSettings`.
+        validation: Number of validation samples; the score of a few wavers by chance.
     """
     if len(epochs) < 2:
         return
@@ -38,7 +41,8 @@ def signs_of_trouble(epochs: Sequence[Epoch], task: Task, select: str = "best") 
             f"the solver needs {last:.0f} evaluations per batch, {first:.0f} in the first epoch, "
             f"and every epoch takes longer: the equation becomes stiff. {task.remedy_for_growth}"
         )
-    if _learns_by_heart(epochs, task) and not _learns_by_heart(epochs[:-1], task):
+    told = any(_learns_by_heart(epochs[:count], task, validation) for count in range(len(epochs)))
+    if not told and _learns_by_heart(epochs, task, validation):
         yield _by_heart(epochs, task, select)
 
 
@@ -59,7 +63,7 @@ def _judged_by(epochs: Sequence[Epoch], task: Task) -> tuple[str, bool] | None:
     return None
 
 
-def _learns_by_heart(epochs: Sequence[Epoch], task: Task) -> bool:
+def _learns_by_heart(epochs: Sequence[Epoch], task: Task, validation: int) -> bool:
     """Whether the score gets worse on validation samples while it gets better in training."""
     judged = _judged_by(epochs, task)
     if not epochs or judged is None:
@@ -73,7 +77,9 @@ def _learns_by_heart(epochs: Sequence[Epoch], task: Task) -> bool:
     recent = [sign * epoch[valid] for epoch in since[-_EPOCHS_IN_VAIN:]]
     fall = sign * since[0][valid] - max(recent)
     rise = sign * (since[-1][train] - since[0][train])
-    return rise > 0 and fall > _FALL * abs(since[0][valid])
+    # The best of many epochs owes something to chance: about two standard errors of a share.
+    by_chance = 0.0 if judged[1] else validation**-0.5
+    return rise > 0 and fall > max(_FALL * abs(since[0][valid]), by_chance)
 
 
 def _by_heart(epochs: Sequence[Epoch], task: Task, select: str) -> str:

@@ -8,7 +8,7 @@ from bfno.lab.data import TOYS
 from bfno.lab.errors import ConfigError
 from bfno.lab.experiments.density import models
 from bfno.lab.experiments.density.experiment import DENSITY_DATA, DENSITY_METHODS, POINT_METHODS
-from bfno.lab.experiments.resolve import SCALES, changed_settings, resolve
+from bfno.lab.experiments.resolve import SCALES, changed_settings, read_written, resolve
 from bfno.lab.experiments.trees import read_settings
 from bfno.models import count_parameters
 from tests.lab.experiments.density.runs import tiny
@@ -216,5 +216,5 @@ def test_a_run_that_is_older_than_bounds_and_least_steps_goes_on_without(tmp_pat
     del settings["model"]["bound"], settings["train"]["least_steps"]
     file = tmp_path / "config.yaml"
     file.write_text(yaml.safe_dump(settings))
-    config = resolve(str(file))
+    config = read_written(file)
     assert config.model.bound is None and config.train.least_steps == 1

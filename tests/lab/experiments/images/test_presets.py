@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from bfno.dynamics import AdamODE, GeneralizedHeavyBall, GeneralizedNesterov
+from bfno.lab.data import Split, Splits
 from bfno.lab.errors import ConfigError
 from bfno.lab.experiments.images.models import DYNAMICS
 from bfno.lab.experiments.images.presets import IMAGE_DATA, IMAGE_PRESETS, find_image_preset
@@ -129,3 +130,12 @@ def test_folders_have_a_recommended_method():
     assert resolve("folder").experiment == "folder/bfno-net"
     assert resolve("series").experiment == "series/latent-bfno-node"
     assert resolve("folder-density").experiment == "folder-density/glow"
+
+
+def test_no_batch_of_a_network_holds_a_single_image():
+    labels = torch.zeros(65, dtype=torch.int64)
+    part = Split(torch.zeros(65, 3, 8, 8, dtype=torch.uint8), labels)
+    data = Splits(part, part, part, ("a",))
+    for method, sizes in (("bfno-net", [65]), ("bfno-node", [64, 1])):
+        task = resolve(f"folder/{method}").task(data)
+        assert [len(batch) for batch in task.batches(64, torch.Generator())] == sizes

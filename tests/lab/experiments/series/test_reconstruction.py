@@ -185,8 +185,26 @@ def test_a_state_that_is_not_at_its_time_is_refused():
 
 def test_a_model_that_never_learned_to_reconstruct_says_so(caplog):
     run = _untrained("series/latent-ode", loss={"reconstruction": 0.0})
-    reconstruct(run, ReconstructionRequest(points=2))
-    assert "trained on labels alone" in caplog.text
+    _hold_out(run, 0.3)
+    reconstruct(run, ReconstructionRequest(points=2, hold_out=0.3))
+    assert caplog.text.count("labels alone") == 1
+
+
+def test_missing_intervals_are_said_once(run, caplog):
+    fresh = dataclasses.replace(run, model=_untrained("series/latent-ode").model)
+    _hold_out(fresh, 0.3)
+    reconstruct(fresh, ReconstructionRequest(points=2, hold_out=0.3))
+    assert caplog.text.count("predictive intervals") == 1
+
+
+def test_a_table_of_chosen_series_hides_the_rows_that_a_drawing_hides(watched, tmp_path):
+    rows = [f"{name},{time},{time},1\n" for name in "abc" for time in range(12)]
+    table = _table(tmp_path, "".join(rows))
+    request = ReconstructionRequest(table=table, series=("c", "b"), hold_out=0.3, points=2)
+    evaluate_hold_out(watched, request, 0.3)
+    scored = watched.model.shown[0].times.tolist()
+    drawn = [one for one in reconstruct(watched, request) if one.hidden == "interpolation"]
+    assert scored == [one.curves["x"].times for one in drawn]
 
 
 def _hold_out(run, share, **request):
@@ -275,3 +293,17 @@ def test_a_share_lies_between_nothing_and_all(run, share):
 def test_series_of_one_row_have_nothing_to_hide(watched, tmp_path):
     with pytest.raises(ConfigError, match="too few rows"):
         _hold_out(watched, 0.3, table=_table(tmp_path, "a,0,1,1\n"))
+
+
+@pytest.mark.parametrize("names_its_series", [True, False])
+def test_the_first_table_of_a_folder_is_told_of_once(run, tmp_path, caplog, names_its_series):
+    for name in "ab":
+        rows = "time,x,y\n0,1,1\n1,2,1\n"
+        if names_its_series:
+            rows = f"id,time,x,y\n{name},0,1,1\n{name},1,2,1\n"
+        (tmp_path / f"{name}.csv").write_text(rows)
+    files = run.config.files_in(run, tmp_path)
+    assert files == ([tmp_path / "a.csv", tmp_path / "b.csv"] if names_its_series else [tmp_path])
+    found = list(run.config.predict(run, files))
+    assert [one.place["id"] for one in found] == ["a", "b"]
+    assert caplog.text.count("a.csv: 1 series") == int(names_its_series)

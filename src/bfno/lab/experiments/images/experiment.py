@@ -140,7 +140,8 @@ class ImageExperiment(Experiment):
         return count_parameters(model) + (preset.idle if is_its_own else 0)
 
     def task(self, data: Splits) -> ImageTask:
-        return ImageTask(data, self.train, self.augment)
+        is_normed = self.model.kind != "ode"
+        return ImageTask(data, self.train, self.augment, is_normed=is_normed)
 
     def evaluate(self, run: TrainedRun, request: TestRequest) -> dict[str, Any]:
         """Evaluate the trained model on test images it has not seen.

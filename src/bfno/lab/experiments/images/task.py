@@ -43,6 +43,7 @@ class ImageTask(Task):
         data: The divided images.
         recipe: Smoothing and weights of the labels.
         augment: How training images are changed.
+        is_normed: Whether the model normalises over batches, of which none may hold one image.
     """
 
     selection = "accuracy"
@@ -57,8 +58,10 @@ class ImageTask(Task):
         data: Splits,
         recipe: ImageTrainSettings | None = None,
         augment: AugmentSettings | None = None,
+        *,
+        is_normed: bool = False,
     ) -> None:
-        self.data = data
+        self.data, self.is_normed = data, is_normed
         self.recipe, self.augment = recipe or ImageTrainSettings(), augment or AugmentSettings()
         self._weights = self._class_weights()
         self._temperature: float | None = None
@@ -68,7 +71,11 @@ class ImageTask(Task):
         return ("test",) if self.data.validation is None else ("validation", "test")
 
     def batches(self, size: int, generator: torch.Generator) -> list[Tensor]:
-        return list(torch.randperm(len(self.data.train), generator=generator).split(size))
+        order = torch.randperm(len(self.data.train), generator=generator)
+        batches = list(order.split(size))
+        if self.is_normed and len(batches) > 1 and len(batches[-1]) == 1:
+            batches[-2:] = [torch.cat(batches[-2:])]
+        return batches
 
     def loss(self, model: nn.Module, samples: Tensor, place: Place) -> tuple[Tensor, Sums]:
         bytes_, labels = self.data.train.images[samples], self.data.train.labels[samples]

@@ -19,12 +19,15 @@ from bfno.lab.data import (
     TableLayout,
     read_series,
 )
+from bfno.lab.data.table_file import read_tables
+from bfno.lab.data.table_layout import find_column
 from bfno.lab.errors import ConfigError, DataError
 from bfno.lab.experiments.experiment import TrainedRun
 from bfno.lab.experiments.settings import Settings
 
 __all__ = [
     "SeriesDataSettings",
+    "names_series",
     "own_splits",
     "read_table",
     "refuse_endless",
@@ -181,6 +184,17 @@ def read_table(run: TrainedRun, file: Path) -> SeriesTable:
     )
     refuse_endless(scaling_of(run).apply(table.series), file)
     return table
+
+
+def names_series(run: TrainedRun, file: Path) -> bool:
+    """Whether the rows of a table name their series, so that it may hold several.
+
+    Raises:
+        DataError: If it cannot be read.
+    """
+    layout = _trained_layout(run)
+    columns = read_tables([file], layout.file)[0].frame.columns
+    return find_column(file, columns, "id", layout.id, ()) is not None
 
 
 def _trained_layout(run: TrainedRun) -> TableLayout:

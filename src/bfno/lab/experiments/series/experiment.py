@@ -42,6 +42,7 @@ from bfno.lab.experiments.presets import (
 )
 from bfno.lab.experiments.series.data import (
     SeriesDataSettings,
+    names_series,
     own_splits,
     read_table,
     refuse_endless,
@@ -251,10 +252,9 @@ class SeriesExperiment(Experiment):
     def files_in(self, run: TrainedRun, folder: Path) -> list[Path]:
         tables = files_below(folder, TABLE_SUFFIXES, ("table", "tables"))
         try:
-            read_table(run, tables[0])
-        except DataError:  # one table for each series: the folder is read as one
+            return tables if names_series(run, tables[0]) else [folder]
+        except DataError:  # the folder is read as one, and says what is wrong
             return [folder]
-        return tables
 
 
 def _named(

@@ -13,7 +13,8 @@ from bfno.lab.data import Series
 from bfno.lab.experiments.experiment import explained_failure
 from bfno.models import SeriesModel
 
-__all__ = ["PATTERNS", "SHARE", "Expected", "expect_hidden", "hidden_rows", "take_rows"]
+__all__ = ["PATTERNS", "SHARE", "Expected", "expect_hidden", "hidden_rows", "surroundings"]
+__all__ += ["take_rows"]
 
 PATTERNS = ("interpolation", "extrapolation")
 """Which rows are hidden: some between the first and the last, or the last ones."""
@@ -147,10 +148,19 @@ def expect_hidden(model: SeriesModel, series: Series, hidden: Tensor, batch: int
 
 def _neighbours(series: Series, hidden: Tensor) -> tuple[Tensor, Tensor]:
     """Of each hidden row: time since the last observation shown before, and whether one follows."""
-    number, none = torch.arange(len(hidden)), torch.tensor(-1)
-    shown = series.mask.any(-1) & ~hidden
-    latest = number.where(shown, none).cummax(0).values.clamp(min=0)
-    final = number.where(shown, none).new_full((len(series),), -1)
-    final = final.scatter_reduce(0, _owners(series)[shown], number[shown], "amax")
-    since = series.times - series.times[latest]
-    return since[hidden], (number < final[_owners(series)])[hidden]
+    shown, found = series.mask.any(-1) & ~hidden, []
+    for first, end in pairwise(series.starts.tolist()):
+        times = series.times[first:end]
+        found.append(surroundings(times[hidden[first:end]], times[shown[first:end]]))
+    if not found:
+        return series.times[hidden], hidden[hidden]
+    since, between = (torch.cat(parts) for parts in zip(*found, strict=True))
+    return since, between
+
+
+def surroundings(at: Tensor, observed: Tensor) -> tuple[Tensor, Tensor]:
+    """Time since the last observation before each time, and whether one follows or is there."""
+    if len(observed) == 0:
+        return at - at[:1], torch.zeros_like(at, dtype=torch.bool)
+    before = (torch.searchsorted(observed, at) - 1).clamp(min=0)
+    return (at - observed[before]).clamp(min=0), at <= observed[-1]

@@ -21,7 +21,7 @@ from bfno.lab.experiments.series.holdout import (
     hidden_rows,
 )
 from bfno.models import SeriesModel
-from bfno.models.intervals import LEVELS, PredictiveIntervals
+from bfno.models.intervals import LEVELS, PredictiveIntervals, drawn_mean
 
 __all__ = [
     "FACT",
@@ -37,7 +37,6 @@ __all__ = [
 
 FACT = "predictive_intervals"
 """Name of the intervals among the facts of a run."""
-_PRIOR = 5.0  # a series is taken to be of average difficulty until so many values say otherwise
 
 
 @dataclass(frozen=True)
@@ -122,7 +121,7 @@ class SeriesIntervals:
 def _difficulty(errors: Tensor, mask: Tensor, owner: Tensor, typical: Tensor) -> Tensor:
     relative = (errors.abs() / typical).where(mask, 0.0).sum(1)
     total, count = owner.bincount(relative), owner.bincount(mask.sum(1).double())
-    return ((total + _PRIOR) / (count + _PRIOR)).sqrt()
+    return drawn_mean(total, count, 1.0).sqrt()
 
 
 def fit_intervals(model: SeriesModel, series: Series, batch: int) -> SeriesIntervals:
@@ -152,7 +151,7 @@ def fit_intervals(model: SeriesModel, series: Series, batch: int) -> SeriesInter
     mask = torch.cat([one.shown_mask for one in found])
     pooled = errors[mask].mean()
     totals, counts = errors.where(mask, 0.0).sum(0), mask.sum(0)
-    shown = ((totals + _PRIOR * pooled) / (counts + _PRIOR)).clamp(min=1e-12)
+    shown = drawn_mean(totals, counts, pooled).clamp(min=1e-12)
     between, after = found
     longest = float(after.horizon.max())
     try:
@@ -224,14 +223,24 @@ class Coverage:
             self.values + other.values, self.covered + other.covered, self.width + other.width
         )
 
+    @property
+    def share(self) -> float:
+        """Share of the values that was covered."""
+        return self.covered / self.values
+
+    @property
+    def mean_width(self) -> float:
+        """Mean width of the intervals, in scaled units."""
+        return self.width / self.values
+
     def metrics(self, level: float = 0.9) -> dict[str, float]:
         """Share covered and mean width, by the names of metrics; none without any value."""
         if not self.values:
             return {}
         name = f"{level * 100:g}"
         return {
-            f"coverage_{name}": self.covered / self.values,
-            f"width_{name}": self.width / self.values,
+            f"coverage_{name}": self.share,
+            f"width_{name}": self.mean_width,
         }
 
 

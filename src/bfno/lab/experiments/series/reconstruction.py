@@ -8,9 +8,11 @@ import math
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor
+from torch.nn import Module
 
 from bfno.lab.data import Scaling, Series, SeriesBatch
 from bfno.lab.errors import ConfigError
@@ -21,6 +23,7 @@ from bfno.lab.experiments.series.holdout import (
     Expected,
     expect_hidden,
     hidden_rows,
+    surroundings,
     take_rows,
 )
 from bfno.lab.experiments.series.intervals import (
@@ -176,9 +179,21 @@ def _intervals(run: TrainedRun, level: float) -> SeriesIntervals | None:
     try:
         intervals = intervals_of(run)
     except ConfigError as error:
-        _logger.warning("%s", error)
+        if run.config.loss.reconstruction > 0:  # else it was said that nothing means anything
+            _say_once(run, str(error))
     require_level(intervals, level)
     return intervals
+
+
+_said: WeakKeyDictionary[Module, set[str]] = WeakKeyDictionary()
+
+
+def _say_once(run: TrainedRun, line: str) -> None:
+    """Warn of a model, unless that was done: a table and a drawing of it have the same limits."""
+    known = _said.setdefault(run.model, set())
+    if line not in known:
+        known.add(line)
+        _logger.warning("%s", line)
 
 
 def _check_share(share: float) -> None:
@@ -279,7 +294,7 @@ class _Drawing:
         if self.intervals is not None:
             hard = self.intervals.difficulty(errors, mask, torch.zeros(rows, dtype=torch.long))
             observed = batch.times[0, :rows][mask.any(-1)]
-            horizon, between = _surroundings(at[0], observed)
+            horizon, between = surroundings(at[0], observed)
             where = (horizon, between, hard.expand(len(horizon)), self.request.level)
             half = self.intervals.half_width(paths, *where)
             if not run.model.looks_ahead:  # what nothing was seen before has no interval
@@ -359,14 +374,6 @@ def _lines(scaling: Scaling, view: _View) -> tuple[Tensor | None, ...]:
     return mean, low, high, *ends
 
 
-def _surroundings(at: Tensor, observed: Tensor) -> tuple[Tensor, Tensor]:
-    """Time since the last observation before each time, and whether one follows or is there."""
-    if len(observed) == 0:
-        return at - at[0], torch.zeros_like(at, dtype=torch.bool)
-    before = (torch.searchsorted(observed, at) - 1).clamp(min=0)
-    return (at - observed[before]).clamp(min=0), at <= observed[-1]
-
-
 def _require_values(run: TrainedRun) -> None:
     """Refuse a model that expects no values, and warn of one that has not learned any.
 
@@ -374,19 +381,11 @@ def _require_values(run: TrainedRun) -> None:
         ConfigError: If it expects none.
     """
     if run.config.loss.reconstruction == 0:
-        _logger.warning(
-            "%s was trained on labels alone, its reconstruction means nothing; "
-            "train with --set loss.reconstruction=1",
-            run.config.experiment,
-        )
+        why = "was trained on labels alone, its reconstruction means nothing"
+        fix = "train with --set loss.reconstruction=1"
+        _say_once(run, f"{run.config.experiment} {why}; {fix}")
     elif (why := without_forecast(run.config)) is not None:
         raise ConfigError(run.config.experiment, why, "train with model.gaps=own")
-
-
-def _chosen_series(run: TrainedRun, request: ReconstructionRequest) -> _Chosen:
-    """The series that are asked for by name, or all there are."""
-    loaded = _load(run, request)
-    return loaded.take(_places(loaded.series.ids, request.series)) if request.series else loaded
 
 
 def _load(run: TrainedRun, request: ReconstructionRequest) -> _Chosen:
@@ -502,19 +501,21 @@ def evaluate_hold_out(
     _require_values(run)
     _check_share(share)
     intervals = _intervals(run, request.level)
-    series = _chosen_series(run, request).series
+    loaded = _load(run, request).series
+    places = _places(loaded.ids, request.series) or list(range(len(loaded)))
+    series = loaded.take(torch.tensor(places))
     scores = {}
     for pattern in PATTERNS:
-        hidden = hidden_rows(series, pattern, share)
+        # Of all series, so that those of a drawing are the same, whichever were asked for.
+        among_all = hidden_rows(loaded, pattern, share).split(loaded.lengths.tolist())
+        hidden = torch.cat([among_all[place] for place in places])
         if not bool(hidden.any()):
             raise _nothing_to_hide(run)
         found = expect_hidden(run.model, series, hidden, run.config.train.eval_batch)
         score = _score(run, series, hidden, found)
         if intervals is not None:
             covered = measure_coverage(intervals, found, request.level)
-            share_covered = covered.covered / covered.values
-            mean_width = covered.width / covered.values
-            score = replace(score, coverage=share_covered, width=mean_width)
+            score = replace(score, coverage=covered.share, width=covered.mean_width)
         scores[pattern] = score
     return scores
 
