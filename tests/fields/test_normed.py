@@ -28,6 +28,7 @@ def test_it_normalises_adds_the_time_activates_and_mixes(layer, time):
     y = torch.randn(3, 16, 6, 5, dtype=torch.float64)
     hidden = y
     for norm, mix, response in zip(field.norms, field.layers, field.time, strict=True):
+        assert isinstance(norm, nn.GroupNorm)
         scaled = F.group_norm(hidden, 2, norm.weight, norm.bias)
         times = torch.as_tensor(time, dtype=torch.float64).reshape(-1, 1, 1, 1)
         hidden = mix((scaled + times * response[:, None, None]).relu())

@@ -23,8 +23,8 @@ def write_files(folder: Path, content: dict[str, Any], lines: list[str] | None =
     folder.mkdir(parents=True)
     lines = epoch_lines(content["result"]) if lines is None else lines
     (folder / "metrics.jsonl").write_text("".join(f"{line}\n" for line in lines))
-    content = Record.from_bytes(json.dumps(content).encode(), folder.name)
-    RunFolder(folder).write_record(content)
+    written = Record.from_bytes(json.dumps(content).encode(), folder.name)
+    RunFolder(folder).write_record(written)
     return folder
 
 

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+from typing import Any
 
 import pytest
 import torch
@@ -25,7 +26,7 @@ from bfno.lab.runs.session import resume, start
 from tests.lab.experiments.series.runs import tiny
 
 
-class _Zero(torch.nn.Module):
+class _Zeros(torch.nn.Module):
     """Expects zero everywhere."""
 
     couples_series = False
@@ -38,6 +39,10 @@ class _Zero(torch.nn.Module):
 
     def reconstruct(self, times, values, mask, at):
         return torch.zeros(1, *at.shape, values.shape[-1])
+
+
+def _zero(looks_ahead: bool) -> Any:
+    return _Zeros(looks_ahead)
 
 
 def _noise(count: int, seed: int, rows: int = 20, scale: float = 1.0) -> Series:
@@ -54,7 +59,7 @@ def _noise(count: int, seed: int, rows: int = 20, scale: float = 1.0) -> Series:
 
 @pytest.mark.parametrize("looks_ahead", [False, True])
 def test_intervals_cover_nine_in_ten_hidden_values(looks_ahead):
-    model = _Zero(looks_ahead)
+    model = _zero(looks_ahead)
     fitted = fit_intervals(model, _noise(200, 0), 50)
     assert (fitted.between is not None) == looks_ahead and fitted.series == 200
     covered = hidden_coverage(fitted, model, _noise(200, 1), 50)
@@ -66,7 +71,7 @@ def test_intervals_cover_nine_in_ten_hidden_values(looks_ahead):
 
 
 def test_a_series_that_the_model_fits_badly_gets_a_wider_interval():
-    fitted = fit_intervals(_Zero(True), _noise(50, 0), 50)
+    fitted = fit_intervals(_zero(True), _noise(50, 0), 50)
     errors = torch.tensor([[0.1, 0.1]] * 10 + [[9.0, 9.0]] * 10)
     owner = torch.tensor([0] * 10 + [1] * 10)
     easy, hard = fitted.difficulty(errors, errors == errors, owner).tolist()
@@ -74,29 +79,29 @@ def test_a_series_that_the_model_fits_badly_gets_a_wider_interval():
 
 
 def test_intervals_survive_the_record():
-    fitted = fit_intervals(_Zero(True), _noise(30, 0), 50)
+    fitted = fit_intervals(_zero(True), _noise(30, 0), 50)
     again = SeriesIntervals.from_facts(json.loads(json.dumps(fitted.as_facts())))
     series = _noise(10, 2)
-    assert hidden_coverage(again, _Zero(True), series, 9) == hidden_coverage(
-        fitted, _Zero(True), series, 9
+    assert hidden_coverage(again, _zero(True), series, 9) == hidden_coverage(
+        fitted, _zero(True), series, 9
     )
 
 
 def test_eight_series_are_too_few():
     with pytest.raises(ConfigError, match=r"8 validation series .* too few .* takes 9"):
-        fit_intervals(_Zero(False), _noise(8, 0), 50)
+        fit_intervals(_zero(False), _noise(8, 0), 50)
 
 
 def test_series_of_one_row_cover_nothing():
-    fitted = fit_intervals(_Zero(True), _noise(30, 0), 50)
-    covered = hidden_coverage(fitted, _Zero(True), _noise(4, 1, rows=1), 50)
+    fitted = fit_intervals(_zero(True), _noise(30, 0), 50)
+    covered = hidden_coverage(fitted, _zero(True), _noise(4, 1, rows=1), 50)
     assert covered == Coverage() and covered.metrics() == {}
 
 
 def test_the_horizon_is_the_time_since_the_last_row_shown():
     series = _noise(1, 3, rows=6)
     hidden = torch.tensor([False, False, True, False, True, True])
-    found = expect_hidden(_Zero(True), series, hidden, 5)
+    found = expect_hidden(_zero(True), series, hidden, 5)
     times = series.times
     expected = torch.stack((times[2] - times[1], times[4] - times[3], times[5] - times[3]))
     assert torch.equal(found.horizon, expected)
@@ -129,6 +134,7 @@ def test_a_run_keeps_its_intervals_and_their_coverage(run):
     opened = open_run(run)
     found = opened.config.evaluate(opened, TestRequest())
     record = RunFolder(run).finished_record()
+    assert record is not None
     for name in ("coverage_90", "width_90"):
         assert record.result[f"test_{name}"] == pytest.approx(found[name])
     assert found["hidden_values"] > 100
@@ -152,6 +158,7 @@ def test_only_validation_series_decide(monkeypatch, tmp_path):
 def test_an_old_run_says_that_it_has_none_and_resume_adds_them(run, tmp_path, caplog):
     folder = RunFolder(run)
     record = folder.finished_record()
+    assert record is not None
     new = intervals_of(open_run(run)).as_facts()
     facts = {name: value for name, value in record.facts.items() if name != FACT}
     result = {name: value for name, value in record.result.items() if "_90" not in name}
