@@ -21,8 +21,10 @@ from torch.nn import functional as F
 
 import bfno
 from bfno.lab.data import ImageSet, Split, load
+from bfno.lab.experiments.images.calibration import calibration_error
 from bfno.program import Run
 
+_WATCHED = 100  # test images after every epoch; all of them are looked at in the end
 CLASSES = ("automobile", "cat", "horse", "truck")
 METHODS: dict[str, tuple[str, dict[str, Any]]] = {
     "bfno-net": ("bfno-net", {}),
@@ -67,9 +69,12 @@ def _trained(name: str, found: ImageSet, seed: int, options: argparse.Namespace)
         run = _train(name, {**settings, "train.epochs": epochs}, Path(place) / "run")
         seconds = time.process_time() - started
         images, labels = _test_images(found, options)
+        torch.manual_seed(0)  # of the noise
         model = bfno.load(run.folder)
+        scores = _scores(model, images)
+        temperature = run.metrics["validation_temperature"]
         disturbed = {
-            disturbance: _accuracy(model, change(images), labels)
+            disturbance: _accuracy(_scores(model, change(images)), labels)
             for disturbance, change in DISTURBANCES.items()
         }
         return {
@@ -77,9 +82,9 @@ def _trained(name: str, found: ImageSet, seed: int, options: argparse.Namespace)
             "nfe": run.metrics["test_nfe"],
             "epochs": epochs,
             "seconds": seconds,
-            "accuracy": _accuracy(model, images, labels),
-            "error": run.metrics["test_calibration_error"],
-            "scaled": run.metrics["test_calibrated_error"],
+            "accuracy": _accuracy(scores, labels),
+            "error": calibration_error(scores, labels),
+            "scaled": calibration_error(scores / temperature, labels),
             **disturbed,
         }
 
@@ -91,7 +96,7 @@ def _photos(found: ImageSet, seed: int, options: argparse.Namespace, place: Path
         label = found.classes.index(name)
         for part, split, count in (
             ("train", found.train, options.photos // len(CLASSES)),
-            ("test", found.test, 1000),
+            ("test", found.test, _WATCHED),
         ):
             folder = place / "photos" / part / name
             folder.mkdir(parents=True)
@@ -99,7 +104,13 @@ def _photos(found: ImageSet, seed: int, options: argparse.Namespace, place: Path
             drawn = members[torch.randperm(len(members), generator=generator)[:count]]
             for number, image in enumerate(split.images[drawn]):
                 Image.fromarray(image.permute(1, 2, 0).numpy()).save(folder / f"{number:04d}.png")
-    return {"experiment": "folder", "data.folder": str(place / "photos"), "seed": seed}
+    folder = str(place / "photos")
+    return {
+        "experiment": "folder",
+        "data.folder": folder,
+        "data.test_limit": _WATCHED,
+        "seed": seed,
+    }
 
 
 def _cifar(found: ImageSet, seed: int, options: argparse.Namespace, place: Path) -> dict[str, Any]:
@@ -107,7 +118,7 @@ def _cifar(found: ImageSet, seed: int, options: argparse.Namespace, place: Path)
         "experiment": "cifar10",
         "data.dir": None if options.data_dir is None else str(options.data_dir),
         "data.train_limit": options.cifar,
-        "data.test_limit": None,
+        "data.test_limit": _WATCHED,
         "seed": seed,
     }
 
@@ -143,11 +154,13 @@ def _test_images(found: ImageSet, options: argparse.Namespace) -> tuple[Tensor, 
     return split.images.float() / 255, labels
 
 
-@torch.inference_mode()
-def _accuracy(model: Any, images: Tensor, labels: Tensor) -> float:
-    torch.manual_seed(0)
-    said = torch.cat([model(batch).argmax(1) for batch in images.split(250)])
-    return (said == labels).double().mean().item()
+@torch.no_grad()
+def _scores(model: Any, images: Tensor) -> Tensor:
+    return torch.cat([model(batch) for batch in images.split(250)])
+
+
+def _accuracy(scores: Tensor, labels: Tensor) -> float:
+    return (scores.argmax(1) == labels).double().mean().item()
 
 
 def _row(name: str, rows: list[dict[str, Any]]) -> str:

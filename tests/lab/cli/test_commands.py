@@ -269,7 +269,10 @@ def test_a_bad_file_among_predictions_spoils_no_other(digits_run, photos, tmp_pa
 
 def test_resume_of_a_finished_run_can_add_epochs(digits_run, tmp_path, capsys):
     run = tmp_path / "run"
-    main(["train", "digits/node", "--out", str(run), *TINY, "--epochs", "2"])
+    command = ["train", "digits/node", "--out", str(run), *TINY]
+    assert main([*command, "--epochs", "2"]) == 2  # beside another number
+    assert "keep one of them" in capsys.readouterr().err
+    assert main([*command, "--set", "train.epochs=2"]) == 0
     assert main(["resume", str(run), "--set", "train.epochs=3"]) == 0
     assert main(["resume", str(run), "--epochs", "4"]) == 0
     assert len((run / "metrics.jsonl").read_text().splitlines()) == 4

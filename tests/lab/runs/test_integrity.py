@@ -118,8 +118,8 @@ def test_a_newest_checkpoint_without_a_manifest_is_told_before_an_older_one_is_u
     note = "step-00000018: does not count, for it has no manifest"
     assert caplog.text.count(note) == 1 and "step-00000012 is the newest" in caplog.text
     caplog.clear()
-    resume(run)
-    assert caplog.text.count(note) == 1
+    resume(run)  # which takes the steps again: a kill while a checkpoint is written is ordinary
+    assert note not in caplog.text
     caplog.clear()
     assert open_run(run).step and caplog.text == ""
 

@@ -19,7 +19,6 @@ __all__ = [
     "keep_exhibit",
     "open_run",
     "refuse_changes",
-    "say_uncounted",
     "whole_best",
 ]
 
@@ -162,7 +161,7 @@ def _best_checkpoint(run: RunFolder, any_checkpoint: bool) -> Checkpoint:
     try:
         if record is not None and record.chosen_step is not None:
             return run.checkpoints.load(record.chosen_step)
-        say_uncounted(run)
+        _say_uncounted(run)
         newest = run.checkpoints.load(steps[0])
         best = newest.progress.best.get("step", newest.step)
         return newest if best == newest.step else run.checkpoints.load(best)
@@ -173,7 +172,7 @@ def _best_checkpoint(run: RunFolder, any_checkpoint: bool) -> Checkpoint:
         return _any_other(run, error)
 
 
-def say_uncounted(run: RunFolder) -> None:
+def _say_uncounted(run: RunFolder) -> None:
     """Name what seems to be a newer checkpoint than the newest one that counts."""
     steps = run.checkpoints.steps()
     used = run.checkpoints.place(steps[0]).name if steps else "no checkpoint"

@@ -20,7 +20,7 @@ from bfno.lab.experiments.settings import parse
 from bfno.lab.experiments.trees import merged
 from bfno.lab.runs.checkpoint import settings_digest
 from bfno.lab.runs.folder import RunFolder
-from bfno.lab.runs.load import check_settings, open_run, refuse_changes, say_uncounted
+from bfno.lab.runs.load import check_settings, open_run, refuse_changes
 from bfno.lab.runs.loop import Trainer, Watcher
 from bfno.lab.runs.record import Record, flat_config, make_record, source_commit
 
@@ -92,7 +92,6 @@ def resume(
             why = f"all its checkpoints are damaged ({problems[0].what} {problems[0].why})"
             fix = "bring them back from a copy, or train anew in another folder with `bfno train`"
             raise DataError(folder, why, fix)
-        say_uncounted(run)
         for problem in problems:
             _logger.warning("%s: %s; an earlier checkpoint is used", problem.what, problem.why)
         if checkpoint is not None:
