@@ -230,3 +230,15 @@ def test_a_method_that_solves_nothing_is_not_praised_for_it(tmp_path):
     folder = write_files(tmp_path / "run", _record("gru-d", result=still), epoch_lines(still))
     page = write_report([folder], tmp_path / "report.html").read_text()
     assert "forward evaluations" not in page and "gru-d takes 61 s of training" in page
+
+
+def test_folders_of_one_name_with_other_test_samples_or_classes_are_different_tasks(tmp_path):
+    def own(name, tested, classes):
+        data = {"data": {"name": "folder", "folder": "/home/alice/birds"}}
+        samples, names = {"train": 9, "test": tested}, [str(k) for k in range(classes)]
+        return read_run(
+            write_run(tmp_path / name, "folder", config=data, samples=samples, classes=names)
+        )
+
+    tasks = [task_of(own(str(k), *sizes))[0] for k, sizes in enumerate([(18, 3), (22, 3), (18, 4)])]
+    assert tasks[0] == "folder (birds, 18 test samples of 3 classes)" and len(set(tasks)) == 3

@@ -294,10 +294,14 @@ def place_name(place: object) -> str:
 
 def task_of(run: Record) -> tuple[str, str, str]:
     """Data, scale and protocol: what two runs must share to be compared."""
-    # One's own data are all called the same; two files or folders of them are two tasks.
+    # One's own data are all called the same; two files or folders of them are two tasks, and so
+    # are two of the same name that hold other test samples or classes.
     names = dict(run.own_data)
     if "test_path" in names:
         names["test_path"] = f"tested on {names['test_path']}"
+    if names and isinstance(tested := (run.samples or {}).get("test"), int):
+        classes = f" of {len(run.classes)} classes" if run.classes else ""
+        names["tested"] = f"{tested:,} test samples{classes}"
     own = f" ({', '.join(names.values())})" if names else ""
     return run.data + own, run.scale, str(run.section("data").get("protocol") or "")
 

@@ -169,8 +169,10 @@ def _fit(trainer: Trainer) -> Record:
     record = make_record(trainer.config.as_dict(), progress.model_dump(), facts, name)
     if trainer.processes.is_first:
         trainer.run.write_record(record)  # first: what follows may fail in ways nobody foresaw
-        record = _concluded(trainer, record)
-        trainer.run.write_record(record)
+        concluded = _concluded(trainer, record)
+        if concluded is not record:
+            trainer.run.write_record(concluded)
+        record = concluded
     return record
 
 

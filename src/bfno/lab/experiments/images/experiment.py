@@ -212,7 +212,7 @@ def _preset(data: str, method: str, colour: bool) -> ImagePreset:
     if data != "folder":
         return find_image_preset(data, method)
     like = "cifar10" if colour else "mnist"
-    require_method(data, method, (known for of, known in IMAGE_PRESETS if of == like))
+    require_method(data, method, (*NETS, *(known for of, known in IMAGE_PRESETS if of == like)))
     return find_image_preset(like, method)
 
 

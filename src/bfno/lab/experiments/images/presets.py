@@ -400,6 +400,7 @@ def find_image_preset(data: str, method: str) -> ImagePreset:
     if (data, method) in IMAGE_PRESETS:
         return IMAGE_PRESETS[data, method]
     names = [f"{known}/{its_method}" for known, its_method in IMAGE_PRESETS]
+    names += [f"{known}/{net}" for known in IMAGE_DATA for net in NETS]
     nearest = difflib.get_close_matches(f"{data}/{method}", names, n=3, cutoff=0.0)
     raise ConfigError(
         f"{data}/{method}",
