@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import statistics
+import sys
 import tempfile
 import time
 from pathlib import Path
@@ -55,7 +56,10 @@ def main() -> None:
     print("| " + " | ".join((*heads, *DISTURBANCES)) + " |")
     print("| --- " * (len(heads) + len(DISTURBANCES)) + "|")
     for name in options.methods:
-        rows = [_trained(name, found, seed, options) for seed in range(options.seeds)]
+        rows = []
+        for seed in range(options.seeds):
+            rows.append(_trained(name, found, seed, options))
+            print(_row(f"{name}, seed {seed}", rows[-1:]), file=sys.stderr, flush=True)
         print(_row(name, rows), flush=True)
 
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-__all__ = ["ConfigError", "DataError", "NumericalError", "UserError"]
+import difflib
+from collections.abc import Iterable
+
+__all__ = ["ConfigError", "DataError", "NumericalError", "UserError", "nearest_names"]
 
 
 class UserError(Exception):
@@ -41,3 +44,17 @@ class NumericalError(UserError):
     """The computation left the finite numbers or its solver gave up."""
 
     exit_code = 4
+
+
+def nearest_names(name: str, known: Iterable[str], count: int = 3) -> list[str]:
+    """The known names that a wrong one may have meant, likeliest first.
+
+    Example:
+        >>> nearest_names("bfno", ["node", "anode", "bfno-net", "bfno-node"], count=2)
+        ['bfno-net', 'bfno-node']
+    """
+    # Comparing takes time in proportion to the lengths, and names may come from a file.
+    names = [word[:100] for word in known][:1000]
+    begun = [word for word in names if name and word.startswith(name)]
+    alike = difflib.get_close_matches(name[:100], names, n=count, cutoff=0.0)
+    return list(dict.fromkeys([*begun, *alike]))[:count]

@@ -336,7 +336,7 @@ def test_data_list_and_check(shared_folder, capsys):
         (["train", "mnist-density/glow", "--data", "x"], 2, "or train folder-density/glow"),
         (["train", "physionet/rnn-d", "--data", "x.csv"], 2, "or train series/rnn-d"),
         (["train", "digits/node", "--epochs", "0"], 2, "--epochs"),
-        (["train", "folder/bfno"], 2, "the nearest are folder/bfno-node, "),
+        (["train", "folder/bfno"], 2, "the nearest are folder/bfno-net, folder/bfno-node"),
         (["train", "mnist/node", "--data-dir", "nowhere"], 3, "bfno data get mnist"),
         (["train", "nowhere.yaml"], 3, "nowhere.yaml"),
         (["eval", "nowhere"], 2, "nowhere"),

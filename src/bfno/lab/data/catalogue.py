@@ -5,11 +5,10 @@ This module imports no torch, so that a program can list the data sets at once.
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from bfno.lab.errors import ConfigError
+from bfno.lab.errors import ConfigError, nearest_names
 
 __all__ = ["DATA_SETS", "DataFile", "DataSet", "Download", "RemoteFile", "find_data_set"]
 
@@ -364,7 +363,7 @@ def find_data_set(name: str) -> DataSet:
     """
     if name in DATA_SETS:
         return DATA_SETS[name]
-    nearest = difflib.get_close_matches(name, DATA_SETS, n=3, cutoff=0.0)
+    nearest = nearest_names(name, DATA_SETS)
     raise ConfigError(
         name, "names no data set", f"use one of {', '.join(DATA_SETS)}; nearest: {nearest[0]}"
     )

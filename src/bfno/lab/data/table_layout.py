@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -11,7 +10,7 @@ from typing import Any
 
 from bfno.lab.data.cells import MISSING
 from bfno.lab.data.table_file import FileFormat
-from bfno.lab.errors import DataError
+from bfno.lab.errors import DataError, nearest_names
 
 __all__ = ["UNITS", "TableLayout", "find_column", "naming", "nearest", "require_column"]
 
@@ -195,5 +194,5 @@ def nearest(name: str, known: Iterable[str]) -> str:
         >>> nearest("hart", ["heart", "lung"])
         "nearest: 'heart'"
     """
-    found = difflib.get_close_matches(name[:100], [word[:100] for word in known][:1000], 1, 0.0)
+    found = nearest_names(name, known, count=1)
     return f"nearest: {found[0]!r}" if found else "there is none"

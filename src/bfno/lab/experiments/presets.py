@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import functools
 import importlib.resources
 from collections.abc import Iterable, Mapping
@@ -10,7 +9,7 @@ from typing import Any
 
 import yaml
 
-from bfno.lab.errors import ConfigError
+from bfno.lab.errors import ConfigError, nearest_names
 from bfno.lab.experiments.settings import Settings
 from bfno.lab.experiments.trees import Tree, merged, setting
 
@@ -38,7 +37,7 @@ def require_method(data: str, method: str, known: Iterable[str]) -> None:
     """
     known = list(known)
     if method not in known:
-        near = difflib.get_close_matches(method, known, n=3, cutoff=0.0)
+        near = nearest_names(method, known)
         raise ConfigError(
             f"{data}/{method}",
             "there is no such experiment",

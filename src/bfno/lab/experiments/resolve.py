@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import difflib
 import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from bfno.lab.errors import ConfigError, DataError
+from bfno.lab.errors import ConfigError, DataError, nearest_names
 from bfno.lab.experiments.density.experiment import DensityExperiment
 from bfno.lab.experiments.experiment import Experiment
 from bfno.lab.experiments.images.experiment import ImageExperiment
@@ -149,7 +148,7 @@ def _kind_of(experiment: str) -> type[Experiment]:
         if data in kind.data_names:
             return kind
     known = [name for kind in EXPERIMENTS for name in kind.data_names]
-    near = difflib.get_close_matches(data, known, n=3, cutoff=0.0)
+    near = nearest_names(data, known)
     raise ConfigError(
         experiment,
         "is neither an experiment nor a YAML file",

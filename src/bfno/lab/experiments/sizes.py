@@ -9,7 +9,6 @@ other sources are never taken from there. After a change to these sources, write
 
 from __future__ import annotations
 
-import difflib
 import hashlib
 import json
 import logging
@@ -17,7 +16,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bfno.lab.errors import ConfigError
+from bfno.lab.errors import ConfigError, nearest_names
 from bfno.lab.experiments.settings import SCALES
 from bfno.lab.files import write_atomically
 
@@ -68,7 +67,7 @@ def select(rows: Sequence[dict[str, Any]], wanted: str) -> list[dict[str, Any]]:
     found = of_data or [row for name, row in named.items() if wanted.lower() in name]
     if not found:
         known = [*dict.fromkeys(row["data"] for row in rows), *named]
-        near = difflib.get_close_matches(wanted, known, n=3, cutoff=0.0)
+        near = nearest_names(wanted, known)
         fix = f"the nearest are {', '.join(near)}; `bfno models` lists all"
         raise ConfigError(wanted, "is in the name of no experiment", fix)
     return found

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import functools
 import importlib.resources
 from collections.abc import Mapping, Sequence
@@ -11,7 +10,7 @@ from typing import Any
 
 import yaml
 
-from bfno.lab.errors import ConfigError
+from bfno.lab.errors import ConfigError, nearest_names
 
 __all__ = ["PaperCell", "PaperRow", "PaperTable", "paper_table", "table_names"]
 
@@ -173,5 +172,5 @@ def _content() -> dict[str, Any]:
 def _check(names: Sequence[str], known: Sequence[str], why: str) -> None:
     for name in names:
         if name not in known:
-            nearest = difflib.get_close_matches(name, known, n=1, cutoff=0.0)[0]
+            nearest = nearest_names(name, known)[0]
             raise ConfigError(name, why, f"write one of {', '.join(known)}; nearest: {nearest}")

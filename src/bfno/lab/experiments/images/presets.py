@@ -6,13 +6,12 @@ and the same methods for two more data sets.
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
 from bfno.lab.data.catalogue import DATA_SETS
-from bfno.lab.errors import ConfigError
+from bfno.lab.errors import ConfigError, nearest_names
 from bfno.lab.experiments.presets import layered
 from bfno.lab.experiments.trees import Tree
 
@@ -401,7 +400,7 @@ def find_image_preset(data: str, method: str) -> ImagePreset:
         return IMAGE_PRESETS[data, method]
     names = [f"{known}/{its_method}" for known, its_method in IMAGE_PRESETS]
     names += [f"{known}/{net}" for known in IMAGE_DATA for net in NETS]
-    nearest = difflib.get_close_matches(f"{data}/{method}", names, n=3, cutoff=0.0)
+    nearest = nearest_names(f"{data}/{method}", names)
     raise ConfigError(
         f"{data}/{method}",
         "there is no such experiment",

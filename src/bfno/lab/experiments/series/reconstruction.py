@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import logging
 import math
 from dataclasses import dataclass, replace
@@ -15,7 +14,7 @@ from torch import Tensor
 from torch.nn import Module
 
 from bfno.lab.data import Scaling, Series, SeriesBatch
-from bfno.lab.errors import ConfigError
+from bfno.lab.errors import ConfigError, nearest_names
 from bfno.lab.experiments.experiment import TrainedRun, explained_failure
 from bfno.lab.experiments.series.data import own_splits, read_table, scaling_of
 from bfno.lab.experiments.series.holdout import (
@@ -403,7 +402,7 @@ def _places(known: tuple[str, ...], names: tuple[str, ...]) -> list[int]:
     """Where the names are; a name that is there twice means the first."""
     for name in names:
         if name not in known:
-            near = difflib.get_close_matches(name, known, n=3, cutoff=0.0)
+            near = nearest_names(name, known)
             raise ConfigError(name, "is not there", f"the nearest are {', '.join(near)}")
     return [known.index(name) for name in dict.fromkeys(names)]
 
