@@ -412,3 +412,16 @@ def test_bench_of_an_installation_says_in_one_line_that_it_needs_the_repository(
     monkeypatch.setattr(commands, "__file__", str(tmp_path / "a/b/c/d/commands.py"))
     assert main(["bench", "layer"]) == 2
     assert "needs a checkout of the repository" in error_line(capsys)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only GNU's OpenMP reads the variable")
+@pytest.mark.parametrize(("given", "seen"), [(None, "1000"), ("77", "77")])
+def test_threads_that_wait_for_each_other_soon_sleep(given, seen):
+    program = "from bfno.lab.cli import main; main(['--version']); import torch"
+    environment = {**os.environ, "OMP_DISPLAY_ENV": "VERBOSE", "GOMP_SPINCOUNT": given or ""}
+    if given is None:
+        del environment["GOMP_SPINCOUNT"]
+    done = subprocess.run(
+        [sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=True
+    )
+    assert f"GOMP_SPINCOUNT = '{seen}'" in done.stderr

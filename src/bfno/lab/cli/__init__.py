@@ -10,6 +10,9 @@ import sys
 
 __all__ = ["main"]
 
+# How often a thread of OpenMP looks whether the others are done before it sleeps. Without a bound
+# it looks for milliseconds, on the very core that another program keeps the others from.
+_LOOKS = ("GOMP_SPINCOUNT", "1000")
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 
 
@@ -33,6 +36,7 @@ def main(arguments: list[str] | None = None) -> int:
         # What a terminal or a locale cannot show is no reason to fail.
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
+    os.environ.setdefault(*_LOOKS)  # now: it is read when torch is imported
     words = list(sys.argv[1:] if arguments is None else arguments)
     debug = "--debug" in words  # an option of every command, wherever it stands
     try:
