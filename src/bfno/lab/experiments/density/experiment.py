@@ -94,6 +94,7 @@ class DensityExperiment(Experiment):
     own_data: ClassVar[Mapping[str, OwnData]] = {
         "folder-density": OwnData("folder", "for colour images")
     }
+    of_files: ClassVar[tuple[str, ...]] = ("corrupt",)
     recommended: ClassVar[Mapping[str, str]] = {"folder-density": "glow"}
 
     data: DensityDataSettings
