@@ -64,12 +64,14 @@ class Splits:
         validation: What decides between models, if anything does.
         test: What is looked at once, at the end.
         classes: Name of each class, by its label.
+        test_is_own: Whether a user chose the test images, which may differ from the others.
     """
 
     train: Split
     validation: Split | None
     test: Split
     classes: tuple[str, ...]
+    test_is_own: bool = False
 
 
 @dataclass(frozen=True)

@@ -135,6 +135,16 @@ class Experiment(Settings, ABC):
     def names(cls) -> Iterator[str]:
         """Every experiment on a data set whose shape is known without reading it."""
 
+    def refuse_idle(self, changes: Mapping[str, Any]) -> None:
+        """Refuse settings that a user has asked for and that have no effect.
+
+        Args:
+            changes: Nested settings.
+
+        Raises:
+            ConfigError: If there is one.
+        """
+
     @abstractmethod
     def load(self) -> Any:
         """Read and divide the data.
