@@ -124,6 +124,10 @@ def choose(
     order = order[:train_limit]
     kept = len(order) - round(validation * len(order))
     trained, held_out = order[:kept], order[kept:]
+    if validation and not len(held_out):
+        why = f"{validation:g} of {len(order)} training image{'s' * (len(order) != 1)} is none"
+        fix = "add images, or train without validation: --set data.validation=0"
+        raise ConfigError("validation images", why, fix)
     if not drawn:
         trained, held_out = trained.sort().values, held_out.sort().values
     return Parts(trained, held_out if validation else None, tested[:test_limit])
