@@ -178,7 +178,7 @@ def test_predict_scores_files_in_every_format(runs, files, capsys, caplog):
         for file, one in zip(files, found, strict=True)
     ]
     # Once for each command.
-    assert caplog.text.count("percentiles among 16 validation images") == 3
+    assert caplog.text.count("validation and test images; sort by") == 3
 
 
 def test_compare_keeps_densities_and_classifiers_apart(runs, capsys):

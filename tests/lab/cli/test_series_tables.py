@@ -50,6 +50,51 @@ def test_predict_prints_every_series_in_every_format(trained, capsys):
         assert float(row["high"]) == pytest.approx(one["probabilities"]["high"], abs=1e-6)
 
 
+TRAINED_AS = {
+    "decimal": ("p;0;1,063;1,500\np;1;1,250;1,125\n", "data.decimal=comma"),
+    "missing": ("p;0;1.5;2.5\np;1;n.d.;1.1\n", "data.missing=['n.d.']"),
+    "columns": ("p;0;1.5;2.5\np;1;1.2;1.1\n", "data.columns=[chart, time, label]"),
+    # A control character is in no text of Windows.
+    "encoding": ("p;0;1.5;2.5\nõ\x81;1;1.2;1.1\n", "data.encoding=latin-1"),
+}
+
+
+@pytest.mark.parametrize("case", TRAINED_AS)
+@pytest.mark.parametrize("command", ["predict", "reconstruct"])
+def test_what_another_table_is_refused_for_is_mended_as_the_message_says(
+    trained, tmp_path, capsys, case, command
+):
+    rows, setting = TRAINED_AS[case]
+    new = tmp_path / "new.csv"
+    head = "id;time;pulse;temp\n".replace("id", "chart" if case == "columns" else "id")
+    codec = "latin-1" if case == "encoding" else "utf-8"
+    new.write_bytes((head + rows).encode(codec))
+    words = [command, str(trained / "run"), str(new)]
+    words += ["-o", str(tmp_path / "p.svg")] if command == "reconstruct" else []
+    assert main(words) == 3
+    assert f"--set {setting.partition('=')[0]}" in error_line(capsys).replace('"', "")
+    assert main([*words, "--set", setting]) == 0
+
+
+def test_eval_reads_another_table_as_it_is_told(trained, tmp_path, capsys):
+    table = write_table(tmp_path / "t.csv", seed=6, count=20)
+    table.write_text(table.read_text().replace("id,", "chart,", 1))
+    words = ["eval", str(trained / "run"), "--data", str(table)]
+    assert main(words) == 3
+    assert "--set data.columns='[NAME, time, label]'" in error_line(capsys)
+    assert main([*words, "--set", "data.columns=[chart, time, label]"]) == 0
+
+
+def test_what_the_training_has_fixed_cannot_be_set_for_other_files(trained, tmp_path, capsys):
+    new = write_table(tmp_path / "new.csv", seed=4, count=3)
+    for setting in ("train.lr=1", "data.unit=days", "data.quantities=false"):
+        assert main(["predict", str(trained / "run"), str(new), "--set", setting]) == 2
+        told = error_line(capsys)
+        assert "is what it was in training" in told and "data.decimal" in told
+    assert main(["predict", str(trained / "run"), str(new), "--set", "data.decimal=dot"]) == 2
+    assert "data.decimal" in error_line(capsys)
+
+
 def test_predict_takes_the_tables_of_a_folder(trained, tmp_path, capsys, caplog):
     (tmp_path / "tables" / "later").mkdir(parents=True)
     first = write_table(tmp_path / "tables" / "a.csv", seed=4, count=3)

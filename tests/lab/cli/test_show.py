@@ -100,6 +100,19 @@ def test_one_line_is_printed_for_each_file(tmp_path, capsys):
     assert {str(tmp_path / "out" / f"tsne-digits.{kind}") for kind in ("png", "svg")} <= {*printed}
 
 
+def test_figures_of_an_unfinished_run_are_left_out_and_the_others_are_drawn(tmp_path, capsys):
+    done = write_run(tmp_path, method="node")
+    begun = write_run(tmp_path, method="anode")
+    (begun / "record.json").unlink()
+    (begun / "config.yaml").write_text("experiment: digits/anode\ntrain: {epochs: 10}\n")
+    words = ["figures", str(done), str(begun), "-o", str(tmp_path / "out")]
+    assert main(words) == 0
+    printed = capsys.readouterr()
+    assert f"note: {begun} is left out: unfinished, stopped after 3 of 10 epochs" in printed.err
+    assert "bfno resume" in printed.err and printed.out.count("\n") > 1
+    assert main(["figures", str(begun), "-o", str(tmp_path / "out")]) == 2
+
+
 def test_existing_figures_are_replaced_only_when_forced(tmp_path, capsys):
     words = ["figures", str(write_run(tmp_path)), "-o", str(tmp_path / "out")]
     assert main(words) == 0

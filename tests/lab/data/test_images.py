@@ -105,7 +105,7 @@ def test_an_image_of_one_colour_keeps_it_at_any_size():
         ({"train_limit": 0}, "train_limit: 0 is less than 1"),
         ({"test_limit": -1}, "test_limit: -1 is less than 1"),
         ({"size": 0}, "size: 0 is less than 1"),
-        ({"validation": 0.001}, "validation images: none are left"),
+        ({"validation": 0.001}, "validation images: 0.001 of .* is none. Fix: add"),
         ({"validation": 0.9, "train_limit": 2}, "training images: none are left"),
     ],
 )

@@ -120,8 +120,8 @@ def test_one_line_says_what_was_understood(tmp_path, caplog):
     missing = sum(cell is None for row in patients() for cell in row)
     assert note(caplog, write_text(tmp_path / "p.csv", replace(GERMAN, missing="NA"))) == (
         "p.csv: 60 series, 236 rows; id 'patient_id', time 'date' (dates, in days from each "
-        "series' first), label 'outcome', 6 features (sex one-hot; static: age, sex, smoker), "
-        f"';', Windows-1252, decimal comma, missing: 'NA' ({missing})"
+        "series' first), label 'outcome' (2 classes, one per series), 6 features (sex one-hot; "
+        f"static: age, sex, smoker), ';', Windows-1252, decimal comma, missing: 'NA' ({missing})"
     )
     line = note(caplog, write_excel(tmp_path / "p.xlsx", above=1))
     assert "sheet 'Patienten', the first of 2" in line and "decimal" not in line
@@ -145,11 +145,25 @@ def few(path, times: str, values: str = "1 2 3"):
 
 
 AMBIGUOUS = {
-    "day or month": ("03/04/2024,05/06/2024,07/08/2024", "1 2 3", "data.dates=day-first"),
-    "day or year": ("13/04/24,14/04/24,15/04/24", "1 2 3", "data.dates=day-first"),
+    "day or month": (
+        "03/04/2024,05/06/2024,07/08/2024",
+        "1 2 3",
+        "with the month. Fix: say --set data.dates=day-first or --set data.dates=month-first",
+    ),
+    "day or year": (
+        "10/4/24,13/4/24,15/4/24",
+        "1 2 3",
+        "row 3, column 'time': '13/4/24' may begin with the day or with the year. "
+        "Fix: say --set data.dates=day-first, or write all four digits",
+    ),
     "both orders": ("13/04/2024,05/16/2024,07/08/2024", "1 2 3", "row 3, column 'time': '05/16"),
     "decimals or thousands": ("0,1,2", "1,234 2,500 3,125", "data.decimal=comma"),
-    "two marks": ("0,1,2", "1,5 2.5 3", "data.decimal=comma"),
+    "two marks": ("0,1,2", "1,5 2.5 3", "use one of them"),
+    "thousands or two marks": (
+        "0,1,2",
+        "1,063 35.62 3",
+        "if '1,063' is 1063, say --set data.decimal=point",
+    ),
 }
 
 
@@ -171,6 +185,33 @@ def test_settings_decide_what_is_ambiguous(tmp_path):
     path = few(tmp_path / "t.csv", "0,1,2", "1,234 2,500 3,125")
     values = read_series(path, TableLayout(decimal="comma")).series.values
     assert values.flatten().tolist() == pytest.approx([1.234, 2.5, 3.125])
+
+
+def test_a_year_that_can_be_no_day_tells_the_order(tmp_path):
+    path = few(tmp_path / "t.csv", "13/04/85,14/04/85,15/04/85")
+    assert read_series(path).series.times.tolist() == [0, 1, 0]
+
+
+@pytest.mark.parametrize(
+    ("values", "decimal", "read"),
+    [
+        ("1,063 35.62 3", "point", [1063, 35.62, 3]),
+        ("1.063 35,62 3", "comma", [1063, 35.62, 3]),
+        ("1,063.5 35 2,000", None, [1063.5, 35, 2000]),
+        ("1.063,5 35 2.000", None, [1063.5, 35, 2000]),
+    ],
+)
+def test_thousands_may_be_apart(tmp_path, caplog, values, decimal, read):
+    path = few(tmp_path / "t.csv", "0,1,2", values)
+    found = read_series(path, TableLayout(decimal=decimal)).series.values.flatten().tolist()
+    assert found == pytest.approx(read) and "between thousands" in caplog.messages[-1]
+
+
+@pytest.mark.parametrize("decimal", ["point", "comma"])
+def test_cells_that_are_no_groups_are_not_taken_for_thousands(tmp_path, decimal):
+    path = few(tmp_path / "t.csv", "0,1,2", "1,06 35.62 3")
+    with pytest.raises(DataError, match="is no number"):
+        read_series(path, TableLayout(decimal=decimal))
 
 
 def test_settings_overrule_what_would_be_found(tmp_path):
@@ -328,6 +369,100 @@ def test_a_date_and_a_time_of_day_stay_apart_if_the_user_says_so(tmp_path, layou
     assert table.series.times.tolist() == times and table.layout.time == "Date"
 
 
+# Units and labels.
+
+
+def rows_of(path, *values: str, column: str = "x"):
+    """A table of one series per value."""
+    rows = (f"s{k};0;{value};{'uv'[k % 2]}\n" for k, value in enumerate(values))
+    return write(path, f"id;time;{column};label\n" + "".join(rows))
+
+
+@pytest.mark.parametrize(
+    ("values", "unit", "read"),
+    [
+        (("37.2 °C", "36.9 °C", "-", "38°C"), "°C", [37.2, 36.9, 0, 38]),
+        (("37,2 °C", "36,9 °C", "38 °C"), "°C", [37.2, 36.9, 38]),
+        (("80 kg", "7.5e1 kg", "90kg"), "kg", [80, 75, 90]),
+        (("12%", "9 %", "NA"), "%", [12, 9, 0]),
+        (("61/min", "70 /min"), "/min", [61, 70]),
+        (("5 apples", "6 apples"), "apples", [5, 6]),
+    ],
+)
+def test_numbers_with_one_unit_are_numbers_and_the_note_says_so(
+    tmp_path, caplog, values, unit, read
+):
+    table = read_series(rows_of(tmp_path / "t.csv", *values))
+    assert table.features == ("x",) and f"1 feature (x in {unit})" in caplog.messages[-1]
+    assert table.series.values.flatten().tolist() == pytest.approx(read)
+    assert table.layout.units == {"x": unit}
+
+
+def test_times_may_have_a_unit(tmp_path, caplog):
+    table = read_series(write(tmp_path / "t.csv", "id,time,x\na,0 h,1\na,1.5 h,2\n"))
+    assert table.series.times.tolist() == [0, 1.5] and "time 'time' (in h)" in caplog.messages[-1]
+
+
+@pytest.mark.parametrize(
+    ("values", "told"),
+    [
+        (("80 kg", "75 kg", "150 lb"), "row 4, column 'x': '150 lb' is in 'lb', but other cells"),
+        (("80 kg", "75 kg", "90"), "row 4, column 'x': '90' has no unit, but other cells have"),
+        (("5 mg", "<5 mg", "7 mg"), "row 3, column 'x': '<5 mg' is no number in 'mg'"),
+    ],
+)
+def test_mixed_units_are_refused(tmp_path, values, told):
+    path = rows_of(tmp_path / "t.csv", *values)
+    with pytest.raises(DataError) as caught:
+        read_series(path)
+    assert told in str(caught.value) and "--set " in str(caught.value)
+    table = read_series(path, TableLayout(categorical=("x",)))  # as the message says
+    assert len(table.features) == 3
+
+
+@pytest.mark.parametrize("values", [("1a", "1b", "2a"), ("1st", "2nd", "3rd"), ("8 am", "9 pm")])
+def test_other_words_behind_numbers_stay_words(tmp_path, values):
+    table = read_series(rows_of(tmp_path / "t.csv", *values))
+    assert table.features == tuple(f"x={value}" for value in sorted(values))
+
+
+def test_units_are_words_where_they_were_before(tmp_path):
+    path = rows_of(tmp_path / "t.csv", "80 kg", "75 kg")
+    assert read_series(path, TableLayout(quantities=False)).features == ("x=75 kg", "x=80 kg")
+
+
+def test_another_table_has_to_have_the_units_of_the_training(tmp_path, caplog):
+    trained = read_series(rows_of(tmp_path / "a.csv", "80 kg", "75 kg"))
+    same = read_like(trained, rows_of(tmp_path / "b.csv", "81kg", "76kg"))
+    assert same.series.values.flatten().tolist() == [81, 76]
+    bare = read_like(trained, rows_of(tmp_path / "c.csv", "81", "76"))
+    assert bare.series.values.flatten().tolist() == [81, 76]
+    assert "x taken to be in kg" in caplog.messages[-1]
+    with pytest.raises(DataError, match=r"'150 lb' is in 'lb', but training had 'kg'"):
+        read_like(trained, rows_of(tmp_path / "d.csv", "150 lb", "160 lb"))
+
+
+def test_the_note_says_what_the_labels_are(tmp_path, caplog):
+    def labelled(*labels: str) -> str:
+        rows = (f"s{k // 2},{k},1,{label}\n" for k, label in enumerate(labels))
+        return note(caplog, write(tmp_path / "t.csv", "id,time,x,label\n" + "".join(rows)))
+
+    assert "label 'label' (2 classes, one per series)" in labelled("u", "u", "v", "v")
+    assert "label 'label' (2 numbers, each a class, one per series)" in labelled("1", "1", "2", "2")
+    assert "label 'label' (2 numbers, each a class, one per row)" in labelled("1", "2", "2", "1")
+
+
+@pytest.mark.parametrize(("series", "labels", "is_odd"), [(40, 21, 1), (40, 20, 0), (50, 21, 0)])
+def test_labels_that_are_hardly_classes_are_doubted(tmp_path, caplog, series, labels, is_odd):
+    rows = (f"s{k},0,1,{k % labels}\n" for k in range(series))
+    read_series(write(tmp_path / "t.csv", "id,time,x,label\n" + "".join(rows)))
+    doubts = [one for one in caplog.messages if "becomes a class" in one]
+    assert len(doubts) == is_odd
+    if doubts:
+        assert f"{labels} different labels in {series} series" in doubts[0]
+        assert "--set data.columns='[id, time, NAME]'" in doubts[0]
+
+
 # Other tables are read as the first was understood.
 
 
@@ -352,6 +487,19 @@ def test_facts_read_other_tables_the_same_way(tmp_path):
     assert len(read_like(trained, write(tmp_path / "c.csv", text)).series) > 9
 
 
+def test_the_decimal_mark_of_another_table_is_its_own(tmp_path):
+    points = write_text(tmp_path / "p.csv", Dialect())
+    commas = write_text(tmp_path / "c.csv", Dialect(separator=";", decimal=","))
+    assert_equal(read_like(read_series(points), commas))
+    assert_equal(read_like(read_series(commas), points))
+    trained = read_series(few(tmp_path / "t.csv", "0,1,2", "1,5 2,5 3"))
+    grouped = few(tmp_path / "g.csv", "0,1,2", "1,234 2,500 3,125")
+    values = read_like(trained, grouped).series.values.flatten().tolist()
+    assert values == pytest.approx([1.234, 2.5, 3.125])
+    with pytest.raises(DataError, match=r"may be thousands or have decimals.*decimal=point"):
+        read_like(trained, few(tmp_path / "o.csv", "0,1,2", "1.234 2.500 3.125"))
+
+
 @pytest.mark.parametrize(
     ("old", "new", "named"),
     [
@@ -374,6 +522,16 @@ def test_what_training_did_not_know_is_refused(tmp_path, old, new, named):
     with pytest.raises(DataError) as caught:
         read_like(trained, path)
     assert named in str(caught.value)
+
+
+def test_dates_of_another_order_than_in_training_are_refused_with_what_helps(tmp_path):
+    trained = read_series(few(tmp_path / "a.csv", "13/04/2024,14/04/2024,15/04/2024"))
+    other = few(tmp_path / "b.csv", "04/13/2024,04/14/2024,04/15/2024")
+    with pytest.raises(DataError, match=r"no date with the day first. Fix: say --set data.dates=m"):
+        read_like(trained, other)
+    mixed = few(tmp_path / "c.csv", "04/13/2024,14/04/2024,04/15/2024")
+    with pytest.raises(DataError, match="write all dates alike"):
+        read_like(trained, mixed)
 
 
 def test_yes_is_no_number_where_training_had_numbers(tmp_path):

@@ -74,6 +74,40 @@ def test_the_comparison_notices_what_a_checkpoint_forgets(
     assert not (same and metrics(tmp_path / "run") == metrics(uninterrupted))
 
 
+COSINE = {"train": {"epochs": 4, "schedule": "cosine", "warmup": 0.1}}
+RESTARTED = {"train": {"epochs": 7, "schedule": "cosine", "warmup": 0.1, "restart": 4}}
+
+
+def _rates(run):
+    return [json.loads(line)["lr"] for line in (run / "metrics.jsonl").read_text().splitlines()]
+
+
+def test_more_epochs_of_a_finished_cosine_say_at_which_rate_they_go_on(tmp_path, caplog):
+    start(tiny(COSINE), tmp_path / "run")
+    assert "cosine" not in caplog.text
+    resume(tmp_path / "run", {"train": {"epochs": 7}})
+    told = [one for one in caplog.messages if "the cosine schedule of 4 epochs" in one]
+    assert len(told) == 1 and "stretched to 7" in told[0] and "--set train.restart=4" in told[0]
+
+
+def test_a_schedule_that_begins_anew_after_a_finished_one_is_that_of_one_run(tmp_path, caplog):
+    start(tiny(RESTARTED), tmp_path / "whole")
+    start(tiny(COSINE), tmp_path / "parts")
+    with pytest.raises(Stopped):
+        resume(tmp_path / "parts", {"train": {"epochs": 7, "restart": 4}}, [StopAfter(32)])
+    resume(tmp_path / "parts")
+    assert "the cosine schedule" not in caplog.text
+    assert weights(tmp_path / "parts") == weights(tmp_path / "whole")
+    assert metrics(tmp_path / "parts") == metrics(tmp_path / "whole")
+    rates = _rates(tmp_path / "whole")
+    assert rates[3] < 0.1 * rates[4] < rates[4]
+
+
+def test_the_rate_of_an_epoch_is_that_of_its_last_step(tmp_path):
+    start(tiny({"train": {"epochs": 2, "decay": 0.5, "decay_every": 6}}), tmp_path / "run")
+    assert _rates(tmp_path / "run") == pytest.approx([0.01, 0.005])
+
+
 class _DuringEvaluation(Watcher):
     """Sends a signal at the end of an epoch, which the evaluation then hears."""
 

@@ -5,7 +5,7 @@ import math
 import pytest
 
 from bfno.lab.experiments.settings import TrainSettings
-from bfno.lab.runs.schedule import learning_rate
+from bfno.lab.runs.schedule import learning_rate, rate_of_training
 
 
 def test_steps_multiply_the_rate_down_to_a_floor():
@@ -22,6 +22,16 @@ def test_a_cosine_falls_from_the_rate_to_nothing():
         [0.05 * (1 + math.cos(math.pi * step / 50)) for step in range(51)]
     )
     assert learning_rate(settings, 60, 50) == pytest.approx(0)
+
+
+def test_a_schedule_that_begins_anew_is_two_schedules():
+    once = TrainSettings(lr=0.1, schedule="cosine", warmup=0.1)
+    twice = once.model_copy(update={"restart": 5})
+    found = [rate_of_training(twice, step, epochs=8, per_epoch=10) for step in range(80)]
+    assert found[:50] == [learning_rate(once, step, 50) for step in range(50)]
+    assert found[50:] == [learning_rate(once, step, 30) for step in range(30)]
+    whole = [rate_of_training(once, step, epochs=8, per_epoch=10) for step in range(80)]
+    assert whole == [learning_rate(once, step, 80) for step in range(80)]
 
 
 @pytest.mark.parametrize("warmup", [20, 0.2])

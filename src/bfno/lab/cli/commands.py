@@ -24,6 +24,7 @@ from bfno.lab.cli.options import (
     Log,
     OldFolder,
     OwnData,
+    Reading,
     Run,
     Scale,
     Seed,
@@ -170,6 +171,7 @@ def evaluate(
         ),
     ] = None,
     batch: Annotated[int | None, typer.Option(min=1, help="Samples per batch.")] = None,
+    reading: Reading = None,
     any_checkpoint: AnyCheckpoint = False,
     as_json: Json = False,
 ) -> None:
@@ -183,7 +185,7 @@ def evaluate(
     from bfno.lab.experiments.experiment import TestRequest
     from bfno.lab.runs.load import open_run
 
-    opened = open_run(run, any_checkpoint=any_checkpoint)
+    opened = open_run(run, any_checkpoint=any_checkpoint).read_with(_changes(reading))
     with bar("images decoded") as decoded, bar("samples") as progress:
         request = TestRequest(data, data_dir, limit, batch, progress)
         with telling(decoded):
@@ -205,6 +207,7 @@ def predict(
         Path | None, typer.Option("--out", "-o", help="File to write: .csv, .json or .jsonl.")
     ] = None,
     force: Annotated[bool, typer.Option("--force", help="Replace an existing file.")] = False,
+    reading: Reading = None,
     any_checkpoint: AnyCheckpoint = False,
 ) -> int:
     """Classify files, or say how likely they are under a density.
@@ -218,7 +221,8 @@ def predict(
     writer = make_writer(layout, out, force=force)
     from bfno.lab.runs.load import open_run
 
-    code, failed, opened = 0, 0, open_run(run, any_checkpoint=any_checkpoint)
+    opened = open_run(run, any_checkpoint=any_checkpoint).read_with(_changes(reading))
+    code, failed = 0, 0
     for prediction in opened.config.predict(opened, _files(opened, files)):
         if prediction.error is None:
             writer.add(prediction)

@@ -11,12 +11,16 @@ import typer
 from typer.core import TyperGroup
 
 __all__ = ["AnyCheckpoint", "DataDir", "Debug", "Epochs", "Group", "Json", "Log", "OldFolder"]
-__all__ += ["OwnData", "Run", "Runs", "Scale", "Seed", "Sets", "takes"]
+__all__ += ["OwnData", "Reading", "Run", "Runs", "Scale", "Seed", "Sets", "takes"]
 
 Run = Annotated[Path, typer.Argument(help="Folder of a run.")]
 Runs = Annotated[list[Path], typer.Argument(metavar="RUN", help="Folders of runs.")]
 Sets = Annotated[
     list[str] | None, typer.Option("--set", "-s", help="A setting, section.key=value; repeatable.")
+]
+Reading = Annotated[
+    list[str] | None,
+    typer.Option("--set", "-s", help="How other files are read, data.key=value; repeatable."),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON, one object per line.")]
 Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")]

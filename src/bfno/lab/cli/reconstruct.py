@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
-from bfno.lab.cli.options import AnyCheckpoint, takes
+from bfno.lab.cli.options import AnyCheckpoint, Reading, takes
 from bfno.lab.cli.terminal import say
 
 __all__ = ["app", "keep_reconstruction"]
@@ -54,6 +54,7 @@ class _Words:
     data_dir: Annotated[
         Path | None, typer.Option(help="Folder of the data sets; default where the run found them.")
     ] = None
+    reading: Reading = None
     any_checkpoint: AnyCheckpoint = False
 
     def files(self) -> list[Path]:
@@ -97,6 +98,7 @@ def keep_reconstruction(run: Path, *, any_checkpoint: bool = False) -> None:
 
 def _draw(words: _Words) -> None:
     from bfno.lab.experiments.series import reconstruction
+    from bfno.lab.experiments.trees import read_settings
     from bfno.lab.runs.load import open_run
     from bfno.lab.views.figures.series import check_new, write_reconstruction
 
@@ -114,6 +116,7 @@ def _draw(words: _Words) -> None:
         words.hold_out,
     )
     opened = open_run(words.run, any_checkpoint=words.any_checkpoint)
+    opened = opened.read_with(read_settings(words.reading or ()))
     if words.hold_out is not None:
         scores = reconstruction.evaluate_hold_out(opened, request, words.hold_out)
         table = _hold_out_table({name: vars(one) for name, one in scores.items()}, words.level)

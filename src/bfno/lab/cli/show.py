@@ -107,13 +107,16 @@ def figures(
 
     Example: bfno figures runs/mnist-* -o figures
     """
-    from bfno.lab.runs.folder import read_runs
     from bfno.lab.views.figures.gallery import check_gallery, write_figures
+    from bfno.lab.views.listing import read_finished
 
     check_gallery(out)
-    read_runs(runs)  # refuses what is not a finished run, before the others draw their pictures
-    prepare(runs, any_checkpoint=any_checkpoint)
-    for file in write_figures(runs, out, force=force):
+    # Refuses what is not a run, before the others draw their pictures.
+    finished, unfinished = read_finished(runs)
+    prepare(finished, any_checkpoint=any_checkpoint)
+    for one in unfinished:
+        say(f"note: {_left_out(one)}", error=True)
+    for file in write_figures([*finished], out, force=force):
         say(str(file))
 
 

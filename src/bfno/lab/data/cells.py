@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -11,51 +12,70 @@ import numpy as np
 if TYPE_CHECKING:
     import polars as pl
 
-__all__ = ["MISSING", "as_words", "booleans", "codes", "has_numbers", "has_points"]
-__all__ += ["may_be_groups", "parse_numbers", "with_commas"]
+__all__ = ["MISSING", "NumberFormat", "as_words", "booleans", "codes", "has_numbers"]
+__all__ += ["parse_numbers", "shown"]
 
 MISSING = ("na", "n/a", "#n/a", "null", "none", "nan", "nat", "<na>", "-", "--", "?", ".")
 """Words for a missing value, whatever their case."""
 
 _WHOLE = re.compile(r"([+-]?\d+)\.0+")
 _BOOLEANS = (("false", "true"), ("no", "yes"), ("n", "y"), ("f", "t"))
-_COMMA = r"^[+-]?\d*,\d+([eE][+-]?\d+)?$"
-_GROUP = r"^[+-]?[1-9]\d{0,2},\d{3}$"
-_POINT = r"^[+-]?\d*\.\d*([eE][+-]?\d+)?$"
+_SHOWN = 40  # letters of a cell in a message
+# Numbers with digit groups, by the mark between these.
+_GROUPED = {
+    ",": r"^[+-]?[1-9]\d{0,2}(?:,\d{3})+(?:\.\d+)?$",
+    ".": r"^[+-]?[1-9]\d{0,2}(?:\.\d{3})+(?:,\d+)?$",
+}
+
+
+@dataclass(frozen=True)
+class NumberFormat:
+    """How numbers are written in text.
+
+    Attributes:
+        decimal: The decimal mark: `.`, `,`, or `.,` for either.
+        groups: What separates thousands, `,` or `.`; empty where nothing does.
+    """
+
+    decimal: str = "."
+    groups: str = ""
 
 
 def parse_numbers(
-    cells: pl.Series, missing: Collection[str], decimal: str = "."
+    cells: pl.Series, missing: Collection[str], form: NumberFormat
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return the numbers of a column, NaN for what is missing, and which cells hold something else.
 
     Args:
         cells: A column.
         missing: Words for a missing value, in small letters; -999 is every number equal to it.
-        decimal: The decimal mark of text: `.`, `,`, or `.,` for either.
+        form: How text writes numbers.
     """
     import polars as pl
 
     if cells.dtype != pl.String:
         values = cells.cast(pl.Float64).fill_null(np.nan).to_numpy()
         if cells.dtype != pl.Boolean:
-            values = _without(values, missing, decimal, single=cells.dtype == pl.Float32)
+            values = _without(values, missing, form, single=cells.dtype == pl.Float32)
         return values, np.zeros(len(cells), bool)
-    found = _numbers(cells, decimal)
+    found = _numbers(cells, form)
     odd = (found.is_null() & cells.is_not_null()).arg_true()
     wrong = np.zeros(len(cells), bool)
     if len(odd):
         found_odd = cells.gather(odd)
         others = [word for word in found_odd.unique() if word.lower() not in missing]
         wrong[odd] = found_odd.is_in(others).to_numpy() if others else False
-    return _without(found.fill_null(np.nan).to_numpy(), missing, decimal), wrong
+    return _without(found.fill_null(np.nan).to_numpy(), missing, form), wrong
 
 
-def _numbers(text: pl.Series, decimal: str) -> pl.Series:
+def _numbers(text: pl.Series, form: NumberFormat) -> pl.Series:
     import polars as pl
 
-    plain = text.str.replace(",", ".", literal=True) if "," in decimal else text
-    if decimal == ",":
+    if form.groups:
+        grouped = text.str.contains(_GROUPED[form.groups]).fill_null(False)
+        text = text.zip_with(~grouped, text.str.replace_all(form.groups, "", literal=True))
+    plain = text.str.replace(",", ".", literal=True) if "," in form.decimal else text
+    if form.decimal == ",":
         plain = plain.set(text.str.contains(".", literal=True).fill_null(False), None)
     return plain.cast(pl.Float64, strict=False)
 
@@ -66,7 +86,7 @@ def has_numbers(missing: Collection[str]) -> bool:
 
 
 def _without(
-    values: np.ndarray, missing: Collection[str], decimal: str, *, single: bool = False
+    values: np.ndarray, missing: Collection[str], form: NumberFormat, *, single: bool = False
 ) -> np.ndarray:
     """The numbers, NaN for those that mean missing; rounded as a `single` one where they are."""
     import polars as pl
@@ -75,26 +95,11 @@ def _without(
         return values
     words = pl.Series(list(missing), dtype=pl.String)
     # A user may write -99.9 although the file has -99,9.
-    marks = pl.concat([_numbers(words, "."), _numbers(words, decimal)]).drop_nulls().to_numpy()
+    marks = (
+        pl.concat([_numbers(words, NumberFormat()), _numbers(words, form)]).drop_nulls().to_numpy()
+    )
     marks = marks.astype(np.float32).astype(np.float64) if single else marks
     return np.where(np.isin(values, marks), np.nan, values)
-
-
-def with_commas(cells: pl.Series) -> pl.Series:
-    """Return the cells that are numbers with a decimal comma, or with digit groups."""
-    some = cells.filter(cells.str.contains(",", literal=True).fill_null(False))
-    return some.filter(some.str.contains(_COMMA)) if len(some) else some
-
-
-def has_points(cells: pl.Series) -> bool:
-    """Whether some cells are numbers with a decimal point."""
-    some = cells.filter(cells.str.contains(".", literal=True).fill_null(False))
-    return len(some) > 0 and bool(some.str.contains(_POINT).any())
-
-
-def may_be_groups(commas: pl.Series) -> bool:
-    """Whether the commas of all of these numbers may separate thousands: 1,234."""
-    return bool(commas.str.contains(_GROUP).all())
 
 
 def as_words(cells: pl.Series, missing: Collection[str]) -> pl.Series:
@@ -147,3 +152,9 @@ def booleans(words: pl.Series) -> np.ndarray | None:
         if different and different <= {no, yes}:
             return np.where(small.is_null().to_numpy(), np.nan, (small == yes).fill_null(False))
     return None
+
+
+def shown(cell: object) -> str:
+    """A cell as messages quote it: in quotation marks, and not too long."""
+    text = str(cell)
+    return repr(text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…")

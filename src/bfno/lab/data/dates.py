@@ -148,16 +148,24 @@ def _ordered(
     if order is None and undotted.any():
         if (second[undotted] > 12).any() and not (first[undotted] > 12).any():
             order = "month-first"
-        elif (first[undotted] > 12).any() and not short[undotted].any():
+        elif (first[undotted] > 12).any() and not _may_begin_with_year(groups, undotted & short):
             order = "day-first"
         else:
-            found.unclear = int(rows[int(undotted.argmax())])
+            # Best one of which the first number cannot be the month: it says more.
+            late = undotted & (first > 12)
+            found.unclear = int(rows[int((late if late.any() else undotted).argmax())])
             order = "day-first"
         found.order = order
     day_first = np.where(dotted, found.points == "day-first", order == "day-first")
     day, month = np.where(day_first, first, second), np.where(day_first, second, first)
     # 24-12-31 may well begin with the year.
     return day, month, ~(short & (groups["mark"] == "-").to_numpy())
+
+
+def _may_begin_with_year(groups: pl.DataFrame, short: np.ndarray) -> bool:
+    """Whether 13/04/24 may be 2013-04-24, for every last number may be a day."""
+    last = _whole(groups["year"])[short]
+    return len(last) > 0 and bool(((1 <= last) & (last <= 31)).all())
 
 
 def _moments(

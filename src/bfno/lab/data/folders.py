@@ -107,7 +107,11 @@ def load_folder_splits(
         chosen["validation"] = _taken(train, parts.validation)
     splits = opened.read(chosen)
     found = Splits(
-        splits["training"], splits.get("validation"), splits["test"], opened.listing.classes
+        splits["training"],
+        splits.get("validation"),
+        splits["test"],
+        opened.listing.classes,
+        test_is_own=opened.listing.test is not None,
     )
     return checked(found, labelled=source.labelled)
 

@@ -64,12 +64,14 @@ class Splits:
         validation: What decides between models, if anything does.
         test: What is looked at once, at the end.
         classes: Name of each class, by its label.
+        test_is_own: Whether a user chose the test images, which may differ from the others.
     """
 
     train: Split
     validation: Split | None
     test: Split
     classes: tuple[str, ...]
+    test_is_own: bool = False
 
 
 @dataclass(frozen=True)
@@ -122,6 +124,10 @@ def choose(
     order = order[:train_limit]
     kept = len(order) - round(validation * len(order))
     trained, held_out = order[:kept], order[kept:]
+    if validation and not len(held_out):
+        why = f"{validation:g} of {len(order)} training image{'s' * (len(order) != 1)} is none"
+        fix = "add images, or train without validation: --set data.validation=0"
+        raise ConfigError("validation images", why, fix)
     if not drawn:
         trained, held_out = trained.sort().values, held_out.sort().values
     return Parts(trained, held_out if validation else None, tested[:test_limit])

@@ -13,6 +13,7 @@ from bfno.lab.data.table_file import FileFormat
 from bfno.lab.errors import DataError, nearest_names
 
 __all__ = ["UNITS", "TableLayout", "find_column", "naming", "nearest", "require_column"]
+__all__ += ["require_names"]
 
 UNITS = {"days": 86_400.0, "hours": 3600.0, "minutes": 60.0, "seconds": 1.0}
 """Seconds of each unit that dates may become."""
@@ -63,6 +64,10 @@ class TableLayout:
         time: Column with times.
         label: Column with labels; a table may have none.
         decimal: Decimal mark of numbers in text, `point` or `comma`.
+        trained_decimal: That of the table which training had; a mark belongs to its file, so this
+            one only decides what the cells leave open.
+        quantities: Whether cells like `80 kg` are numbers, where a column has one unit.
+        units: The unit of each such column; None looks.
         dates: What times are: `numbers`, `dates`, or dates like 03/04/2024 that are `day-first`
             or `month-first`.
         points: How dates like 03.04.2024 are meant; None is as `dates` says, else `day-first`.
@@ -83,6 +88,9 @@ class TableLayout:
     time: str | None = None
     label: str | None = None
     decimal: str | None = None
+    trained_decimal: str | None = None
+    quantities: bool = True
+    units: Mapping[str, str] | None = None
     dates: str | None = None
     points: str | None = None
     unit: str = "auto"
@@ -103,6 +111,9 @@ class TableLayout:
         """What decides the meaning of cells, as values of JSON."""
         return {
             **{name: getattr(self, name) for name in _FACTS},
+            "decimal": self.decimal,
+            "quantities": self.quantities,
+            "units": dict(self.units or {}),
             "missing": None if self.missing is None else list(self.missing),
             "points": self.points,
             "ignore": list(self.ignore),
@@ -114,9 +125,12 @@ class TableLayout:
     def from_facts(facts: Mapping[str, Any], file: FileFormat) -> TableLayout:
         """The layout that `facts` tells of, for a file of any format."""
         missing = facts["missing"]
-        booleans = facts.get("booleans")  # older runs have neither these nor points
+        booleans = facts.get("booleans")  # older runs have none of what `get` asks for
         return TableLayout(
             **{name: facts[name] for name in _FACTS},
+            trained_decimal=facts["decimal"],
+            quantities=facts.get("quantities", False),
+            units=facts.get("units", {}),
             missing=None if missing is None else tuple(missing),
             points=facts.get("points"),
             ignore=tuple(facts["ignore"]),
@@ -127,10 +141,10 @@ class TableLayout:
 
     def for_file(self, file: FileFormat) -> TableLayout:
         """The same for a file of another format."""
-        return replace(self, file=file)
+        return replace(self, file=file, decimal=None, trained_decimal=self.decimal)
 
 
-_FACTS = ("id", "time", "label", "decimal", "dates", "unit")
+_FACTS = ("id", "time", "label", "dates", "unit")
 
 
 def find_column(
@@ -196,3 +210,21 @@ def nearest(name: str, known: Iterable[str]) -> str:
     """
     found = nearest_names(name, known, count=1)
     return f"nearest: {found[0]!r}" if found else "there is none"
+
+
+def require_names(path: Path, found: Sequence[str], wanted: Sequence[str]) -> tuple[str, ...]:
+    """Return the wanted names, after refusing ones that differ, whatever their order.
+
+    Raises:
+        DataError: If one is missing or unknown.
+    """
+    known, there = set(wanted), set(found)
+    for name in wanted:
+        if name not in there:
+            fix = f"add or rename a column; {nearest(name, found)}"
+            raise DataError(path, f"lacks the feature {name!r}", fix)
+    for name in found:
+        if name not in known:
+            fix = f"rename or delete it; {nearest(name, wanted)}"
+            raise DataError(path, f"the feature {name!r} is unknown", fix)
+    return tuple(wanted)

@@ -10,7 +10,7 @@ import contextlib
 import itertools
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
@@ -20,9 +20,9 @@ from pydantic import Field
 from torch import nn
 
 from bfno.lab.errors import ConfigError, DataError, NumericalError
-from bfno.lab.experiments.settings import Scale, Settings, SolverSettings, TrainSettings
+from bfno.lab.experiments.settings import Scale, Settings, SolverSettings, TrainSettings, parse
 from bfno.lab.experiments.tasks import FAILURES, Share, Task
-from bfno.lab.experiments.trees import Tree
+from bfno.lab.experiments.trees import Tree, differences, merged
 from bfno.models import count_parameters
 from bfno.ode import SolverError
 
@@ -81,6 +81,8 @@ class Experiment(Settings, ABC):
     """Settings, as section and name, on which the preset of the others depends."""
     recommended: ClassVar[Mapping[str, str]] = {}
     """The method for data of one's own where the name of the experiment has none."""
+    of_files: ClassVar[tuple[str, ...]] = ()
+    """Settings of `data` that may be others for other files than those of the training."""
 
     experiment: str
     scale: Scale = "cpu"
@@ -132,6 +134,16 @@ class Experiment(Settings, ABC):
     @abstractmethod
     def names(cls) -> Iterator[str]:
         """Every experiment on a data set whose shape is known without reading it."""
+
+    def refuse_idle(self, changes: Mapping[str, Any]) -> None:
+        """Refuse settings that a user has asked for and that have no effect.
+
+        Args:
+            changes: Nested settings.
+
+        Raises:
+            ConfigError: If there is one.
+        """
 
     @abstractmethod
     def load(self) -> Any:
@@ -220,12 +232,35 @@ class TrainedRun:
         step: The step whose weights it has.
         facts: What its data had to say to the model, such as the names of the classes, and
             what was concluded from its training.
+        reading: Settings of `data` that the user gives for other files, by name.
     """
 
     config: Any
     model: Any
     step: int
     facts: Mapping[str, Any]
+    reading: Mapping[str, Any] = field(default_factory=dict)
+
+    def read_with(self, changes: Mapping[str, Any]) -> TrainedRun:
+        """The same for files that are read in another way than those of the training.
+
+        Args:
+            changes: Nested settings.
+
+        Raises:
+            ConfigError: If one does not say how files are read, or has no such value.
+        """
+        known = [f"data.{name}" for name in self.config.of_files]
+        for name, _ in differences({name: {} for name in changes}, changes):
+            if name not in known:
+                why = "is what it was in training, and says nothing about how files are read"
+                fix = f"leave it out; {', '.join(known)} may differ"
+                raise ConfigError(name, why, fix if known else "leave it out")
+        if not changes:
+            return self
+        config = parse(type(self.config), merged(self.config.as_dict(), changes), "the command")
+        given = {name: getattr(config.data, name) for name in changes["data"]}
+        return replace(self, config=config, reading=given)
 
 
 @dataclass(frozen=True)

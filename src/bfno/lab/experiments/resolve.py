@@ -71,7 +71,9 @@ def resolve(
         tree["experiment"] = f"{of}/{method}"
     if data is not None:
         tree = merged(tree, {"data": {_own_data(kind, name): str(data)}})
-    return parse(kind, merged(kind.preset(of, method, tree), tree), source)
+    found = parse(kind, merged(kind.preset(of, method, tree), tree), source)
+    found.refuse_idle(changes or {})
+    return found
 
 
 def _own_data(kind: type[Experiment], experiment: str) -> str:

@@ -120,6 +120,8 @@ class TrainSettings(Settings):
         lr: The highest learning rate.
         schedule: How the rate falls: `steps` multiplies it by `decay` every `decay_every` steps,
             `cosine` lets it fall along half a cosine until the last step.
+        restart: The epoch after which the schedule begins anew, warm-up included, for the epochs
+            that are left: what a finished training needs that is to go on for long. 0 is never.
         warmup: Steps over which it rises from nearly 0, in equal parts; a number below 1 is a
             share of all steps.
         decay: Factor of the learning rate after every `decay_every` steps.
@@ -142,6 +144,7 @@ class TrainSettings(Settings):
     optimizer: Literal["adam", "adamax", "adamw"] = "adam"
     lr: float = Field(default=1e-3, gt=0, le=1e9)
     schedule: Literal["steps", "cosine"] = "steps"
+    restart: int = Field(default=0, ge=0)
     warmup: Annotated[int, Field(ge=0)] | Annotated[float, Field(gt=0, lt=1)] = 0
     decay: float = Field(default=0.95, gt=0, le=1)
     decay_every: int = Field(default=1000, ge=1)

@@ -40,7 +40,7 @@ from bfno.lab.runs.checkpoint import (
 from bfno.lab.runs.folder import RunFolder
 from bfno.lab.runs.load import whole_best
 from bfno.lab.runs.record import peak_memory
-from bfno.lab.runs.schedule import learning_rate
+from bfno.lab.runs.schedule import rate_of_training
 from bfno.lab.runs.signals import Stopped, StopSignals
 from bfno.lab.runs.signs import signs_of_trouble
 from bfno.ode import SolverError, Status
@@ -296,7 +296,7 @@ class Trainer:
         weight = len(mine) / len(samples)
         chosen = mine if len(mine) else samples[:1]
         for group in self.optimizer.param_groups:
-            group["lr"] = self._learning_rate()
+            group["lr"] = self.learning_rate(self.progress.step)
         self.optimizer.zero_grad()
         loss, sums = self._loss(chosen)
         # The processes' gradients are averaged, so each share weighs as much as it has samples.
@@ -335,9 +335,9 @@ class Trainer:
             raise self._failed(why, failure) from failure
         return found
 
-    def _learning_rate(self) -> float:
-        steps = self.epochs * self._steps_per_epoch
-        return learning_rate(self.config.train, self.progress.step, steps)
+    def learning_rate(self, step: int) -> float:
+        """The learning rate of a step."""
+        return rate_of_training(self.config.train, step, self.epochs, self._steps_per_epoch)
 
     def _note(self, totals: Sums, seconds: float) -> None:
         progress = self.progress
@@ -395,7 +395,7 @@ class Trainer:
     def _epoch_metrics(self) -> tuple[dict[str, Any], list[list[int]]]:
         progress, sums = self.progress, self.progress.sums
         metrics: dict[str, Any] = {"epoch": progress.epoch + 1, "step": progress.step}
-        metrics["lr"] = self._learning_rate()
+        metrics["lr"] = self.learning_rate(progress.step - 1)
         metrics |= {f"train_{k}": v for k, v in self.task.train_metrics(sums).items()}
         confusion: list[list[int]] = []
         # Each process has running statistics of its own; a checkpoint has those of the first.

@@ -6,7 +6,27 @@ import math
 
 from bfno.lab.experiments.settings import TrainSettings
 
-__all__ = ["learning_rate"]
+__all__ = ["learning_rate", "rate_of_training"]
+
+
+def rate_of_training(settings: TrainSettings, step: int, epochs: int, per_epoch: int) -> float:
+    """The rate of a step of a training whose schedule may begin anew.
+
+    Args:
+        settings: The recipe.
+        step: Number of the step, from zero.
+        epochs: How many there are in all.
+        per_epoch: Steps of an epoch.
+
+    Example:
+        >>> twice = TrainSettings(lr=1.0, schedule="cosine", restart=2)
+        >>> [round(rate_of_training(twice, step, 4, 2), 2) for step in range(8)]
+        [1.0, 0.85, 0.5, 0.15, 1.0, 0.85, 0.5, 0.15]
+    """
+    begin = settings.restart * per_epoch
+    if step < begin:
+        return learning_rate(settings, step, min(begin, epochs * per_epoch))
+    return learning_rate(settings, step - begin, epochs * per_epoch - begin)
 
 
 def learning_rate(settings: TrainSettings, step: int, steps: int) -> float:

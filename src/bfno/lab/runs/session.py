@@ -80,6 +80,7 @@ def resume(
     before = run.read_config()
     config = parse(type(before), merged(before.as_dict(), changes or {}), "the changes")
     refuse_changes(before.as_dict(), config.as_dict(), "a run that has begun")
+    config.refuse_idle(changes or {})
     # Now, for preparation takes seconds; the first process holds it from then on.
     run.check_free()
     trainer = _prepare(config, run, watchers)
@@ -102,9 +103,23 @@ def resume(
         if trainer.is_done and is_other:
             raise _nothing_to_do(trainer)
         if trainer.processes.is_first:
+            _say_how_the_rate_goes_on(trainer, before.train.epochs)
             run.write_config(trainer.config)
             run.cut_metrics(trainer.progress.metrics_size)
         return _fit(trainer)
+
+
+def _say_how_the_rate_goes_on(trainer: Trainer, before: int | str) -> None:
+    """Where a finished training gets more epochs: a cosine that goes on is at its end already."""
+    settings, done = trainer.config.train, trainer.progress.epoch
+    if settings.schedule != "cosine" or done != before or settings.restart or trainer.is_done:
+        return
+    rate = trainer.learning_rate(trainer.progress.step)
+    _logger.warning(
+        "the cosine schedule of %d epochs is stretched to %d: the learning rate goes on at %.2g, "
+        "%.2g %% of train.lr, and falls to 0. To begin the schedule anew: --set train.restart=%d",
+        *(done, trainer.epochs, rate, 100 * rate / settings.lr, done),
+    )
 
 
 def _nothing_to_do(trainer: Trainer) -> ConfigError:

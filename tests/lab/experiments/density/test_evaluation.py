@@ -158,11 +158,12 @@ def _predicted(folder: Path, file: Path):
     return next(iter(run.config.predict(run, [file])))
 
 
-def test_files_are_placed_among_the_validation_images(tmp_path, digits, caplog):
+def test_files_are_placed_among_the_held_out_images(tmp_path, digits, caplog):
     record = json.loads((digits / "record.json").read_text())
     kept = record["reference"]
-    assert kept["split"] == "validation"
-    assert len(kept["bits"]) == len(kept["plain"]) == record["samples"]["validation"]
+    assert kept["split"] == "validation and test"
+    held_out = record["samples"]["validation"] + record["samples"]["test"]
+    assert len(kept["bits"]) == len(kept["plain"]) == held_out
     # A validation image itself has the score that was kept.
     run = open_run(digits)
     Image.fromarray(run.config.load().validation[0, 0].numpy()).save(tmp_path / "one.png")
@@ -170,7 +171,15 @@ def test_files_are_placed_among_the_validation_images(tmp_path, digits, caplog):
     assert round(scores["bits_per_dim_center"], 3) in [round(one, 3) for one in kept["bits"]]
     below = sum(one < scores["bits_per_dim_center"] - 1e-3 for one in kept["bits"])
     assert scores["percentile"] == pytest.approx(100 * (below + 0.5) / len(kept["bits"]))
-    assert f"percentiles among {len(kept['bits'])} validation images" in caplog.text
+    assert f"percentiles among {held_out} validation and test images" in caplog.text
+
+
+def test_test_images_that_a_user_chose_are_no_measure(tmp_path):
+    for part, count in (("train", 20), ("test", 6)):
+        _write_images(tmp_path / "mine" / part, count)
+    changes = {"data": {"folder": str(tmp_path / "mine"), "validation": 0.4}}
+    record = start(tiny("folder-density/realnvp", changes), tmp_path / "run")
+    assert record.facts["reference"]["split"] == "validation"
 
 
 def test_blank_images_and_noise_are_unusual_and_held_out_ones_are_not(tmp_path):

@@ -139,3 +139,31 @@ def test_no_batch_of_a_network_holds_a_single_image():
     for method, sizes in (("bfno-net", [65]), ("bfno-node", [64, 1])):
         task = resolve(f"folder/{method}").task(data)
         assert [len(batch) for batch in task.batches(64, torch.Generator())] == sizes
+
+
+@pytest.mark.parametrize("field", ["fno", "afno", "conv", "bfno"])
+@pytest.mark.parametrize("experiment", ["digits/bfno-net", "cifar10/bfno-net", "digits/node"])
+def test_a_field_may_be_named_without_its_options(experiment, field):
+    config = resolve(experiment, scale="smoke", changes={"model": {"field": field}})
+    model = config.build({"classes": ("a", "b")})
+    assert model(torch.rand(2, *config.data.shape)).shape == (2, 2)
+
+
+def test_afno_fits_any_width():
+    for width in (5, 6, 20, 24):
+        changes = {"model": {"field": "afno", "width": width}}
+        resolve("cifar10/bfno-net", changes=changes).build({"classes": ("a", "b")})
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"model": {"field": "fno"}}, {"model": {"dynamics": "adam"}}, {"solver": {"rtol": 0.1}}],
+)
+def test_a_network_without_equation_refuses_the_parts_of_one(changes):
+    ((section, ((name, _),)),) = ((key, tuple(value.items())) for key, value in changes.items())
+    with pytest.raises(ConfigError) as caught:
+        resolve("folder/cnn", changes=changes)
+    assert str(caught.value) == (
+        f"{section}.{name}: has no effect: folder/cnn solves no equation. "
+        "Fix: leave it out, or train folder/bfno-net"
+    )

@@ -84,11 +84,20 @@ class DensityData:
         train: What the model learns from.
         validation: What decides between epochs, if anything does.
         test: What is looked at once, at the end.
+        test_is_own: Whether a user chose the test samples, which may differ from the others.
     """
 
     train: Tensor
     validation: Tensor | None
     test: Tensor
+    test_is_own: bool = False
+
+    def not_learned(self) -> dict[str, Tensor]:
+        """Parts of which a model has learned nothing and that are like the training samples."""
+        if self.validation is None:
+            return {"test": self.test}
+        alike = {} if self.test_is_own else {"test": self.test}
+        return {"validation": self.validation, **alike}
 
 
 def load_samples(settings: ImagesSettings | PointsSettings, seed: int) -> DensityData:
@@ -107,7 +116,7 @@ def load_samples(settings: ImagesSettings | PointsSettings, seed: int) -> Densit
         )
     splits = divided_images(settings, seed, labelled=False)
     validation = None if splits.validation is None else splits.validation.images
-    return DensityData(splits.train.images, validation, splits.test.images)
+    return DensityData(splits.train.images, validation, splits.test.images, splits.test_is_own)
 
 
 def _held_out_points(settings: PointsSettings, split: str) -> Tensor:

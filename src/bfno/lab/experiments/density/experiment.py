@@ -22,7 +22,7 @@ from bfno.lab.experiments.density.data import (
     require_images,
 )
 from bfno.lab.experiments.density.models import MODEL_KINDS, FlowSettings, Solving
-from bfno.lab.experiments.density.oddity import UNUSUAL, Yardstick, plain_bits
+from bfno.lab.experiments.density.oddity import Yardstick, plain_bits
 from bfno.lab.experiments.density.task import (
     DensityTask,
     DensityTrainSettings,
@@ -94,6 +94,7 @@ class DensityExperiment(Experiment):
     own_data: ClassVar[Mapping[str, OwnData]] = {
         "folder-density": OwnData("folder", "for colour images")
     }
+    of_files: ClassVar[tuple[str, ...]] = ("corrupt",)
     recommended: ClassVar[Mapping[str, str]] = {"folder-density": "glow"}
 
     data: DensityDataSettings
@@ -195,16 +196,17 @@ class DensityExperiment(Experiment):
     def conclude(self, run: TrainedRun, data: DensityData) -> Conclusion:
         """Scores of images that the flow did not learn from, which `predict` compares files with.
 
-        Those of the validation images. A flow has seen its training images many times and gives
-        them better scores than any others, and one's own test images may be the odd ones; they
-        serve only where there are no validation images.
+        Those of the validation images, and of the test images where these were drawn from the same
+        folder: the more there are, the rarer a false alarm can be. A flow has seen its training
+        images many times and gives them better scores than any others, and one's own test images
+        may be the odd ones; they serve only where there are no validation images.
         """
-        split = "test" if data.validation is None else "validation"
-        images = getattr(data, split)
-        if not is_images(images):
+        parts = data.not_learned()
+        if not is_images(data.test):
             return Conclusion()
-        if len(images) > _MOST_KEPT:  # evenly, because files are in the order of their folders
-            images = images[torch.linspace(0, len(images) - 1, _MOST_KEPT).long()]
+        split = " and ".join(parts)
+        # Evenly, because files are in the order of their folders.
+        images = torch.cat([_evenly(part, _MOST_KEPT // len(parts)) for part in parts.values()])
         noise = Noise(self.seed, "reference")
         with explained_failure("evaluation"):
             bits = costs(run.model, images, self.train.eval_batch, noise, _SCORE)
@@ -247,12 +249,18 @@ class DensityExperiment(Experiment):
                 yield Prediction(file, "", {}, scores=scores)
                 continue
             scores |= yardstick.scores(bits.item(), plain_bits(image).item())
-            label = "unusual" if scores["anomaly"] >= UNUSUAL else "usual"
+            label = "unusual" if scores["anomaly"] >= yardstick.unusual_from else "usual"
             yield Prediction(file, label, {}, scores=scores)
 
     def files_in(self, run: TrainedRun, folder: Path) -> list[Path]:
         require_images(run)
         return images_below(folder)
+
+
+def _evenly(images: Any, most: int) -> Any:
+    """As many images, or all if there are fewer, at equal distances."""
+    chosen = torch.linspace(0, len(images) - 1, min(most, len(images))).round().long()
+    return images[chosen]
 
 
 def _group(data: str, colour: bool) -> str:

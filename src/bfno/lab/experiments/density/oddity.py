@@ -19,10 +19,10 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-__all__ = ["UNUSUAL", "Yardstick", "plain_bits"]
+__all__ = ["ALARMS", "Yardstick", "plain_bits"]
 
-UNUSUAL = 99.0
-"""The anomaly percentile from which an image is called unusual."""
+ALARMS = 0.01
+"""The share of ordinary images that may be called unusual."""
 
 _LEVELS = 256
 # Digits behind the point: finer differences between images mean nothing.
@@ -90,32 +90,62 @@ class Yardstick:
         return {"split": self.split, "bits": list(self.bits), "plain": list(self.plain)}
 
     def scores(self, bits: float, plain: float) -> dict[str, float]:
-        """The place of an image among these: of how many in 100 its scores are larger.
+        """The place of an image among these.
 
         Returns:
-            `percentile`, that of its bits per dimension, and `anomaly`, that of the distance of
+            `percentile`, that of its bits per dimension, and `anomaly`: 100 less the chance, in
+            per cent, that an ordinary image is at least as odd. How odd one is, is the distance of
             both numbers from their means, as the covariance of both measures it.
         """
         if not math.isfinite(bits):
             return {"percentile": 100.0, "anomaly": 100.0}
         # The image itself is one of those that mean and covariance are taken of: else the others
-        # would be nearer to a mean that is theirs than an equal image that has no part in it.
+        # would be nearer to a mean that is theirs than an equal image that has no part in it. Then
+        # each of the count + 1 ranks is as likely for an ordinary image (conformal prediction).
         columns = ([*self.bits, bits], [*self.plain, plain])
         distances = _distances(torch.tensor(columns, dtype=torch.float64).T)
+        as_odd = int((_gaps(distances[-1].item(), distances[:-1]) >= 0).sum())
         return {
             "percentile": _percentile(bits, torch.tensor(self.bits, dtype=torch.float64)),
-            "anomaly": _percentile(distances[-1].item(), distances[:-1]),
+            "anomaly": 100 * (1 - (1 + as_odd) / (len(self.bits) + 1)),
         }
+
+    @property
+    def _called_unusual(self) -> int:
+        """The number of ranks, the oddest ones, that are called unusual."""
+        # A hair more than the share, for 100 * 0.01 may be below 1.
+        return max(1, math.floor((len(self.bits) + 1) * (ALARMS + 1e-9)))
+
+    @property
+    def unusual_from(self) -> float:
+        """The anomaly from which an image is called unusual; rounding does not matter."""
+        return 100 * (1 - self._called_unusual / (len(self.bits) + 1)) - 1e-6
+
+    def false_alarms(self) -> tuple[float, float]:
+        """The share of ordinary images that are called unusual: expected, and at most.
+
+        The second holds for 19 of 20 draws of so many held-out images.
+        """
+        from scipy.stats import beta  # scipy takes long to import
+
+        count, called = len(self.bits), self._called_unusual
+        return called / (count + 1), float(beta.ppf(0.95, called, count + 1 - called))
 
     def note(self) -> str:
         """What has to be known to read the percentiles, in one line."""
-        count = len(self.bits)
-        # The rank of a further such image is any of count + 1, each as likely.
-        beyond = math.floor(count * (1 - UNUSUAL / 100)) + 1
+        count, (expected, most) = len(self.bits), self.false_alarms()
+        if expected > ALARMS:
+            least = round(1 / ALARMS) - 1
+            rule = (
+                f"unusual is what is odder than all of them, for {100 * ALARMS:.0f} % of false "
+                f"alarms takes {least} held-out images"
+            )
+        else:
+            rule = f"unusual from {self.unusual_from:.1f} on"
         return (
-            f"percentiles among {count} {self.split} images; sort by anomaly, which is unusual "
-            f"from {UNUSUAL:g} on: of images like the training images, about "
-            f"{100 * beyond / (count + 1):.0f} % are"
+            f"percentiles among {count} {self.split} images; sort by anomaly: {rule}; of images "
+            f"like the training images, about {100 * expected:.1f} % are called unusual, at most "
+            f"{100 * most:.1f} % (19 times in 20)"
         )
 
 
@@ -126,7 +156,12 @@ def _distances(points: Tensor) -> Tensor:
     return (away @ torch.linalg.inv(spread) * away).sum(1)
 
 
+def _gaps(score: float, known: Tensor) -> Tensor:
+    """By how much others are larger, in units of what makes a difference."""
+    return (known - score).mul(10**_DIGITS).round()
+
+
 def _percentile(score: float, known: Tensor) -> float:
     """The share of smaller numbers, in per cent; equal ones count half."""
-    gap = (known - score).mul(10**_DIGITS).round()
+    gap = _gaps(score, known)
     return 100 * ((gap < 0).double() + 0.5 * (gap == 0).double()).mean().item()

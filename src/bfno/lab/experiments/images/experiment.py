@@ -36,7 +36,7 @@ from bfno.lab.experiments.images.data import (
     read_image_file,
 )
 from bfno.lab.experiments.images.exhibit import exhibit_of
-from bfno.lab.experiments.images.models import ImageModelSettings
+from bfno.lab.experiments.images.models import CNNSettings, ImageModelSettings, NetSettings
 from bfno.lab.experiments.images.presets import (
     IMAGE_DATA,
     IMAGE_PRESETS,
@@ -67,6 +67,7 @@ class ImageExperiment(Experiment):
     }
     # Whether a folder is read in colour also decides its model.
     deciding: ClassVar[tuple[tuple[str, str], ...]] = (("data", "colour"),)
+    of_files: ClassVar[tuple[str, ...]] = ("corrupt",)
     recommended: ClassVar[Mapping[str, str]] = {"folder": "bfno-net"}
 
     data: ImageDataSettings
@@ -92,6 +93,9 @@ class ImageExperiment(Experiment):
             why = f"is {model['kind']!r} in {data}/{method} and cannot be {kind!r}"
             fix = f"train {data}/bfno-net, {data}/cnn or {data}/bfno-node instead"
             raise ConfigError("model.kind", why, fix)
+        if kind == "cnn":
+            _refuse_parts_of_an_ode(f"{data}/{method}", tree)
+            return layered((settings, own, {"model": model}))
         for part in ("field", "dynamics"):  # another one does not have its options
             if setting(tree, "model", part, model.get(part)) != model.get(part):
                 model[f"{part}_options"] = {}
@@ -110,6 +114,10 @@ class ImageExperiment(Experiment):
     @property
     def shows(self) -> Shown:
         return "exhibit"
+
+    def refuse_idle(self, changes: Mapping[str, Any]) -> None:
+        for name in changes.get("solver", {}) if self.model.kind == "cnn" else ():
+            raise _without_equation(f"solver.{name}", self.experiment)
 
     def load(self) -> Splits:
         return divided_images(self.data, self.seed)
@@ -205,6 +213,19 @@ class ImageExperiment(Experiment):
 
     def exhibit(self, run: TrainedRun) -> dict[str, Any]:
         return exhibit_of(run)
+
+
+def _refuse_parts_of_an_ode(experiment: str, tree: Mapping[str, Any]) -> None:
+    asked = tree.get("model")
+    for name in asked if isinstance(asked, Mapping) else ():
+        if name in NetSettings.model_fields and name not in CNNSettings.model_fields:
+            raise _without_equation(f"model.{name}", experiment)
+
+
+def _without_equation(name: str, experiment: str) -> ConfigError:
+    why = f"has no effect: {experiment} solves no equation"
+    data = experiment.partition("/")[0]
+    return ConfigError(name, why, f"leave it out, or train {data}/bfno-net")
 
 
 def _preset(data: str, method: str, colour: bool) -> ImagePreset:

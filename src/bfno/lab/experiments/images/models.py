@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from typing import Annotated, Any, Literal
 
@@ -70,7 +71,8 @@ class ODESettings(Settings):
         channels: Channels of the state's position.
         width: Channels inside the field.
         depth: Number of operator layers; a convolutional field has no choice of it.
-        field_options: Further arguments of the field, such as `branches` of bfno.
+        field_options: Further arguments of the field, such as `branches` of bfno. Where they leave
+            them open, fno keeps four `modes` and afno has eight `blocks`, or what fits.
         dynamics_options: Further arguments of the dynamics.
     """
 
@@ -99,19 +101,19 @@ class ODESettings(Settings):
                 f"the state must hold the image: model.channels must be at least {in_shape[0]}, "
                 f"got {self.channels}"
             )
-        return ImageClassifier(NeuralODE(self._dynamics(in_shape[0]), **solver), in_shape, classes)
+        return ImageClassifier(NeuralODE(self._dynamics(in_shape), **solver), in_shape, classes)
 
-    def _dynamics(self, image_channels: int) -> Dynamics:
-        augment = self.channels - image_channels
+    def _dynamics(self, in_shape: Shape) -> Dynamics:
+        augment = self.channels - in_shape[0]
         return _moved(
             DYNAMICS[self.dynamics],
-            self._field,
-            (image_channels, augment),
+            lambda sees: self._field(sees, in_shape[1:]),
+            (in_shape[0], augment),
             self.width,
             self.dynamics_options,
         )
 
-    def _field(self, sees: int) -> nn.Module:
+    def _field(self, sees: int, grid: tuple[int, int]) -> nn.Module:
         if self.field in FIELDS:
             return FIELDS[self.field](self, sees)
         return OperatorField(
@@ -120,7 +122,7 @@ class ODESettings(Settings):
             self.width,
             self.depth,
             out_channels=self.channels,
-            **self.field_options,
+            **_completed(self.field, self.field_options, self.width, grid),
         )
 
 
@@ -136,6 +138,8 @@ class NetSettings(Settings):
         depth: Layers of each field.
         blocks: Number of ODEs, one after the other.
         field_options: Further arguments of the field and its layers, such as `branches` of bfno.
+            Where they leave them open, fno keeps three `modes` and afno has eight `blocks`, or what
+            fits.
         dynamics_options: Further arguments of the dynamics.
     """
 
@@ -155,7 +159,8 @@ class NetSettings(Settings):
         return ode_net(blocks, self.width, in_shape, classes)
 
     def _dynamics(self, grid: tuple[int, int]) -> Dynamics:
-        channels, options = 2 * self.width, dict(self.field_options)
+        channels = 2 * self.width
+        options = _completed(self.field, self.field_options, channels, grid, modes=3)
         if options.get("kernel") == "filter":
             options.setdefault("grid", grid)
         return _moved(
@@ -189,6 +194,16 @@ class CNNSettings(Settings):
 
 ImageModelSettings = ODESettings | NetSettings | CNNSettings
 """The model of an image classifier, told apart by its `kind`."""
+
+
+def _completed(
+    field: str, options: Mapping[str, Any], channels: int, grid: tuple[int, int], modes: int = 4
+) -> dict[str, Any]:
+    """Options of an operator layer with what it cannot do without, as it suits the grid."""
+    # Each frequency but 0 has a negative one, so half as many as there are points are different.
+    known = {"fno": {"modes": max(1, min(modes, min(grid) // 2))}}
+    known["afno"] = {"blocks": math.gcd(8, channels)}
+    return {**known.get(field, {}), **options}
 
 
 def _moved(

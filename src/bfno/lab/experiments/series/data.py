@@ -26,6 +26,7 @@ from bfno.lab.experiments.experiment import TrainedRun
 from bfno.lab.experiments.settings import Settings
 
 __all__ = [
+    "OF_FILES",
     "SeriesDataSettings",
     "names_series",
     "own_splits",
@@ -35,7 +36,10 @@ __all__ = [
 ]
 
 _OF_LAYOUT = {"decimal", "dates", "unit", "missing", "categorical", "most_categories", "ignore"}
+_OF_LAYOUT |= {"quantities"}
 _OF_FILE = {"sheet", "separator", "encoding"}
+OF_FILES = ("columns", "sheet", "separator", "encoding", "decimal", "dates", "missing", "ignore")
+"""Settings that another table may need where it is packed or written in another way."""
 # Durations of the longest training series: seconds instead of hours are 3,600.
 _LONGEST = 100.0
 
@@ -89,6 +93,8 @@ class SeriesDataSettings(Settings):
         most_categories: Most different words of a column that becomes features, one per word.
             Columns with more are left out with a note.
         ignore: Columns to leave out.
+        quantities: Whether a column whose cells are numbers with the same unit, `80 kg` say, holds
+            numbers. Runs of earlier releases took such cells as words.
     """
 
     name: Literal["physionet", "activity", "series"]
@@ -120,6 +126,7 @@ class SeriesDataSettings(Settings):
     categorical: _Names = ()
     most_categories: int = Field(default=20, ge=1, le=10_000)
     ignore: _Names = ()
+    quantities: bool = False
 
     @property
     def is_pooled(self) -> bool:
@@ -198,11 +205,24 @@ def names_series(run: TrainedRun, file: Path) -> bool:
 
 
 def _trained_layout(run: TrainedRun) -> TableLayout:
-    settings = run.config.data
-    if (known := run.facts.get("table")) is not None:
-        return TableLayout.from_facts(known, FileFormat(sheet=settings.sheet))
-    # A run from before there was such a fact, or on a known set: numbers alone.
-    return dataclasses.replace(settings.layout, categories={})
+    """What training found out, and on top what the user says about other files."""
+    settings, given = run.config.data, dict(run.reading)
+    if (known := run.facts.get("table")) is None:
+        # A run from before there was such a fact, or on a known set: numbers alone.
+        return dataclasses.replace(settings.layout, categories={})
+    file = FileFormat(settings.sheet, given.pop("separator", None), given.pop("encoding", None))
+    layout = TableLayout.from_facts(known, file)
+    given.pop("sheet", None)
+    if "columns" in given:
+        named = zip(_COLUMNS, given.pop("columns"), strict=True)
+        given |= {role: None if name == role else name for role, name in named}
+    if "dates" in given:
+        given["points"] = None  # as the order now says
+    if given.get("missing") is not None:
+        given["missing"] = (*given["missing"], *layout.missing_words)
+    if "ignore" in given:
+        given["ignore"] = (*layout.ignore, *given["ignore"])
+    return dataclasses.replace(layout, **given)
 
 
 def scaling_of(run: TrainedRun) -> Scaling:

@@ -41,6 +41,7 @@ from bfno.lab.experiments.presets import (
     require_method,
 )
 from bfno.lab.experiments.series.data import (
+    OF_FILES,
     SeriesDataSettings,
     names_series,
     own_splits,
@@ -93,6 +94,7 @@ class SeriesExperiment(Experiment):
     }
     # The protocol scales the values, and with them the deviation of an observation.
     deciding: ClassVar[tuple[tuple[str, str], ...]] = (("data", "protocol"),)
+    of_files: ClassVar[tuple[str, ...]] = OF_FILES
     recommended: ClassVar[Mapping[str, str]] = {"series": "latent-bfno-node"}
 
     data: SeriesDataSettings
