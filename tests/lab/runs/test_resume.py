@@ -5,9 +5,10 @@ import shutil
 import signal
 
 import pytest
+import torch
 
 from bfno.lab.errors import ConfigError
-from bfno.lab.runs import loop
+from bfno.lab.runs import loop, session
 from bfno.lab.runs.checkpoint import Checkpoint, Progress
 from bfno.lab.runs.folder import RunFolder
 from bfno.lab.runs.loop import Watcher
@@ -201,3 +202,17 @@ def test_changes_that_make_another_experiment_are_refused_by_name(tmp_path, sect
     file.write_text(file.read_text().replace(f"{key}: {old}", f"{key}: {value}"))
     with pytest.raises(ConfigError, match=f"{key}: is {value}"):
         resume(tmp_path / "run")
+
+
+@pytest.mark.parametrize(("worth", "threads"), [(1 << 30, 1), (1, 2)])
+def test_a_small_model_gets_one_thread_and_a_large_one_those_there_are(
+    tmp_path, monkeypatch, worth, threads
+):
+    monkeypatch.setattr(session, "_WORTH_SHARING", worth)
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        start(tiny({"threads": None, "train": {"epochs": 1}}), tmp_path / "run")
+    finally:
+        torch.set_num_threads(before)
+    assert RunFolder(tmp_path / "run").read_config().threads == threads

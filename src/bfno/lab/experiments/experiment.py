@@ -65,8 +65,8 @@ class Experiment(Settings, ABC):
         experiment: Its name, `data/method`.
         scale: The size it was asked for.
         seed: Decides initial weights, division and order of the samples, and all noise.
-        threads: Threads that torch uses; None takes what it finds. Another number changes the last
-            digits, so a run remembers it.
+        threads: Threads that torch uses; None is one for small models, and as many as there are
+            cores for others. Another number changes the last digits, so a run remembers it.
         data: Which samples, and how they are divided.
         model: The parts of the model and their sizes.
         solver: How the model's equation is solved.
@@ -102,6 +102,11 @@ class Experiment(Settings, ABC):
     def published(self) -> int | None:
         """Number of parameters that the paper prints for this very experiment, if it does."""
         return None
+
+    @property
+    def numbers_per_layer(self) -> int:
+        """About how many numbers a layer makes of a batch; few are not worth sharing out."""
+        return 0
 
     @property
     def shows(self) -> Shown | None:

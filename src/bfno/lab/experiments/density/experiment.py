@@ -138,6 +138,10 @@ class DensityExperiment(Experiment):
     def load(self) -> DensityData:
         return load_samples(self.data, self.seed)
 
+    @property
+    def numbers_per_layer(self) -> int:
+        return self.train.batch * self.model.width * math.prod(self.data.shape[1:])
+
     def facts(self, data: DensityData) -> dict[str, Any]:
         return {"event_shape": list(data.train.shape[1:])}
 

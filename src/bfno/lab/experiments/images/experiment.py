@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 import time
 from collections.abc import Iterable, Iterator, Mapping
@@ -121,6 +122,10 @@ class ImageExperiment(Experiment):
 
     def load(self) -> Splits:
         return divided_images(self.data, self.seed)
+
+    @property
+    def numbers_per_layer(self) -> int:
+        return self.train.batch * self.model.width * math.prod(self.data.shape[1:])
 
     def facts(self, data: Splits) -> dict[str, Any]:
         return {"classes": list(data.classes)}
