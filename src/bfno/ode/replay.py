@@ -17,7 +17,6 @@ import contextlib
 import threading
 import weakref
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import torch
@@ -31,8 +30,8 @@ __all__ = ["NOT_REPEATABLE", "Recording", "Replayer", "Room", "Surroundings", "a
 
 Saved = list[tuple[Tensor, int]]
 
-KEPT_BYTES = 64 << 20
-"""How much memory the graphs of one solve may keep, unless it is told."""
+KEPT_BYTES = 512 << 20
+"""How much memory the graphs of all solves together may keep that are not told otherwise."""
 
 
 class RandomState(NamedTuple):
@@ -103,38 +102,56 @@ def _autocast_state(device_type: str) -> tuple[bool, torch.dtype, bool]:
     )
 
 
-@dataclass
 class Room:
-    """How many bytes the graphs of one solve may still keep.
+    """How many bytes the graphs of one solve may keep.
 
-    Attributes:
-        free: So many.
+    Args:
+        size: So many. None takes them from `KEPT_BYTES`, which all solves share whose gradients are
+            still to come: when the last recorded call of this one is gone, so are its graphs.
     """
 
-    free: float = field(default_factory=lambda: KEPT_BYTES)
+    _lock = threading.RLock()  # the last reference may go while it is held
+    _shared = 0.0
 
-    def __post_init__(self) -> None:
-        self._before = self.free
+    def __init__(self, size: float | None = None) -> None:
+        self._size, self._taken, self._before = size, 0.0, 0.0
+
+    @property
+    def free(self) -> float:
+        """What may still be taken."""
+        return KEPT_BYTES - self._shared if self._size is None else self._size - self._taken
 
     def take(self, size: float) -> bool:
         """Take some bytes, if there are so many."""
-        if size > self.free:
-            return False
-        self.free -= size
-        return True
+        with self._lock:
+            fits = size <= self.free
+            if fits:
+                self._add(size)
+        return fits
 
     def lose(self, size: float) -> None:
-        """Count what is kept whether there is room for it or not, and whatever becomes of a step."""
-        self.free -= size
-        self._before -= size
+        """Count what is kept, room or not, and whatever becomes of a step."""
+        with self._lock:
+            self._add(size)
+        self._before += size
 
     def begin(self) -> None:
         """A step is about to be tried."""
-        self._before = self.free
+        self._before = self._taken
 
     def undo(self) -> None:
         """The step was rejected, and what it kept is gone."""
-        self.free = self._before
+        with self._lock:
+            self._add(self._before - self._taken)
+
+    def _add(self, size: float) -> None:
+        self._taken += size
+        if self._size is None:
+            type(self)._shared += size
+
+    def __del__(self) -> None:
+        with self._lock:
+            self._add(-self._taken)
 
 
 class Replayer:

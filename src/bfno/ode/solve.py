@@ -71,7 +71,8 @@ class Options:
         throw: Whether a failed solve raises; if not, the solution says so in its status.
         memory: How much memory the graphs of one solve may keep with gradient="checkpoint", in
             bytes or as text such as "256 MB", "2 GiB" or "unlimited". What does not fit, the
-            backward pass evaluates again; the gradient is the same. None is 64 MiB.
+            backward pass evaluates again; the gradient is the same to the last bit. None is
+            512 MiB for all solves together whose backward pass is still to come.
         compile: Whether to compile whole steps, which pays off for small fields that are solved
             many times. The state has to be one tensor, and the times shared.
         adjoint: Settings of gradient="adjoint" that differ from the forward solve's: method, rtol,
@@ -95,7 +96,7 @@ class Options:
     dense: bool = False
     on_step: Callable[[float, Any, Stats], Any] | None = None
     throw: bool = True
-    memory: float | str | None = None
+    memory: Any = None
     compile: bool = False
     adjoint: Mapping[str, Any] | None = None
     parameters: Sequence[Tensor] | None = None
@@ -195,7 +196,7 @@ class _Call:
             self._planner(options),
             replay=gradient == "checkpoint" and options.memory != math.inf,
             compile=options.compile,
-            room=Room() if options.memory is None else Room(float(options.memory)),
+            room=Room(options.memory),
         )
         if options.on_step is not None:
             self.problem.watcher = _Reporter(options.on_step, self.packing, self.problem.stats)
