@@ -297,6 +297,8 @@ class AdaptiveIntegration(Integration):
                 stepper.discard()
                 self._room.undo()
                 continue
+            if self._stats.accepted == 0 and ratio > 0:
+                self._stats.first_step = abs(control.best_size(tried, ratio, plan.order))
             if self._advance(end, y, y1) and plan.renew_limit:
                 limit = plan.max_steps
             y = y1

@@ -114,7 +114,7 @@ class SolverSettings(Settings):
     gradient: Annotated[str, one_of(_gradients)] = "checkpoint"
     memory: Annotated[int | str | None, AfterValidator(_check_memory)] = None
     step: float | None = Field(default=None, gt=0)
-    first_step: float | None = Field(default=None, gt=0)
+    first_step: Annotated[float, Field(gt=0)] | Literal["last"] | None = None
     max_steps: int = Field(default=10_000, ge=1)
     land: bool = True
 
