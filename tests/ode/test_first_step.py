@@ -1,6 +1,7 @@
 """`first_step="last"`: a block that begins with the step that was right for the last batch."""
 
 import copy
+from typing import Any
 
 import pytest
 import torch
@@ -8,13 +9,17 @@ import torch
 import bfno
 
 
-def block(**settings):
+def block(**settings) -> Any:
     torch.manual_seed(0)
     field = bfno.OperatorField("bfno", 1, 8, 2)
     for weight in field.parameters():
         weight.data *= 1.5  # a field that takes a few steps
     tolerances = {"rtol": 1e-3, "atol": 1e-3}
     return bfno.NeuralODE(bfno.FirstOrder(field), **tolerances, **settings)
+
+
+def gradient_of(leaf):
+    return torch.zeros(0) if leaf.grad is None else leaf.grad
 
 
 def batches(count):
@@ -98,4 +103,4 @@ def test_gradients_are_those_of_the_same_first_step():
     for model in (one, given):
         model(second).square().sum().backward()
     pairs = zip(one.parameters(), given.parameters(), strict=True)
-    assert all(torch.equal(a.grad, b.grad) for a, b in pairs if a.grad is not None)
+    assert all(torch.equal(*map(gradient_of, pair)) for pair in pairs)

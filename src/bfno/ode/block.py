@@ -82,6 +82,8 @@ class NeuralODE(nn.Module):
         evaluate their fields unequally often.
     """
 
+    first_step: Tensor
+
     def __init__(
         self,
         dynamics: DynamicsLike,
@@ -108,8 +110,13 @@ class NeuralODE(nn.Module):
         self.stats = Stats()
 
     def forward(self, x: Tensor) -> Tensor:
-        ts = torch.tensor(self.dynamics.interval, dtype=torch.float64)
-        return self.dynamics.read_out(self._solve(x, ts).ys[-1])
+        begin, end = self.dynamics.interval
+        ts = torch.tensor((begin, end), dtype=torch.float64)
+        solution = self._solve(x, ts)
+        # Not while it is evaluated: results would depend on the order of batches.
+        if self._remembers and self.training and self.stats.first_step:
+            self.first_step.fill_(min(self.stats.first_step, abs(end - begin)))
+        return self.dynamics.read_out(solution.ys[-1])
 
     def trajectory(self, x: Tensor, ts: Tensor) -> Solution[Tensor]:
         """The states at given times, from the state that the input starts in."""
@@ -121,9 +128,6 @@ class NeuralODE(nn.Module):
             settings = {**settings, "first_step": self.first_step.item() or None}
         solution = solve(self.dynamics, self.dynamics.initial(x), ts, **settings)
         self.stats = solution.stats
-        # Not while it is evaluated: results would depend on the order of batches.
-        if self._remembers and self.training and self.stats.first_step:
-            self.first_step.fill_(self.stats.first_step)
         return solution
 
     def extra_repr(self) -> str:

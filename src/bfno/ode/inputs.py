@@ -302,7 +302,7 @@ def _is_number(value: Any) -> bool:
 def read_settings(options: Any) -> dict[str, Any]:
     """The options of `solve` that have a rule or more than one form, in the form that is used."""
     found: dict[str, Any] = {"max_steps": read_count("max_steps", options.max_steps)}
-    if options.first_step == "last":
+    if isinstance(options.first_step, str) and options.first_step == "last":
         raise ValueError("first_step='last' needs a NeuralODE, which remembers; give a number")
     for name in ("step", "first_step"):
         if getattr(options, name) is not None:
