@@ -169,8 +169,7 @@ def precision(repeats: int, notes: dict[str, Any]) -> Iterator[Line]:
             ratio = statistics.geometric_mean(one / other for one, other in pairs) if pairs else 0
             shown = {f"error_{budget}": error for budget, error in zip(BUDGETS, best, strict=True)}
             names = ("precision", f"{trained.name}: {candidate.name}", "dopri5 I estimated")
-            more = {**shown, "points": points, **notes}
-            yield Line(*names, 0.0, 0.0, ratio, (0.0, 0.0), more)
+            yield Line(*names, 0.0, 0.0, ratio, (0.0, 0.0), {**shown, **notes})
 
 
 def _smallest(points: Sequence[tuple[float, float]], budget: int) -> float | None:
