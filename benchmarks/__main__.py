@@ -12,11 +12,21 @@ import torch
 from benchmarks import cases
 from benchmarks.flow import flow, flow_memory
 from benchmarks.growth import growth
+from benchmarks.memory import memory
+from benchmarks.precision import precision
 from benchmarks.series import series
 from benchmarks.solvers import solver
 from benchmarks.timing import HEADER, Line, keep_freed_memory
 
-GROUPS = {**cases.CASES, "solver": solver, "growth": growth, "series": series, "flow": flow}
+GROUPS = {
+    **cases.CASES,
+    "solver": solver,
+    "growth": growth,
+    "memory": memory,
+    "precision": precision,
+    "series": series,
+    "flow": flow,
+}
 SEPARATE = ("layer", "step")
 """Groups that run in two processes: with ordinary memory, and with freed memory kept."""
 MEMORY = {"step": cases.memory, "flow": flow_memory}

@@ -17,7 +17,7 @@ from bfno.lab.runs.record import peak_memory
 from bfno.lab.runs.released import released_weights
 from bfno.ode import solve
 
-__all__ = ["CASES", "SmallField", "memory"]
+__all__ = ["CASES", "Case", "SmallField", "cifar_case", "digits_case", "memory", "training_step"]
 
 RELEASED = Path("../shared/released/cifar10_epoch01.pt")
 Lines = Iterator[Line]
@@ -42,16 +42,21 @@ class Case:
     weights: str
 
 
-def cifar_case() -> Case:
+def cifar_case(file: Path = RELEASED) -> Case:
     """The CIFAR-10 model, with the authors' weights where they are at hand."""
     case = _untrained_case("train", channels=3, side=32, width=76)
-    if not RELEASED.exists():
+    if not file.exists():
         return case
-    weights = released_weights(RELEASED)
+    weights = released_weights(file)
     for module, prefix in ((case.field, "block.dynamics.field."), (case.head, "head.")):
         names = (name for name in weights if name.startswith(prefix))
         module.load_state_dict({name.removeprefix(prefix): weights[name] for name in names})
     return replace(case, weights="released")
+
+
+def digits_case() -> Case:
+    """The model of the demo's size: 16 channels on a grid of 8×8."""
+    return _untrained_case("train digits", channels=1, side=8, width=16)
 
 
 def _untrained_case(name: str, channels: int, side: int, width: int) -> Case:
@@ -90,16 +95,25 @@ def layer(repeats: int, notes: dict[str, Any]) -> Lines:
     yield compare(("layer", "train", "plain"), *pair, repeats=repeats, notes=notes)
 
 
-def _training_step(
-    case: Case, model: nn.Module, solver: Callable[..., Tensor]
+def training_step(
+    case: Case, model: nn.Module, solver: Callable[..., Tensor], labels: Tensor | None = None
 ) -> Callable[[], None]:
-    labels, ts = torch.arange(len(case.images)) % 10, torch.tensor([0.0, 1.0])
+    """Makes a function that takes the gradients of one batch.
+
+    Args:
+        case: The batch and the head.
+        model: The field, or a peer's.
+        solver: Solves from a state over times.
+        labels: The classes of the images; None takes one after the other.
+    """
+    ts = torch.tensor([0.0, 1.0])
+    wanted = torch.arange(len(case.images)) % 10 if labels is None else labels
 
     def run() -> None:
         model.zero_grad()
         case.head.zero_grad()
         logits = case.head(solver(model, case.images, ts).flatten(1))
-        nn.functional.cross_entropy(logits, labels).backward()
+        nn.functional.cross_entropy(logits, wanted).backward()
 
     return run
 
@@ -140,11 +154,11 @@ def _compare_step(case: Case, repeats: int, notes: dict[str, Any]) -> Line:
         return torchdiffeq.odeint_adjoint(model, y0, ts, **settings)[-1]
 
     def gradient(model: nn.Module, solver: Callable[..., Tensor]) -> Tensor:
-        _training_step(case, model, solver)()
+        training_step(case, model, solver)()
         return _flat_gradient(field)
 
-    ours = _training_step(case, field, _solver("checkpoint"))
-    theirs = _training_step(case, plain, authors)
+    ours = training_step(case, field, _solver("checkpoint"))
+    theirs = training_step(case, plain, authors)
     exact = gradient(field, _solver("direct"))
     adjoint = gradient(plain, authors)
     same_steps = [gradient(field, _solver(kind, step=1 / 3)) for kind in ("checkpoint", "direct")]
@@ -172,7 +186,7 @@ def memory(gradient: str) -> float:
     """Peak memory in bytes that a training step adds; run it in a process of its own."""
     case = cifar_case()
     before = peak_memory()
-    _training_step(case, case.field, _solver(gradient))()
+    training_step(case, case.field, _solver(gradient))()
     return peak_memory() - before
 
 

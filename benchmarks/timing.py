@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-__all__ = ["Line", "compare", "keep_freed_memory", "peer_library", "repeat"]
+__all__ = ["Line", "compare", "keep_freed_memory", "measure", "peer_library", "repeat"]
 
 
 @dataclass
@@ -78,7 +78,7 @@ def compare(
         per: Number of units that a run does; times are per unit.
         notes: What else to report.
     """
-    pairs = [(_measure(ours) / per, _measure(peer) / per) for _ in range(repeats)]
+    pairs = [(measure(ours) / per, measure(peer) / per) for _ in range(repeats)]
     return summarise(names, pairs, notes)
 
 
@@ -107,7 +107,7 @@ def peer_library(name: str) -> Any:
 
 def repeat(program: Callable[[], Any], repeats: int) -> float:
     """Median seconds of a program."""
-    return statistics.median(_measure(program) for _ in range(repeats))
+    return statistics.median(measure(program) for _ in range(repeats))
 
 
 def keep_freed_memory() -> None:
@@ -123,9 +123,15 @@ def keep_freed_memory() -> None:
         libc.mallopt(trim_threshold, 2**31 - 1)
 
 
-def _measure(program: Callable[[], Any]) -> float:
-    """Seconds of a run right after one of the same program, as in training."""
-    program()
+def measure(program: Callable[[], Any], *, warm: bool = True) -> float:
+    """Seconds of a run right after one of the same program, as in training.
+
+    Args:
+        program: What to run.
+        warm: Whether there is such an earlier run.
+    """
+    if warm:
+        program()
     gc.collect()
     began = time.perf_counter()
     program()

@@ -101,10 +101,10 @@ CHECKPOINT = [case for case in cases("checkpoint") if is_fit_for_checkpoint(*cas
 
 
 def set_memory(monkeypatch, kind):
-    """Choose what a backward pass repeats: whole steps, single evaluations, or nothing."""
+    """Choose what a backward pass repeats: whole steps, single evaluations, some, or nothing."""
     if kind != "nothing":
-        monkeypatch.setattr(replay, "KEPT_BYTES", 0)
-    if kind == "evaluations":
+        monkeypatch.setattr(replay, "KEPT_BYTES", 1500 if kind == "some evaluations" else 0)
+    if kind.endswith("evaluations"):
         monkeypatch.setattr(problem, "SMALL_STATE", 0)
 
 
@@ -211,7 +211,7 @@ def compose(hide, derive, dropout, conditional):
     conditional=st.booleans(),
     steps=st.sampled_from(["fixed", "adaptive"]),
     times=st.sampled_from(["shared", "rows"]),
-    repeated=st.sampled_from(["steps", "evaluations", "nothing"]),
+    repeated=st.sampled_from(["steps", "evaluations", "some evaluations", "nothing"]),
 )
 @settings(max_examples=80, deadline=None, derandomize=True, database=None)
 def test_checkpoint_is_exact_for_any_mixture_of_ways(

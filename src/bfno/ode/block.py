@@ -67,7 +67,9 @@ class NeuralODE(nn.Module):
         rtol: Relative tolerance.
         atol: Absolute tolerance.
         gradient: `"checkpoint"`, `"direct"` or `"adjoint"`.
-        **options: Options of `solve`.
+        **options: Options of `solve`. `first_step="last"` begins with the step that was right for
+            the last batch in training mode, instead of a careful one that two evaluations find.
+            It is a buffer of the module, and part of its `state_dict`.
 
     Attributes:
         stats: What the last call cost; backward evaluations appear after its backward pass.
@@ -79,6 +81,8 @@ class NeuralODE(nn.Module):
         For distributed training wrap the model that holds this module, never the field: ranks
         evaluate their fields unequally often.
     """
+
+    first_step: Tensor
 
     def __init__(
         self,
@@ -97,23 +101,38 @@ class NeuralODE(nn.Module):
                 "make one of a field with FirstOrder(field)"
             )
         self.dynamics: Any = dynamics
+        self._remembers = options.get("first_step") == "last"
+        if self._remembers:
+            del options["first_step"]
+            self.register_buffer("first_step", torch.zeros(()))  # zero: none is known yet
         tolerances = {"rtol": rtol, "atol": atol}
         self.settings = solver_settings(method, gradient, **tolerances, **options)
         self.stats = Stats()
 
     def forward(self, x: Tensor) -> Tensor:
-        ts = torch.tensor(self.dynamics.interval, dtype=torch.float64)
-        solution = solve(self.dynamics, self.dynamics.initial(x), ts, **self.settings)
-        self.stats = solution.stats
+        begin, end = self.dynamics.interval
+        ts = torch.tensor((begin, end), dtype=torch.float64)
+        solution = self._solve(x, ts)
+        # Not while it is evaluated: results would depend on the order of batches.
+        if self._remembers and self.training and self.stats.first_step:
+            self.first_step.fill_(min(self.stats.first_step, abs(end - begin)))
         return self.dynamics.read_out(solution.ys[-1])
 
     def trajectory(self, x: Tensor, ts: Tensor) -> Solution[Tensor]:
         """The states at given times, from the state that the input starts in."""
-        solution = solve(self.dynamics, self.dynamics.initial(x), ts, **self.settings)
+        return self._solve(x, ts)
+
+    def _solve(self, x: Tensor, ts: Tensor) -> Solution[Tensor]:
+        settings = self.settings
+        if self._remembers:
+            settings = {**settings, "first_step": self.first_step.item() or None}
+        solution = solve(self.dynamics, self.dynamics.initial(x), ts, **settings)
         self.stats = solution.stats
         return solution
 
     def extra_repr(self) -> str:
         method = self.settings["method"]
         shown_as = {**self.settings, "method": getattr(method, "name", method)}
+        if self._remembers:
+            shown_as["first_step"] = "last"
         return ", ".join(f"{name}={value!r}" for name, value in shown_as.items())

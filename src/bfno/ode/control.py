@@ -71,6 +71,11 @@ class Control:
             factor = min(self.growth, max(self.safety / ratio ** (1 / order), least))
         return self.clamp(size * factor)
 
+    def best_size(self, size: float, ratio: float, order: int) -> float:
+        """Size that a step of `size` with this error ratio had better had."""
+        factor = self.growth if ratio == 0 else self.safety / ratio ** (1 / order)
+        return self.clamp(size * min(self.growth, factor))
+
     def is_elementwise(self) -> bool:
         """Whether tolerances are tensors, which may tell samples apart."""
         return isinstance(self.rtol, Tensor) or isinstance(self.atol, Tensor)

@@ -13,7 +13,13 @@ from torch.utils._pytree import tree_leaves
 
 from bfno.ode.solution import GradientError
 
-__all__ = ["Dependencies", "mark", "refuse_batch_norm", "refuse_recorded_batch_norm"]
+__all__ = [
+    "Dependencies",
+    "mark",
+    "refuse_batch_norm",
+    "refuse_recorded_batch_norm",
+    "used_leaves",
+]
 
 Node = Any
 """A node of a graph; those of leaves, and no others, have the attribute `variable`."""
@@ -54,6 +60,12 @@ _BATCH_NORM = (
     "the field must not hold a BatchNorm in training mode, got {}: its running statistics would be "
     "updated once per evaluation; use GroupNorm, or call .eval() on it"
 )
+
+
+def used_leaves(result: Tensor, since: int) -> list[Tensor]:
+    """The leaves that a result was computed from since a mark."""
+    edges = _outward(result, since)
+    return [node.variable for node, _ in edges if node._sequence_nr() == LEAF]
 
 
 def mark() -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import math
 import numbers
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -21,6 +22,7 @@ __all__ = [
     "check_times",
     "check_use",
     "read_count",
+    "read_memory",
     "read_moments",
     "read_norm",
     "read_number",
@@ -241,6 +243,30 @@ def read_parameters(name: str, value: Any) -> tuple[Tensor, ...] | None:
     return tuple({id(one): one for one in found}.values())
 
 
+def read_memory(name: str, value: Any) -> float:
+    """Bytes, given as a number or as text.
+
+    Example:
+        >>> read_memory("memory", "256 MB"), read_memory("memory", "2 GiB")
+        (256000000, 2147483648)
+    """
+    if isinstance(value, str):
+        text = value.strip().lower()
+        if text == "unlimited":
+            return math.inf
+        match = re.fullmatch(r"(\d+\.?\d*|\.\d+)\s*(?:([kmgt])(i?))?b?", text)
+        if match:
+            number, letter, binary = match.groups()
+            base = 1024 if binary else 1000
+            return round(float(number) * base ** (" kmgt".index(letter) if letter else 0))
+    elif _is_number(value) and value >= 0:
+        return value if math.isinf(value) else int(value)
+    raise ValueError(
+        f"{name} must be a number of bytes or text such as '256 MB', '2 GiB' or 'unlimited', got "
+        f"{shown(value)}"
+    )
+
+
 def check_function(name: str, value: Any, arguments: str = "time and state") -> None:
     """Refuse what cannot be called."""
     if not callable(value):
@@ -276,6 +302,8 @@ def _is_number(value: Any) -> bool:
 def read_settings(options: Any) -> dict[str, Any]:
     """The options of `solve` that have a rule or more than one form, in the form that is used."""
     found: dict[str, Any] = {"max_steps": read_count("max_steps", options.max_steps)}
+    if isinstance(options.first_step, str) and options.first_step == "last":
+        raise ValueError("first_step='last' needs a NeuralODE, which remembers; give a number")
     for name in ("step", "first_step"):
         if getattr(options, name) is not None:
             found[name] = read_number(name, getattr(options, name))
@@ -294,6 +322,8 @@ def read_settings(options: Any) -> dict[str, Any]:
     for name in ("jumps", "stops"):
         found[name] = read_moments(name, getattr(options, name))
     found["ignore"] = _read_ignored(options.ignore, options.norm)
+    if options.memory is not None:
+        found["memory"] = read_memory("memory", options.memory)
     if options.adjoint is not None:
         found["adjoint"] = _read_adjoint(options.adjoint)
     found["parameters"] = read_parameters("parameters", options.parameters)
@@ -351,6 +381,8 @@ def check_use(options: Any, gradient: str, tolerances: tuple[Any, Any], y0: Any 
         tolerances: The relative and the absolute one.
         y0: The state, if it is known yet.
     """
+    if options.memory is not None and gradient != "checkpoint":
+        raise ValueError(f"memory needs gradient='checkpoint', got gradient={gradient!r}")
     if gradient == "adjoint":
         _check_backward(options.adjoint or {}, *tolerances)
     else:

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from bfno.ode.control import Control
 from bfno.ode.evaluate import is_transformed
+from bfno.ode.replay import Room
 from bfno.ode.solution import Stats, Status
 from bfno.ode.step import Moment, Stepper
 
@@ -174,6 +175,7 @@ class Integration:
         outputs: Collects the requested states.
         stats: Where steps are counted.
         watcher: Is told of every step.
+        room: What the graphs of the steps may keep.
 
     Attributes:
         status: How it ended.
@@ -187,9 +189,10 @@ class Integration:
         outputs: Outputs,
         stats: Stats,
         watcher: Watcher | None = None,
+        room: Room | None = None,
     ) -> None:
         self._stepper, self._plan, self._outputs = stepper, plan, outputs
-        self._stats, self._watcher = stats, watcher
+        self._stats, self._watcher, self._room = stats, watcher, room or Room()
         self.status, self.moment = Status.SUCCESS, plan.start
 
     def run(self, y: Tensor, slope: Tensor | None = None) -> None:
@@ -276,6 +279,7 @@ class AdaptiveIntegration(Integration):
             taken = end.value - start.value
             if self._watcher is not None:
                 self._watcher.tried(start, size, y)
+            self._room.begin()
             y1 = stepper.attempt(start, end, y, end_inside=stop is not None and stop.jump)
             ratio = stepper.error_ratio(control, y, y1)
             finite = math.isfinite(ratio)
@@ -289,7 +293,12 @@ class AdaptiveIntegration(Integration):
             wanted, size = size, control.next_size(tried, ratio, plan.order)
             if not accepted:
                 self._stats.rejected += 1
+                y1 = y  # or the graph of this attempt would live on beside that of the next
+                stepper.discard()
+                self._room.undo()
                 continue
+            if self._stats.accepted == 0 and ratio > 0:
+                self._stats.first_step = abs(control.best_size(tried, ratio, plan.order))
             if self._advance(end, y, y1) and plan.renew_limit:
                 limit = plan.max_steps
             y = y1

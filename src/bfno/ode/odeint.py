@@ -11,6 +11,7 @@ known is an error.
 from __future__ import annotations
 
 import functools
+import math
 import numbers
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -24,9 +25,17 @@ from bfno.ode.adjoint import AdjointSettings, solve_adjoint
 from bfno.ode.dense import DenseOutput, DenseRecorder
 from bfno.ode.dependencies import refuse_batch_norm
 from bfno.ode.events import EventFinder, at_event, first_crossing
-from bfno.ode.inputs import check_function, check_state, check_times, read_parameters, shown
+from bfno.ode.inputs import (
+    check_function,
+    check_state,
+    check_times,
+    read_memory,
+    read_parameters,
+    shown,
+)
 from bfno.ode.integrate import SharedOutputs, Watcher
 from bfno.ode.problem import Problem
+from bfno.ode.replay import Room
 from bfno.ode.scheme import Scheme
 from bfno.ode.scipy_bridge import ScipyProblem
 from bfno.ode.solution import SolverError, Status
@@ -49,6 +58,7 @@ def odeint(
     method: str | Tableau | None = None,
     options: Mapping[str, Any] | None = None,
     event_fn: Callable[[Any, Any], Tensor] | None = None,
+    memory: float | str | None = None,
 ) -> Any:
     """Solve `dy/dt = func(t, y)` from `y(t[0]) = y0`; autograd runs through every step.
 
@@ -63,6 +73,9 @@ def odeint(
         options: Settings of the method by torchdiffeq's names.
         event_fn: Solve until this function of time and state changes its sign; of `t`, the first
             element is the start and the second one gives the direction.
+        memory: How much memory autograd's graphs of the steps may keep, in bytes or as text such as
+            "256 MB"; what does not fit, the backward pass evaluates again. None keeps all, as
+            torchdiffeq does.
 
     Returns:
         The states at `t`, time first; with an event, its time and the states at start and event.
@@ -72,6 +85,8 @@ def odeint(
         torch.Size([2, 1])
     """
     call = _Call(func, y0, t, Scheme(method, options, rtol, atol))
+    if memory is not None:
+        call.limit(read_memory("memory", memory))
     return call.answer(call.direct, event_fn)
 
 
@@ -206,6 +221,15 @@ class _Call:
         self._scheme.fit(self._packing, self._y0, t)
         self._norm = scheme.state_norm(self._packing)
         self._field, self._told = self._packing.wrap(func), False
+        self._memory = math.inf
+
+    def limit(self, memory: float) -> None:
+        """Let the graphs of the steps keep so many bytes only."""
+        if not isinstance(self._scheme.method, Tableau):
+            raise ValueError(
+                f"memory needs a Runge–Kutta method such as dopri5, got {self._scheme.name!r}"
+            )
+        self._memory = memory
 
     def answer(self, run: Callable[[Tensor], Tensor], event_fn: Any) -> Any:
         """The states, or with an event its time and the states."""
@@ -263,6 +287,8 @@ class _Call:
             self._field,
             scheme.method,
             lambda requested: scheme.plan(requested, self._norm, self._field, self._y0),
+            replay=self._memory != math.inf,
+            room=Room(self._memory),
             # The search for an event has told of its steps already.
             watcher=None if self._told else _callbacks(self._func, self._packing, scheme, self._t),
         )

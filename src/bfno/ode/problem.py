@@ -99,7 +99,7 @@ class Problem:
                 "steps, or solve the whole batch at once without vmap"
             )
         knots = times if plan.knots is None else plan.knots
-        return kind(self._stepper(y0, knots), plan, outputs, self.stats, self.watcher)
+        return kind(self._stepper(y0, knots), plan, outputs, self.stats, self.watcher, self.room)
 
     def _stepper(self, y0: Tensor, times: Tensor) -> Stepper:
         clock = Clock(times.detach().flatten() if self.by_sample else times, y0)

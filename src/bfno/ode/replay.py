@@ -5,7 +5,10 @@ wherever the field took its tensors from. Only the tensors that the graph would 
 a call ends. The backward pass makes the call once more to get them back: with the same random
 numbers, under the same autocast, and sure that it gave the same result. If it did not, it raises.
 
-As long as the tensors of all calls together are few, there is nothing to let go.
+Calls keep their tensors as long as these fit into the memory that the graphs of a solve may take,
+its `Room`; only later ones let go. The first calls rather than the last: a backward pass needs room
+to repeat a call either way, and the very last call of most adaptive methods serves the error test
+alone, so that to keep it would save nothing.
 """
 
 from __future__ import annotations
@@ -14,19 +17,21 @@ import contextlib
 import threading
 import weakref
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
+from bfno.ode.dependencies import mark, used_leaves
 from bfno.ode.solution import GradientError, Stats
 from bfno.ode.state import clock_dtype
 
-__all__ = ["NOT_REPEATABLE", "Recording", "Replayer", "Surroundings", "address"]
+__all__ = ["NOT_REPEATABLE", "Recording", "Replayer", "Room", "Surroundings", "address"]
 
-KEPT_BYTES = 64 << 20
-"""How much memory the graphs of one solve may keep before calls are repeated instead."""
+Saved = list[tuple[Tensor, int]]
+
+KEPT_BYTES = 512 << 20
+"""How much memory the graphs of all solves together may keep that are not told otherwise."""
 
 
 class RandomState(NamedTuple):
@@ -97,11 +102,56 @@ def _autocast_state(device_type: str) -> tuple[bool, torch.dtype, bool]:
     )
 
 
-@dataclass
 class Room:
-    """How many bytes the graphs of one solve may still keep."""
+    """How many bytes the graphs of one solve may keep.
 
-    free: int = field(default_factory=lambda: KEPT_BYTES)
+    Args:
+        size: So many. None takes them from `KEPT_BYTES`, which all solves share whose gradients are
+            still to come: when the last recorded call of this one is gone, so are its graphs.
+    """
+
+    _lock = threading.RLock()  # the last reference may go while it is held
+    _shared = 0.0
+
+    def __init__(self, size: float | None = None) -> None:
+        self._size, self._taken, self._before = size, 0.0, 0.0
+
+    @property
+    def free(self) -> float:
+        """What may still be taken."""
+        return KEPT_BYTES - self._shared if self._size is None else self._size - self._taken
+
+    def take(self, size: float) -> bool:
+        """Take some bytes, if there are so many."""
+        with self._lock:
+            fits = size <= self.free
+            if fits:
+                self._add(size)
+        return fits
+
+    def lose(self, size: float) -> None:
+        """Count what is kept, room or not, and whatever becomes of a step."""
+        with self._lock:
+            self._add(size)
+        self._before += size
+
+    def begin(self) -> None:
+        """A step is about to be tried."""
+        self._before = self._taken
+
+    def undo(self) -> None:
+        """The step was rejected, and what it kept is gone."""
+        with self._lock:
+            self._add(self._before - self._taken)
+
+    def _add(self, size: float) -> None:
+        self._taken += size
+        if self._size is None:
+            type(self)._shared += size
+
+    def __del__(self) -> None:
+        with self._lock:
+            self._add(-self._taken)
 
 
 class Replayer:
@@ -126,6 +176,8 @@ class Replayer:
         self._is_exact = like.device.type == "cpu"  # GPUs may sum in another order each time
         self._ripples = torch.zeros(0)
         self._room = Room() if room is None else room
+        self._since = mark()
+        self._leaves: list[tuple[weakref.ref[Tensor], int]] = []
         self._typical: int | None = None
         # The graph alone keeps calls alive: with it, their tensors go, and not some time later.
         self._first: Callable[[], Recording | None] = _nothing
@@ -138,10 +190,7 @@ class Replayer:
 
     def reserve(self) -> bool:
         """Take room for the tensors of the next call; if there is some, it need not be recorded."""
-        if self._typical is None or self._typical > self._room.free:
-            return False
-        self._room.free -= self._typical
-        return True
+        return self._typical is not None and self._room.take(self._typical)
 
     def recording(
         self, function: Callable[..., Any], inputs: tuple[Tensor, ...], evaluations: int = 1
@@ -156,10 +205,10 @@ class Replayer:
         return Recording(self, function, inputs, evaluations)
 
     def end(self, call: Recording) -> None:
-        """Look at what the first two calls saved."""
+        """Let the tensors of a call go, once the first two have shown how many there are."""
         if self._typical is not None:
-            return
-        if self.first is None:
+            call.saved = None
+        elif self.first is None:
             self._first = weakref.ref(call)
             call.detach()
         else:
@@ -168,17 +217,36 @@ class Replayer:
 
     def _compare(self, one: Recording, other: Recording) -> None:
         first, second = one.saved, other.saved
-        sizes = {where: tensor.nbytes for tensor, _ in second if (where := address(tensor))}
         # What both calls saved at one address existed before them: weights, buffers, inputs.
-        self.unchanged = [pair for pair in first if address(pair[0]) in sizes]
+        both = {where for tensor, _ in second if (where := address(tensor))}
+        self.unchanged = [pair for pair in first if address(pair[0]) in both]
         self.lasting = {address(tensor) for tensor, _ in self.unchanged}
-        for where in self.lasting:
-            del sizes[where]
-        self._typical = sum(sizes.values())
+        size, self._typical = (_kept_bytes(saved, self.unchanged) for saved in (first, second))
         alike = [tensor.shape for tensor, _ in first] == [tensor.shape for tensor, _ in second]
-        if alike and self._typical > self._room.free:
+        if alike and size > self._room.free:
             one.saved = None
-        self._room.free -= self._typical
+        else:
+            self._room.lose(size)
+        if self._room.take(self._typical):
+            leaves = used_leaves(_tensors(other.result)[0], self._since)
+            self._leaves = [(weakref.ref(leaf), address(leaf)) for leaf in leaves]
+            other.detach()
+        else:
+            other.saved = None
+
+    def refuse_replaced(self) -> None:
+        """Refuse to go on if the data of a leaf are others now, which autograd does not notice."""
+        for reference, before in self._leaves:
+            leaf = reference()
+            if leaf is not None and address(leaf) != before:
+                raise GradientError(
+                    f"the data of a tensor of shape {tuple(leaf.shape)} that the field uses were "
+                    "replaced before the backward pass; call backward() first, or solve again"
+                )
+
+    def is_held(self, call: Recording) -> bool:
+        """Whether the tensors of a call are there because it was repeated."""
+        return self._held() is call
 
     def hold(self, call: Recording | None) -> None:
         """Hold the tensors of one repeated call at a time, and let those of the last one go."""
@@ -234,15 +302,35 @@ def _nothing() -> None:
     """What a weak reference to nothing gives."""
 
 
+def _kept_bytes(saved: Saved, lasting: Saved) -> int:
+    """Memory that tensors hold beyond what others, which last anyway, hold as well.
+
+    A part of a tensor holds the whole.
+    """
+    held = {where: size for tensor, _ in saved for where, size in (_memory(tensor),)}
+    return sum(held[where] for where in held.keys() - {_memory(one)[0] for one, _ in lasting})
+
+
+def _memory(tensor: Tensor) -> tuple[int, int]:
+    """Where the memory of a tensor begins, and how many bytes it has."""
+    try:
+        storage = tensor.untyped_storage()
+        return storage.data_ptr(), storage.nbytes()
+    except (RuntimeError, NotImplementedError):  # sparse tensors, for example, are not counted
+        return 0, 0
+
+
 def _values(result: Any) -> Tensor:
     """All numbers of a result, in double precision, where no change of one is rounded away."""
-    tensors = (
-        [one for one in result if isinstance(one, Tensor)] if type(result) is tuple else [result]
-    )
-    flat = [_as_real(one.detach()).reshape(-1) for one in tensors]
+    flat = [_as_real(one.detach()).reshape(-1) for one in _tensors(result)]
     values = flat[0] if len(flat) == 1 else torch.cat(flat)
     # A copy, which begins where all copies do: the rounding of a sum depends on that.
     return values.to(clock_dtype(values.device), copy=True)
+
+
+def _tensors(result: Any) -> list[Tensor]:
+    """The tensors of a result."""
+    return [one for one in result if isinstance(one, Tensor)] if type(result) is tuple else [result]
 
 
 def _as_real(tensor: Tensor) -> Tensor:
@@ -291,9 +379,9 @@ class Recording:
             self._addresses = [address(tensor) for tensor, _ in self.saved]
             self._checksum = self._replayer.checksum(self.result)
             self._replayer.end(self)
-        self.result = None  # whose history holds this recording in turn
-        if self is not self._replayer.first:
+        else:
             self.saved = None
+        self.result = None  # whose history holds this recording in turn
 
     def pack(self, tensor: Tensor) -> int:
         """Take a tensor that the graph wants to keep, and give a number for it."""
@@ -305,6 +393,8 @@ class Recording:
         with self._replayer.lock:
             if self.saved is None:
                 self._repeat()
+            elif not self._replayer.is_held(self):
+                self._replayer.refuse_replaced()
             found: Any = self.saved
             tensor, version = found[number]
         if tensor._version != version:

@@ -39,6 +39,8 @@ class Stats:
         backward_evaluations: Calls of the field in backward passes; grows while they run.
         accepted: Steps taken.
         rejected: Steps tried and discarded.
+        first_step: How large the first adaptive step had better been, by its error; zero if there
+            was none.
         step_ends: Times at which the accepted steps ended; where every sample has its own times, on
             a clock from zero to one.
     """
@@ -47,6 +49,7 @@ class Stats:
     backward_evaluations: int = 0
     accepted: int = 0
     rejected: int = 0
+    first_step: float = field(default=0.0, repr=False)
     step_ends: list[float] = field(default_factory=list, repr=False)
 
 

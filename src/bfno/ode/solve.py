@@ -28,6 +28,7 @@ from bfno.ode.inputs import (
 )
 from bfno.ode.integrate import Plan, SharedOutputs, Stop
 from bfno.ode.problem import Problem
+from bfno.ode.replay import Room
 from bfno.ode.solution import Solution, Stats, Status
 from bfno.ode.state import Packing, clock_dtype, real_dtype, scale_rows
 from bfno.ode.step import Clock, Moment
@@ -68,6 +69,10 @@ class Options:
         dense: Whether `Solution.evaluate` can be asked for states between the requested times.
         on_step: Called after every accepted step with the time, the state and the statistics.
         throw: Whether a failed solve raises; if not, the solution says so in its status.
+        memory: How much memory the graphs of one solve may keep with gradient="checkpoint", in
+            bytes or as text such as "256 MB", "2 GiB" or "unlimited". What does not fit, the
+            backward pass evaluates again; the gradient is the same to the last bit. None is
+            512 MiB for all solves together whose backward pass is still to come.
         compile: Whether to compile whole steps, which pays off for small fields that are solved
             many times. The state has to be one tensor, and the times shared.
         adjoint: Settings of gradient="adjoint" that differ from the forward solve's: method, rtol,
@@ -91,6 +96,7 @@ class Options:
     dense: bool = False
     on_step: Callable[[float, Any, Stats], Any] | None = None
     throw: bool = True
+    memory: Any = None
     compile: bool = False
     adjoint: Mapping[str, Any] | None = None
     parameters: Sequence[Tensor] | None = None
@@ -122,7 +128,8 @@ def solve(
         method: A Runge–Kutta method: its name, see `METHODS`, or its tableau.
         rtol: Relative tolerance of adaptive steps.
         atol: Absolute tolerance of adaptive steps.
-        gradient: `"checkpoint"`: exact gradient of the discrete solution in little memory.
+        gradient: `"checkpoint"`: exact gradient of the discrete solution in as much `memory` as it
+            may take.
             `"direct"`: the same gradient, and all memory that autograd wants. `"adjoint"`: the
             continuous adjoint.
         **options: See `Options`.
@@ -187,8 +194,9 @@ class _Call:
             self.packing.wrap(WithArguments(field, options.args) if options.args else field),
             self._tableau,
             self._planner(options),
-            replay=gradient == "checkpoint",
+            replay=gradient == "checkpoint" and options.memory != math.inf,
             compile=options.compile,
+            room=Room(options.memory),
         )
         if options.on_step is not None:
             self.problem.watcher = _Reporter(options.on_step, self.packing, self.problem.stats)

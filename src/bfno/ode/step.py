@@ -116,6 +116,10 @@ class Sums:
         """Take the slope of the next stage."""
         self.slopes.append(slope)
 
+    def clear(self) -> None:
+        """Forget the slopes, and with them their graphs."""
+        self._point, self.slopes = self._y, []
+
     def point(self) -> Tensor:
         """Where the next stage is evaluated."""
         row, last = self.tableau.stages[len(self.slopes)], len(self.tableau.stages) - 1
@@ -298,6 +302,10 @@ class Stepper:
     def accept(self) -> None:
         """Make the last stage of the last attempt, if it can be, the first one of the next."""
         self._first = self._sums.slopes[-1] if self.tableau.reuses_last_stage else None
+
+    def discard(self) -> None:
+        """Let go of the last attempt, which was rejected."""
+        self._sums.clear()
 
     def interpolate(self, start: Moment, end: Moment, y: Tensor, requested: Moment) -> Tensor:
         """Dense output of the last attempt at a moment between its ends."""

@@ -153,14 +153,25 @@ def test_a_signal_to_any_process_stops_all_and_loses_nothing(tmp_path, told):
     _assert_goes_on(run)
 
 
-def _assert_goes_on(run: Path) -> None:
+def test_a_remembered_first_step_is_that_of_the_first_process_in_all(tmp_path):
+    run, solver = tmp_path / "run", {"method": "bosh3", "first_step": "last"}
+    command = launch.words(_config(epochs=ENDLESS, solver=solver), run)
+    processes = launch.fork_several(command, tmp_path / "log")
+    launch.wait_for(launch.has_trained(run), "the first epoch")
+    processes[0].terminate()  # most likely within an epoch, where processes have other batches
+    assert launch.codes(processes) == [143, 143]
+    _assert_goes_on(run, solver=solver)
+
+
+def _assert_goes_on(run: Path, **changes) -> None:
     """A run that was stopped takes the steps that one takes that never was."""
     epochs = RunFolder(run).checkpoints.steps()[0] // 9 + 2
     words = ["resume", str(run), "-s", f"train.epochs={epochs}"]
     again = launch.fork_several(words, run.with_name("again"))
     assert launch.codes(again) == [0, 0]
     whole = run.with_name("whole")
-    never = launch.fork_several(launch.words(_config(epochs=epochs), whole), run.with_name("never"))
+    command = launch.words(_config(epochs=epochs, **changes), whole)
+    never = launch.fork_several(command, run.with_name("never"))
     assert launch.codes(never) == [0, 0]
     _assert_same(run, whole)
 

@@ -186,3 +186,25 @@ def test_merging_leaves_both_trees_alone():
     base, change = {"a": {"b": 1}}, {"a": {"c": 2}}
     assert merged(base, change) == {"a": {"b": 1, "c": 2}}
     assert (base, change) == ({"a": {"b": 1}}, {"a": {"c": 2}})
+
+
+@pytest.mark.parametrize("value", [0, 1_000_000, "256 MB", "2 GiB", "unlimited", None])
+def test_memory_of_the_solver_is_kept_as_it_was_written(value):
+    config = resolve("digits/bfno-node", scale="smoke", changes={"solver": {"memory": value}})
+    assert yaml.safe_load(config.as_yaml())["solver"]["memory"] == value
+    config.build(config.known_facts())
+
+
+@pytest.mark.parametrize("value", ["much", -1, "3 apples"])
+def test_other_memory_is_refused_with_an_example(value):
+    with pytest.raises(ConfigError, match=r"solver\.memory: .*'256 MB'"):
+        resolve("digits/bfno-node", scale="smoke", changes={"solver": {"memory": value}})
+
+
+def test_the_first_step_is_a_number_or_the_last_one():
+    for value in (0.5, "last"):
+        changes = {"solver": {"first_step": value}}
+        assert resolve("digits/bfno-node", changes=changes).solver.first_step == value
+    for wrong in (0, -1, "first"):
+        with pytest.raises(ConfigError, match=r"solver\.first_step"):
+            resolve("digits/bfno-node", changes={"solver": {"first_step": wrong}})

@@ -50,6 +50,18 @@ def test_a_run_stopped_many_times_ends_with_the_same_bytes(tmp_path, uninterrupt
     assert metrics(tmp_path / "run") == metrics(uninterrupted)
 
 
+def test_a_remembered_first_step_is_resumed_with_the_same_bytes(tmp_path):
+    changes = {"solver": {"method": "bosh3", "first_step": "last"}}
+    start(tiny(changes), tmp_path / "whole")
+    with pytest.raises(Stopped):
+        start(tiny(changes), tmp_path / "run", [StopAfter(8)])
+    resume(tmp_path / "run")
+    assert weights(tmp_path / "run") == weights(tmp_path / "whole")
+    assert metrics(tmp_path / "run") == metrics(tmp_path / "whole")
+    # Ten evaluations: without the one that estimates a first step, and without a careful step.
+    assert json.loads(metrics(tmp_path / "run")[-1])["forward_nfe"] < 5
+
+
 @pytest.mark.parametrize("forgotten", ["optimizer", "position", "order", "sums"])
 def test_the_comparison_notices_what_a_checkpoint_forgets(
     tmp_path, monkeypatch, uninterrupted, forgotten

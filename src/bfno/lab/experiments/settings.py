@@ -7,7 +7,7 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Annotated, Any, Literal, TypeVar, get_args, get_origin
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 from pydantic_core import PydanticCustomError
 
 from bfno.lab.errors import ConfigError
@@ -91,6 +91,20 @@ def _gradients() -> Iterable[str]:
     return GRADIENTS
 
 
+def _check_memory(value: float | str | None) -> float | str | None:
+    from bfno.ode.inputs import read_memory
+
+    if value is not None:
+        try:
+            read_memory("memory", value)
+        except ValueError as error:
+            expected = "a number of bytes or text such as '256 MB', '2 GiB' or 'unlimited'"
+            raise PydanticCustomError(
+                "memory", "Input should be {expected}", {"expected": expected}
+            ) from error
+    return value
+
+
 class SolverSettings(Settings):
     """How the ODE is solved; see `bfno.NeuralODE` and `bfno.ode.Options`."""
 
@@ -98,8 +112,9 @@ class SolverSettings(Settings):
     rtol: float = Field(default=1e-3, gt=0)
     atol: float = Field(default=1e-3, gt=0)
     gradient: Annotated[str, one_of(_gradients)] = "checkpoint"
+    memory: Annotated[int | str | None, AfterValidator(_check_memory)] = None
     step: float | None = Field(default=None, gt=0)
-    first_step: float | None = Field(default=None, gt=0)
+    first_step: Annotated[float, Field(gt=0)] | Literal["last"] | None = None
     max_steps: int = Field(default=10_000, ge=1)
     land: bool = True
 
