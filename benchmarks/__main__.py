@@ -10,6 +10,7 @@ import sys
 import torch
 
 from benchmarks import cases
+from benchmarks.busy import busy
 from benchmarks.flow import flow, flow_memory
 from benchmarks.growth import growth
 from benchmarks.memory import memory
@@ -22,6 +23,7 @@ GROUPS = {
     **cases.CASES,
     "solver": solver,
     "growth": growth,
+    "busy": busy,
     "memory": memory,
     "precision": precision,
     "series": series,
