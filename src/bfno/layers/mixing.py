@@ -87,6 +87,13 @@ class Recipe(NamedTuple):
         others = (self.sigma, self.outer)
         return all(one is None or isinstance(one, InPlaceActivation) for one in others)
 
+    def join(self, mixed: Tensor, signal: Tensor, target: Tensor) -> None:
+        """Write to the target what was mixed, which may lie there, and the signal if it is kept."""
+        if self.keep_signal:
+            torch.add(mixed, signal, out=target)
+        elif mixed.data_ptr() != target.data_ptr():
+            target.copy_(mixed)
+
     def plainly(self, signal: Tensor, weights: Weights) -> Tensor:
         """All of it in differentiable operations, for compilers and higher derivatives."""
         mixed = _mix_plainly(signal, weights, self.sigma)
@@ -104,7 +111,9 @@ def mix(signal: Tensor, weights: Weights, recipe: Recipe) -> Tensor:
     """
     if is_transformed(signal) or not recipe.fuses:
         return recipe.plainly(signal, weights)
-    return _Mix.apply(signal, recipe, *weights)
+    if torch.is_grad_enabled():
+        return _Mix.apply(signal, recipe, *weights)
+    return _mix_pieces(signal, recipe, *_pack(weights, recipe), kept=None)
 
 
 def _mix_plainly(signal: Tensor, weights: Weights, sigma: Activation) -> Tensor:
@@ -186,21 +195,9 @@ class _Mix(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, signal: Tensor, recipe: Any, *parameters: Any) -> Tensor:
-        weights, result = Weights(*parameters), recycled(signal.shape, like=signal)
-        kernel, merging = _kernel(weights, recipe.sigma), _Merging(weights)
-        channels, width, ordered = signal.shape[-1], merging.width, kernel.ordered
-        wanted, kept = any(ctx.needs_input_grad), []  # two tensors for every piece
-        for piece, target in _pieces(merging.features, signal, result):
-            padded = _padded(piece, width)
-            rows = analyse_rows(padded, ordered=ordered)
-            hidden = kernel.forward(rows)
-            merged = merging.forward(hidden)
-            mixed = synthesise_rows(merged, padded.shape, ordered=ordered)[..., :channels]
-            torch.add(mixed, piece, out=target) if recipe.keep_signal else target.copy_(mixed)
-            if recipe.outer is not None:
-                recipe.outer.overwrite(target)
-            if wanted:
-                kept += [rows, hidden]
+        kernel, merging = _pack(Weights(*parameters), recipe)
+        kept: list[Tensor] = []
+        result = _mix_pieces(signal, recipe, kernel, merging, kept)
         ctx.recipe, ctx.kernel, ctx.merging = recipe, kernel, merging
         ctx.save_for_backward(signal, result, *parameters, *kept)
         return result
@@ -212,24 +209,46 @@ class _Mix(torch.autograd.Function):
         recipe, kernel, merging, kept = ctx.recipe, ctx.kernel, ctx.merging, others[count:]
         if torch.is_grad_enabled():  # somebody will differentiate this gradient once more
             return _gradients_plainly(signal, Weights(*others[:count]), recipe, gradients[0])
-        channels, width, ordered = signal.shape[-1], merging.width, kernel.ordered
-        pulled = recycled(signal.shape, like=signal)
+        ordered, pulled = kernel.ordered, recycled(signal.shape, like=signal)
         sums = kernel.sums(), merging.sums()
         pieces = _pieces(merging.features, gradients[0], result, pulled)
         for (piece, output, target), rows, hidden in zip(
             pieces, kept[::2], kept[1::2], strict=True
         ):
-            padded = _padded(piece, width, fresh=recipe.outer is not None)
-            own = padded[..., :channels]
             if recipe.outer is not None:
-                recipe.outer.pull_back_(own, output)
+                piece = recipe.outer.pull_back_(recycled(piece.shape, piece).copy_(piece), output)
+            padded = _padded(piece, merging.width)
             merged = analyse_rows(padded, adjoint=True, ordered=ordered)
             inside = merging.backward(merged, hidden, sums[1])
             kernel.backward(inside, (rows, hidden), merged, sums[0])
-            back = synthesise_rows(merged, padded.shape, adjoint=True, ordered=ordered)
-            back = back[..., :channels]
-            torch.add(back, own, out=target) if recipe.keep_signal else target.copy_(back)
+            wide = target if padded.shape == target.shape else padded
+            back = synthesise_rows(merged, wide, adjoint=True, ordered=ordered)
+            recipe.join(back[..., : target.shape[-1]], piece, target)
         return pulled, None, *kernel.gradients(sums[0]), *merging.gradients(sums[1])
+
+
+def _mix_pieces(
+    signal: Tensor,
+    recipe: Any,
+    kernel: _Branches | _Filters,
+    merging: _Merging,
+    kept: list[Tensor] | None,
+) -> Tensor:
+    """Mix piece by piece, adding to `kept` two tensors of each for the backward pass."""
+    result, ordered = recycled(signal.shape, like=signal), kernel.ordered
+    for piece, target in _pieces(merging.features, signal, result):
+        padded = _padded(piece, merging.width)
+        rows = analyse_rows(padded, ordered=ordered)
+        hidden = kernel.forward(rows)
+        if kept is not None:
+            kept += [rows, hidden]
+        del rows  # its memory serves next, while it is in the cache
+        wide = target if padded.shape == target.shape else padded
+        mixed = synthesise_rows(merging.forward(hidden), wide, ordered=ordered)
+        recipe.join(mixed[..., : target.shape[-1]], piece, target)
+        if recipe.outer is not None:
+            recipe.outer.overwrite(target)
+    return result
 
 
 def _gradients_plainly(
@@ -246,16 +265,22 @@ def _pieces(features: int, *tensors: Tensor) -> Iterator[tuple[Tensor, ...]]:
     return zip(*(tensor.split(count) for tensor in tensors), strict=True)
 
 
-def _padded(x: Tensor, width: int, *, fresh: bool = False) -> Tensor:
-    """The same with zeros in further channels, contiguous, in memory of its own if asked."""
+def _padded(x: Tensor, width: int) -> Tensor:
+    """The same with zeros in further channels, contiguous."""
     channels = x.shape[-1]
-    if channels == width and not fresh:
+    if channels == width:
         return x.contiguous()
     padded = recycled((*x.shape[:-1], width), like=x)
     padded[..., :channels].copy_(x)
-    if width > channels:
-        padded[..., channels:].zero_()
+    padded[..., channels:].zero_()
     return padded
+
+
+def _pack(weights: Weights, recipe: Any) -> tuple[_Branches | _Filters, _Merging]:
+    """The weights in the form that the products want."""
+    filters = weights.inner_bias is None
+    kernel = _Filters(weights) if filters else _Branches(weights, recipe.sigma)
+    return kernel, _Merging(weights)
 
 
 class _Merging:
@@ -311,10 +336,6 @@ class _Merging:
         real, imaginary, biases = sums
         real_bias, imaginary_bias = biases.view(2, -1)[:, : self.channels]
         return self._unpack(real), real_bias, self._unpack(imaginary), imaginary_bias
-
-
-def _kernel(weights: Weights, sigma: InPlaceActivation) -> _Branches | _Filters:
-    return _Filters(weights) if weights.inner_bias is None else _Branches(weights, sigma)
 
 
 class _Branches:

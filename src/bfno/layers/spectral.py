@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Sequence
 
 import torch
 from torch import Tensor
@@ -116,28 +115,30 @@ def analyse_rows(signal: Tensor, *, adjoint: bool = False, ordered: bool = False
 
 
 def synthesise_rows(
-    rows: Tensor, shape: Sequence[int], *, adjoint: bool = False, ordered: bool = False
+    rows: Tensor, out: Tensor, *, adjoint: bool = False, ordered: bool = False
 ) -> Tensor:
     """`synthesise` of what `analyse_rows` returned; overwrites it.
 
     Args:
         rows: A spectrum as one matrix.
-        shape: Shape of the signal, `(batch, *reversed grid, channels)`.
+        out: Where the signal goes, `(batch, *reversed grid, channels)`, contiguous.
         adjoint: As in `synthesise`.
         ordered: As in `analyse_rows`.
     """
-    batch, *grid, channels = shape
+    batch, *grid, channels = out.shape
     if max(grid) > DFT_LIMIT:
         spectrum = rows.view(batch, frequencies(grid[0]), *grid[1:], 2 * channels)
-        return _synthesise_fast(spectrum, grid[0], adjoint)
+        return out.copy_(_synthesise_fast(spectrum, grid[0], adjoint))
     x, leads = rows, _leads(batch, grid)
-    steps = _steps(rows, grid, not adjoint, ordered)
-    for matrix, lead in zip(reversed(steps), reversed(leads), strict=True):
+    first, *others = _steps(rows, grid, not adjoint, ordered)
+    for matrix, lead in zip(reversed(others), reversed(leads), strict=False):
         if matrix.dim() == 2:
             x = _product(matrix.T, x.view(lead, matrix.shape[0], -1))
         else:
             x = _unfold(matrix, x.view(2, lead, matrix.shape[1], -1))
-    return x.view(*shape)
+    values = x.view(batch, len(first), -1)
+    torch.bmm(first.T.expand(batch, -1, -1), values, out=out.view(batch, grid[0], -1))
+    return out
 
 
 def _product(matrix: Tensor, x: Tensor) -> Tensor:
