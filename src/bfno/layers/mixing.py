@@ -13,7 +13,7 @@ writes its own backward pass and keeps two tensors for it.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
 import torch
@@ -88,11 +88,15 @@ class Recipe(NamedTuple):
         return all(one is None or isinstance(one, InPlaceActivation) for one in others)
 
     def join(self, mixed: Tensor, signal: Tensor, target: Tensor) -> None:
-        """Write to the target what was mixed, which may lie there, and the signal if it is kept."""
+        """Write to the target what was mixed, without its padding, and the signal if it is kept.
+
+        What was mixed may be the target itself.
+        """
+        own = mixed if mixed is target else mixed[..., : target.shape[-1]]
         if self.keep_signal:
-            torch.add(mixed, signal, out=target)
-        elif mixed.data_ptr() != target.data_ptr():
-            target.copy_(mixed)
+            torch.add(own, signal, out=target)
+        elif own is not target:
+            target.copy_(own)
 
     def plainly(self, signal: Tensor, weights: Weights) -> Tensor:
         """All of it in differentiable operations, for compilers and higher derivatives."""
@@ -172,11 +176,11 @@ def _filters(weight: Tensor) -> Tensor:
 def samples_at_once(signal: Tensor, features: int) -> int:
     """How many samples, with `features` numbers per frequency, make one of several equal pieces."""
     batch, *grid, _ = signal.shape
-    if signal.device.type != "cpu" or batch == 0:
-        return max(1, batch)
+    if signal.device.type != "cpu":
+        return batch
     points = frequencies(grid[0]) * math.prod(grid[1:])
     most = max(1, PIECE_BYTES // (points * features * signal.element_size()))
-    return math.ceil(batch / math.ceil(batch / most))
+    return math.ceil(batch / max(1, math.ceil(batch / most)))
 
 
 def padded_width(channels: int) -> int:
@@ -210,7 +214,7 @@ class _Mix(torch.autograd.Function):
         if torch.is_grad_enabled():  # somebody will differentiate this gradient once more
             return _gradients_plainly(signal, Weights(*others[:count]), recipe, gradients[0])
         ordered, pulled = kernel.ordered, recycled(signal.shape, like=signal)
-        sums = kernel.sums(), merging.sums()
+        totals: list[Tensor] = []
         pieces = _pieces(merging.features, gradients[0], result, pulled)
         for (piece, output, target), rows, hidden in zip(
             pieces, kept[::2], kept[1::2], strict=True
@@ -219,12 +223,13 @@ class _Mix(torch.autograd.Function):
                 piece = recipe.outer.pull_back_(recycled(piece.shape, piece).copy_(piece), output)
             padded = _padded(piece, merging.width)
             merged = analyse_rows(padded, adjoint=True, ordered=ordered)
-            inside = merging.backward(merged, hidden, sums[1])
-            kernel.backward(inside, (rows, hidden), merged, sums[0])
+            inside, found = merging.backward(merged, hidden)
+            found += kernel.backward(inside, (rows, hidden), merged)
+            totals = [a.add_(b) for a, b in zip(totals, found, strict=True)] if totals else found
             wide = target if padded.shape == target.shape else padded
             back = synthesise_rows(merged, wide, adjoint=True, ordered=ordered)
-            recipe.join(back[..., : target.shape[-1]], piece, target)
-        return pulled, None, *kernel.gradients(sums[0]), *merging.gradients(sums[1])
+            recipe.join(back, piece, target)
+        return pulled, None, *kernel.gradients(*totals[3:]), *merging.gradients(*totals[:3])
 
 
 def _mix_pieces(
@@ -245,7 +250,7 @@ def _mix_pieces(
         del rows  # its memory serves next, while it is in the cache
         wide = target if padded.shape == target.shape else padded
         mixed = synthesise_rows(merging.forward(hidden), wide, ordered=ordered)
-        recipe.join(mixed[..., : target.shape[-1]], piece, target)
+        recipe.join(mixed, piece, target)
         if recipe.outer is not None:
             recipe.outer.overwrite(target)
     return result
@@ -254,14 +259,18 @@ def _mix_pieces(
 def _gradients_plainly(
     signal: Tensor, weights: Weights, recipe: Recipe, gradient: Tensor
 ) -> tuple[Tensor | None, ...]:
-    inputs = [one for one in (signal, *weights) if one is not None]
+    inputs = (signal, *weights)
+    wanted = [one for one in inputs if one is not None and one.requires_grad]
     again = recipe.plainly(signal, weights)
-    found = iter(torch.autograd.grad(again, inputs, gradient, create_graph=True))
-    return next(found), None, *(None if one is None else next(found) for one in weights)
+    found = iter(torch.autograd.grad(again, wanted, gradient, create_graph=True))
+    first, *rest = (None if one is None or not one.requires_grad else next(found) for one in inputs)
+    return first, None, *rest
 
 
-def _pieces(features: int, *tensors: Tensor) -> Iterator[tuple[Tensor, ...]]:
+def _pieces(features: int, *tensors: Tensor) -> Iterable[tuple[Tensor, ...]]:
     count = samples_at_once(tensors[0], features)
+    if count >= len(tensors[0]):
+        return [tensors]
     return zip(*(tensor.split(count) for tensor in tensors), strict=True)
 
 
@@ -316,24 +325,17 @@ class _Merging:
         torch.addmm(self.biases[1], hidden[:, half:], self.imaginary.T, out=merged[:, width:])
         return merged
 
-    def sums(self) -> list[Tensor]:
-        bias = self.real.new_zeros(2 * self.width)
-        return [torch.zeros_like(self.real), torch.zeros_like(self.imaginary), bias]
-
-    def backward(self, merged: Tensor, hidden: Tensor, sums: list[Tensor]) -> Tensor:
-        """Add the weights' gradients to `sums` and return that of `hidden`."""
+    def backward(self, merged: Tensor, hidden: Tensor) -> tuple[Tensor, list[Tensor]]:
+        """The gradient of `hidden`, and those of the weights."""
         half, width = hidden.shape[1] // 2, self.width
         real, imaginary = merged[:, :width], merged[:, width:]
-        sums[0].addmm_(real.T, hidden[:, :half])
-        sums[1].addmm_(imaginary.T, hidden[:, half:])
-        sums[2].add_(merged.sum(0))
+        found = [real.T @ hidden[:, :half], imaginary.T @ hidden[:, half:], merged.sum(0)]
         inside = recycled(hidden.shape, like=hidden)
         torch.mm(real, self.real, out=inside[:, :half])
         torch.mm(imaginary, self.imaginary, out=inside[:, half:])
-        return inside
+        return inside, found
 
-    def gradients(self, sums: list[Tensor]) -> tuple[Tensor, ...]:
-        real, imaginary, biases = sums
+    def gradients(self, real: Tensor, imaginary: Tensor, biases: Tensor) -> tuple[Tensor, ...]:
         real_bias, imaginary_bias = biases.view(2, -1)[:, : self.channels]
         return self._unpack(real), real_bias, self._unpack(imaginary), imaginary_bias
 
@@ -367,26 +369,20 @@ class _Branches:
         hidden = recycled((len(rows), self.matrix.shape[1]), like=rows)
         return self.sigma.overwrite(torch.addmm(self.bias.view(-1), rows, self.matrix, out=hidden))
 
-    def sums(self) -> list[Tensor]:
-        return [torch.zeros_like(self.matrix), self.matrix.new_zeros(self.matrix.shape[1])]
-
-    def backward(
-        self, inside: Tensor, kept: tuple[Tensor, Tensor], target: Tensor, sums: list[Tensor]
-    ) -> None:
-        """Add the weights' gradients to `sums` and write that of the spectrum to `target`."""
+    def backward(self, inside: Tensor, kept: tuple[Tensor, Tensor], target: Tensor) -> list[Tensor]:
+        """Write the gradient of the spectrum to `target` and return those of the weights."""
         rows, hidden = kept
         self.sigma.pull_back_(inside, hidden)
-        sums[0].addmm_(rows.T, inside)
-        sums[1].add_(inside.sum(0))
         torch.mm(inside, self.matrix.T, out=target)
+        return [rows.T @ inside, inside.sum(0)]
 
-    def gradients(self, sums: list[Tensor]) -> tuple[Tensor, Tensor]:
-        blocks = self._blocks(sums[0])
-        weight = sums[0].new_empty(self.shape)
+    def gradients(self, matrix: Tensor, biases: Tensor) -> tuple[Tensor, Tensor]:
+        blocks = self._blocks(matrix)
+        weight = matrix.new_empty(self.shape)
         real, imaginary = weight.permute(1, 2, 0, 3)
         torch.add(blocks[0][0], blocks[1][1], out=real)
         torch.sub(blocks[0][1], blocks[1][0], out=imaginary)
-        bias = sums[1].view(2, self.shape[0], -1)[..., : self.shape[2]]
+        bias = biases.view(2, self.shape[0], -1)[..., : self.shape[2]]
         return weight, bias.transpose(0, 1)
 
 
@@ -421,26 +417,22 @@ class _Filters:
         product[:, :, 1].addcmul_(spectrum[:, :, 0], self.imaginary)
         return hidden
 
-    def sums(self) -> list[Tensor]:
-        return [torch.zeros_like(self.real), torch.zeros_like(self.imaginary)]
-
-    def backward(
-        self, inside: Tensor, kept: tuple[Tensor, Tensor], target: Tensor, sums: list[Tensor]
-    ) -> None:
-        """Add the weights' gradients to `sums` and write that of the spectrum to `target`."""
+    def backward(self, inside: Tensor, kept: tuple[Tensor, Tensor], target: Tensor) -> list[Tensor]:
+        """Write the gradient of the spectrum to `target` and return those of the weights."""
         spectrum, gradient = self._spectrum(kept[0]), self._hidden(inside)
-        sums[0].add_((gradient * spectrum).sum(0))
-        sums[1].add_((gradient[:, :, 1] * spectrum[:, :, 0]).sum(0))
-        sums[1].sub_((gradient[:, :, 0] * spectrum[:, :, 1]).sum(0))
-        product = gradient * self.real
+        spare = recycled(gradient.shape, like=gradient)
+        straight = torch.mul(gradient, spectrum, out=spare).sum(0)
+        torch.mul(gradient[:, :, 0], spectrum[:, :, 1], out=spare[:, :, 0])
+        torch.mul(gradient[:, :, 1], spectrum[:, :, 0], out=spare[:, :, 1])
+        crossed = spare.sum(0)
+        product = torch.mul(gradient, self.real, out=spare)
         product[:, :, 0].addcmul_(gradient[:, :, 1], self.imaginary)
         product[:, :, 1].addcmul_(gradient[:, :, 0], self.imaginary, value=-1)
         torch.sum(product, 3, keepdim=True, out=self._spectrum(target))
+        return [straight[:, 0] + straight[:, 1], crossed[:, 1] - crossed[:, 0]]
 
-    def gradients(self, sums: list[Tensor]) -> tuple[Tensor, None]:
-        channels = self.shape[2]
-        found = torch.stack((sums[0].sum(1), sums[1]))[..., :channels]
-        weight = sums[0].new_empty(self.shape)
-        own = _filters(weight)
-        own.copy_(found.reshape(own.shape))
+    def gradients(self, real: Tensor, imaginary: Tensor) -> tuple[Tensor, None]:
+        weight = real.new_empty(self.shape)
+        for part, found in zip(_filters(weight), (real, imaginary), strict=True):
+            part.copy_(found[..., : self.shape[2]].reshape(part.shape))
         return weight, None
