@@ -123,7 +123,8 @@ def mix(signal: Tensor, weights: Weights, recipe: Recipe) -> Tensor:
 def _mix_plainly(signal: Tensor, weights: Weights, sigma: Activation) -> Tensor:
     spectrum = analyse(signal)
     if weights.inner_bias is None:
-        hidden = complex_product(*_filters(weights.inner), spectrum)
+        real, imaginary = _filters(weights.inner)
+        hidden = complex_product(real, imaginary, spectrum)
     else:
         hidden = sigma.apply(F.linear(spectrum, *weights.affine()))
     return synthesise(merge(hidden, weights), signal.shape[1])
