@@ -167,6 +167,15 @@ def test_forward_and_reverse_mode_agree():
     )
 
 
+# The compiler says that it looks through the cache of the transforms' matrices.
+@pytest.mark.filterwarnings("ignore:.*lru_cache.*:UserWarning")
+@pytest.mark.parametrize("kernel", ["branch", "filter"])
+def test_a_compiler_sees_the_layer_as_one_graph(kernel):
+    layer, x = make(kernel), torch.randn(2, 3, *GRIDS[2])
+    compiled = torch.compile(layer, backend="aot_eager", fullgraph=True)
+    torch.testing.assert_close(gradients(compiled, layer, x), gradients(layer, layer, x), **CLOSE)
+
+
 def test_a_layer_survives_copying_and_pickling():
     layer, x = make(activation="softplus"), torch.randn(1, 3, 4, 4)
     for clone in (copy.deepcopy(layer), pickle.loads(pickle.dumps(layer))):
