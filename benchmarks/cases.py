@@ -1,4 +1,4 @@
-"""The layer and a training step on the paper's CIFAR-10 model."""
+"""The layer and a training step on the paper's models of images."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils.flop_counter import FlopCounterMode
 
-from benchmarks.plain import PlainField, bare_work
+from benchmarks.plain import PlainField, bare_products, bare_work
 from benchmarks.timing import Line, compare, peer_library
 from bfno.fields import OperatorField
 from bfno.lab.runs.record import peak_memory
@@ -67,10 +68,17 @@ def _untrained_case(name: str, channels: int, side: int, width: int) -> Case:
 
 
 def layer(repeats: int, notes: dict[str, Any]) -> Lines:
-    """A field of three BFNO layers, 76 channels, two branches, 32×32, batch 64."""
-    field = cifar_case().field
-    plain, y = PlainField(field), torch.rand(64, 3, 32, 32)
-    work = bare_work(field, y)
+    """Fields of three BFNO layers, batch 64: the paper's for CIFAR-10 and MNIST, and the demo's."""
+    yield from _compare_field("", cifar_case(), repeats, notes)
+    mnist = _untrained_case("mnist", channels=1, side=28, width=47)
+    yield from _compare_field("mnist ", mnist, repeats, notes)
+    digits = _untrained_case("digits", channels=1, side=8, width=16)
+    yield from _compare_field("digits ", digits, 10 * repeats, notes)
+
+
+def _compare_field(name: str, case: Case, repeats: int, notes: dict[str, Any]) -> Lines:
+    field, y = case.field, torch.rand_like(case.images)
+    plain = PlainField(field)
 
     def without_graph(call: Callable[[], Any]) -> Callable[[], None]:
         def run() -> None:
@@ -87,12 +95,24 @@ def layer(repeats: int, notes: dict[str, Any]) -> Lines:
         return run
 
     ours = without_graph(lambda: field(0.3, y))
-    forward = without_graph(lambda: plain(0.3, y))
-    yield compare(("layer", "forward", "plain"), ours, forward, repeats=repeats, notes=notes)
-    bare = without_graph(work)
-    yield compare(("layer", "forward", "bare FFT+GEMM"), ours, bare, repeats=repeats, notes=notes)
+    products = bare_products(field, y)
+    for peer, program, more in (
+        ("plain", lambda: plain(0.3, y), {}),
+        ("bare FFT+GEMM", bare_work(field, y), {}),
+        ("products in cache", products, {"gflop": _operations(products) / 1e9}),
+    ):
+        names = ("layer", f"{name}forward", peer)
+        pair = ours, without_graph(program)
+        yield compare(names, *pair, repeats=repeats, notes={**notes, **more})
     pair = trained(field), trained(plain)
-    yield compare(("layer", "train", "plain"), *pair, repeats=repeats, notes=notes)
+    yield compare(("layer", f"{name}train", "plain"), *pair, repeats=repeats, notes=notes)
+
+
+def _operations(program: Callable[[], Any]) -> int:
+    """Floating-point operations of a program's matrix products."""
+    with FlopCounterMode(display=False) as counter:
+        program()
+    return counter.get_total_flops()
 
 
 def training_step(

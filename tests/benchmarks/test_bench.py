@@ -3,8 +3,8 @@ import json
 import torch
 
 import bfno
-from benchmarks.cases import cifar_case
-from benchmarks.plain import PlainField
+from benchmarks.cases import _operations, cifar_case
+from benchmarks.plain import PlainField, bare_products
 from benchmarks.plain_flow import with_torchdiffeq
 from benchmarks.timing import compare
 from bfno.fields.flow import FlowConvField
@@ -20,6 +20,15 @@ def test_the_plain_peer_computes_the_same_field_and_gradients():
     pairs = (torch.autograd.grad(result.square().sum(), wanted) for result in (ours, plain))
     for one, other in zip(*pairs, strict=True):
         torch.testing.assert_close(one, other, rtol=0, atol=1e-11)
+
+
+def test_the_bare_products_are_those_of_the_layers():
+    field = bfno.OperatorField("bfno", 1, 4, 2, branches=3)
+    work = bare_products(field, torch.zeros(5, 1, 6, 8))
+    rows = 5 * 6 * (8 // 2 + 1)
+    products = rows * (8 * 24 + 2 * 12 * 4)
+    transforms = 2 * 5 * 4 * (10 * 8 * 6 + 5 * 12 * 12)  # along the last axis, then the other
+    assert _operations(work) == 2 * 2 * (products + transforms)  # two layers; times and plus
 
 
 def test_a_comparison_tells_the_slower_side_and_prints_one_object_a_line(monkeypatch):

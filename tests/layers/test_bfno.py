@@ -51,7 +51,9 @@ def test_output_and_all_gradients_equal_the_plain_formulation(kernel, skip, axes
 
 
 @pytest.mark.parametrize("activation", ["relu", "softplus", "tanh"])
-@pytest.mark.parametrize("grid", [(1, 1), (1, 2), (2, 1), (4, 4), (5, 3), (8, 7), (3, 70)])
+@pytest.mark.parametrize(
+    "grid", [(1, 1), (1, 2), (2, 1), (4, 4), (5, 3), (8, 7), (3, 70), (24, 3), (26, 24)]
+)
 def test_every_activation_and_grid_equals_the_plain_formulation(activation, grid):
     check_against_plain(make(activation=activation), torch.randn(3, 3, *grid))
 
@@ -60,8 +62,35 @@ def test_a_batch_cut_into_pieces_gives_the_same_result(monkeypatch):
     layer, x = make(), torch.randn(5, 3, 6, 6)
     whole = gradients(layer, layer, x)
     monkeypatch.setattr(mixing, "PIECE_BYTES", 6 * 4 * 12 * 8 * 2)  # two samples a piece
-    assert mixing.samples_at_once((6, 6), 12, x) == 2
+    assert mixing.samples_at_once(x.movedim(1, -1), 12) == 2
     torch.testing.assert_close(gradients(layer, layer, x), whole, **CLOSE)
+
+
+@pytest.mark.parametrize("kernel", ["branch", "filter"])
+@pytest.mark.parametrize("channels", [1, 2, 4, 5, 7, 8])
+def test_a_width_that_is_padded_inside_gives_the_same_result(kernel, channels):
+    check_against_plain(make(kernel, channels=channels), torch.randn(2, channels, *GRIDS[2]))
+
+
+def test_widths_are_padded_where_it_pays():
+    assert [mixing.padded_width(width) for width in (16, 47, 75, 76, 79)] == [16, 48, 76, 76, 80]
+
+
+@pytest.mark.parametrize("channels", [7, 8])
+@pytest.mark.parametrize("kernel", ["branch", "filter"])
+def test_results_with_and_without_a_graph_are_the_same_bits(kernel, channels, monkeypatch):
+    grid = (24, 26)
+    layer = BFNO(channels, kernel=kernel, grid=grid if kernel == "filter" else None).float()
+    x = torch.randn(5, channels, *grid, dtype=torch.float32)
+    monkeypatch.setattr(mixing, "PIECE_BYTES", 24 * 14 * 32 * 4 * 2)  # several pieces
+    with_graph = layer(x)
+    with torch.no_grad():
+        assert torch.equal(layer(x), with_graph)
+
+
+def test_frozen_weights_leave_second_derivatives_to_the_input():
+    layer, x = make(activation="tanh").requires_grad_(False), torch.randn(2, 3, 3, 4)
+    assert gradgradcheck(layer, (x.requires_grad_(),))
 
 
 def test_fast_transforms_give_the_same_layer_as_matrices(monkeypatch):
@@ -136,6 +165,15 @@ def test_forward_and_reverse_mode_agree():
     torch.testing.assert_close(
         (by_forward_mode * cotangent).sum(), (tangent * pull(cotangent)[0]).sum()
     )
+
+
+# The compiler says that it looks through the cache of the transforms' matrices.
+@pytest.mark.filterwarnings("ignore:.*lru_cache.*:UserWarning")
+@pytest.mark.parametrize("kernel", ["branch", "filter"])
+def test_a_compiler_sees_the_layer_as_one_graph(kernel):
+    layer, x = make(kernel), torch.randn(2, 3, *GRIDS[2])
+    compiled = torch.compile(layer, backend="aot_eager", fullgraph=True)
+    torch.testing.assert_close(gradients(compiled, layer, x), gradients(layer, layer, x), **CLOSE)
 
 
 def test_a_layer_survives_copying_and_pickling():

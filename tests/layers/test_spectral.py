@@ -4,6 +4,7 @@ import torch
 from bfno.layers import spectral
 
 GRIDS = [(1,), (2,), (7,), (8,), (1, 1), (6, 5), (5, 8), (4, 6, 5), (3, 2, 4)]
+FOLDED = [(24, 5), (26, 28), (24, 3, 4), (3, 24, 5), (26, 24, 3)]  # all axes but the last may fold
 
 
 def reverse(x):
@@ -54,3 +55,33 @@ def test_imaginary_parts_without_a_sine_are_ignored(size, route):
     torch.testing.assert_close(
         spectral.synthesise(changed, size), spectral.synthesise(spectrum, size), rtol=0, atol=1e-13
     )
+
+
+@pytest.mark.parametrize("grid", GRIDS + FOLDED)
+@pytest.mark.parametrize("adjoint", [False, True])
+def test_rows_hold_the_same_frequencies_in_some_order(grid, adjoint, route):
+    x = reverse(torch.randn(2, 3, *grid)).contiguous()
+    expected = spectral.analyse(x, adjoint=adjoint).flatten(0, -2)
+    torch.testing.assert_close(
+        spectral.analyse_rows(x, adjoint=adjoint, ordered=True), expected, rtol=0, atol=1e-13
+    )
+    rows = spectral.analyse_rows(x, adjoint=adjoint)
+    column = torch.randn(6)  # a number that tells rows apart, but for conjugates
+    found, wanted = ((values @ column).sort().values for values in (rows, expected))
+    torch.testing.assert_close(found, wanted, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("grid", GRIDS + FOLDED)
+@pytest.mark.parametrize("ordered", [False, True])
+def test_transforms_of_rows_are_adjoint_to_each_other(grid, ordered, route):
+    x = reverse(torch.randn(2, 3, *grid)).contiguous()
+    rows = spectral.analyse_rows(x, ordered=ordered)
+    back = spectral.synthesise_rows(rows.clone(), torch.empty_like(x), ordered=ordered)
+    torch.testing.assert_close(back, x, rtol=0, atol=1e-13)
+    other = torch.randn_like(rows)  # not Hermitian
+    for adjoint in (False, True):
+        signal = torch.empty_like(x)
+        spectral.synthesise_rows(other.clone(), signal, adjoint=adjoint, ordered=ordered)
+        left = (signal * x).sum()
+        right = (other * spectral.analyse_rows(x, adjoint=not adjoint, ordered=ordered)).sum()
+        torch.testing.assert_close(left, right, rtol=0, atol=1e-11)

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any, cast
 
-import torch
 from torch import Tensor, nn
 
 from bfno.fields.interface import Time, pull_back_by_autograd
@@ -101,8 +100,13 @@ class OperatorField(nn.Module):
             raise ValueError(
                 f"the state must have shape (batch, {self.channels}, *space), got {tuple(y.shape)}"
             )
-        parts = [self._derivative(*part) for part in self._pieces(t, y)]
-        return parts[0] if len(parts) == 1 else torch.cat(parts)
+        hidden, activation = self._encode(t, y), find_activation(self.activation)
+        for index, layer in enumerate(self.layers):
+            hidden = layer(hidden)
+            if not self._seals and self._is_activated(index, len(self.layers)):
+                # A layer that is not ours may need its result for its own derivative.
+                hidden = activation.on_fresh(hidden) if self._ours else activation.apply(hidden)
+        return self.decoder(hidden)
 
     def pull_back(self, t: Time, y: Tensor, cotangent: Tensor) -> tuple[Tensor, Tensor]:
         """The field and `cotangentᵀ ∂f/∂y`; see `bfno.fields.interface`."""
@@ -117,28 +121,5 @@ class OperatorField(nn.Module):
             cotangent = pull(cotangent)
         return self.decoder(hidden), self.encoder.transposed(cotangent)
 
-    def _pieces(self, t: Time, y: Tensor) -> Iterator[tuple[Time, Tensor]]:
-        """Times and states of a few samples: they do not see each other, and stay in the cache."""
-        count = self._samples_at_once(y)
-        if torch.compiler.is_compiling() or count >= len(y):
-            yield t, y
-            return
-        parts = y.split(count)
-        times = t.split(count) if isinstance(t, Tensor) and t.dim() else [t] * len(parts)
-        yield from zip(times, parts, strict=True)
-
-    def _derivative(self, t: Time, y: Tensor) -> Tensor:
-        hidden, activation = self._encode(t, y), find_activation(self.activation)
-        for index, layer in enumerate(self.layers):
-            hidden = layer(hidden)
-            if not self._seals and self._is_activated(index, len(self.layers)):
-                # A layer that is not ours may need its result for its own derivative.
-                hidden = activation.on_fresh(hidden) if self._ours else activation.apply(hidden)
-        return self.decoder(hidden)
-
     def _encode(self, t: Time, y: Tensor) -> Tensor:
         return self.encoder(y, t) if self.time else self.encoder(y)
-
-    def _samples_at_once(self, y: Tensor) -> int:
-        own = getattr(self.layers[0], "samples_at_once", None)
-        return len(y) if own is None else own(y)

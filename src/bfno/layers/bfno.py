@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from bfno.layers.activation import Activation, ActivationChoice, find_activation, known_activation
-from bfno.layers.mixing import Recipe, Weights, linearise_mixing, merge, mix, samples_at_once
+from bfno.layers.mixing import Recipe, Weights, complex_product, linearise_mixing, merge, mix
 from bfno.layers.pointwise import Pointwise, channels_first, channels_last
 from bfno.layers.spectral import analyse, frequencies, synthesise
 
@@ -130,10 +130,6 @@ class BFNO(nn.Module):
             # Transforms in half precision lose the small frequencies, so autocast stops here.
             return self._mixed(x.to(self.weight.dtype)).to(x.dtype)
 
-    def samples_at_once(self, x: Tensor) -> int:
-        """How many samples on the grid of `x` the layer handles best at a time, in its cache."""
-        return samples_at_once(tuple(x.shape[:1:-1]), 2 * self.branches * self.channels, x)
-
     @property
     def can_linearise(self) -> bool:
         """Whether `linearise` knows the Jacobian of this kernel."""
@@ -177,57 +173,30 @@ class BFNO(nn.Module):
         return None if choice is None else find_activation(choice)
 
     def _mixed(self, x: Tensor) -> Tensor:
-        signal, sigma = channels_last(x).contiguous(), find_activation(self.activation)
-        after = self._after()
-        if self.kernel == "branch" and self.skip is None:
-            return channels_first(mix(signal, self._weights(), Recipe(sigma, True, after)))
-        if self.kernel == "branch":
-            mixed = mix(signal, self._weights(), Recipe(sigma, False))
+        signal, skip, after = channels_last(x).contiguous(), self.skip, self._after()
+        if self.kernel == "gate":
+            mixed = self._gated(signal)
         else:
-            mixed = self._mixed_plainly(signal, tuple(x.shape[2:]))
-        result = channels_first(mixed) + (x if self.skip is None else self.skip(x))
+            sigma = find_activation(self.activation if self.kernel == "branch" else "identity")
+            weights = self._weights(tuple(x.shape[2:]))
+            if skip is None:
+                return channels_first(mix(signal, weights, Recipe(sigma, True, after)))
+            mixed = mix(signal, weights, Recipe(sigma, False))
+        result = channels_first(mixed) + (x if skip is None else skip(x))
         return result if after is None else after.apply(result)
 
-    def _mixed_plainly(self, signal: Tensor, grid: tuple[int, ...]) -> Tensor:
-        spectrum, weights = analyse(signal), self._weights()
-        if self.grid is None:
-            hidden = self._gated(spectrum, weights)
-        else:
-            hidden = self._filtered(spectrum, grid)
-        return synthesise(merge(hidden, weights), signal.shape[1])
-
-    def _weights(self) -> Weights:
-        inner, inner_bias = self._inner()
+    def _weights(self, grid: tuple[int, ...] = ()) -> Weights:
+        """The weights; those of a filter on the given grid."""
+        inner = self.weight if self.grid is None else _fit_filter(self.weight, self.grid, grid)
         real, imaginary = self.merge_real, self.merge_imag
-        return Weights(inner, inner_bias, real.weight, real.bias, imaginary.weight, imaginary.bias)
+        return Weights(inner, self.bias, real.weight, real.bias, imaginary.weight, imaginary.bias)
 
-    def _inner(self) -> tuple[Tensor, Tensor]:
-        """The branches' maps as one real matrix and bias; nothing for a filter."""
-        if self.bias is None:
-            return self.weight.new_empty(0), self.weight.new_empty(0)
-        real, imaginary = self.weight.permute(1, 2, 0, 3).flatten(2).unbind(0)
-        upper, lower = torch.cat((real, imaginary), 1), torch.cat((-imaginary, real), 1)
-        return torch.cat((upper, lower)), self.bias.transpose(0, 1).flatten()
-
-    def _gated(self, spectrum: Tensor, weights: Weights) -> Tensor:
-        gate = find_activation(self.activation).apply(
-            F.linear(spectrum, weights.inner.T, weights.inner_bias)
-        )
+    def _gated(self, signal: Tensor) -> Tensor:
+        spectrum, weights = analyse(signal), self._weights()
+        gate = find_activation(self.activation).apply(F.linear(spectrum, *weights.affine()))
         real, imaginary = gate.unflatten(-1, (2, self.branches, -1)).unbind(-3)
-        return _complex_product(real, imaginary, spectrum)
-
-    def _filtered(self, spectrum: Tensor, grid: tuple[int, ...]) -> Tensor:
-        weight = _fit_filter(self.weight, self.grid or (), grid)
-        # (branches, parts, channels, *grid) to (parts, *reversed grid, branches, channels)
-        weight = weight.permute(1, *range(weight.dim() - 1, 2, -1), 0, 2)
-        return _complex_product(weight[0], weight[1], spectrum)
-
-
-def _complex_product(real: Tensor, imaginary: Tensor, spectrum: Tensor) -> Tensor:
-    """Multiply every branch, `(…, branches, channels)`, with a spectrum of two planes."""
-    a, b = spectrum.unsqueeze(-2).chunk(2, dim=-1)
-    parts = (real * a - imaginary * b, imaginary * a + real * b)
-    return torch.cat([part.flatten(-2) for part in parts], dim=-1)
+        hidden = complex_product(real, imaginary, spectrum)
+        return synthesise(merge(hidden, weights), signal.shape[1])
 
 
 def _fit_filter(weight: Tensor, grid: tuple[int, ...], new_grid: tuple[int, ...]) -> Tensor:

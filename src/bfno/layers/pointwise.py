@@ -98,7 +98,8 @@ class _Linear(torch.autograd.Function):
     def forward(ctx: Any, points: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
         rows = points.reshape(-1, points.shape[-1])
         result = recycled((len(rows), len(weight)), like=points)
-        torch.addmm(bias, rows, weight.T, out=result)
+        # Contiguous: with one channel, the part of a matrix takes three times as long.
+        torch.addmm(bias, rows, weight.contiguous().T, out=result)
         ctx.save_for_backward(points, weight)
         return result.view(*points.shape[:-1], -1)
 

@@ -21,7 +21,15 @@ from torch import Tensor
 
 from bfno.layers.memory import recycled
 
-__all__ = ["DFT_LIMIT", "analyse", "frequencies", "inner_frequencies", "synthesise"]
+__all__ = [
+    "DFT_LIMIT",
+    "analyse",
+    "analyse_rows",
+    "frequencies",
+    "inner_frequencies",
+    "synthesise",
+    "synthesise_rows",
+]
 
 DFT_LIMIT = 64
 """Longest axis that is transformed by a matrix product.
@@ -30,48 +38,44 @@ Up to here the product costs no more than a fast Fourier transform of the same d
 result where the next product wants it; on longer axes the fast transform is used.
 """
 
+FOLD_FROM = 24
+"""Shortest even axis whose complex transform is folded, which halves its product.
+
+On 28 and 32 points a folded transform takes 0.7 of the time, on 16 as long, on 8 1.5 times as long.
+"""
+
 
 def frequencies(size: int) -> int:
     """Number of frequencies that a real signal of `size` points keeps."""
     return size // 2 + 1
 
 
-def analyse(signal: Tensor, *, adjoint: bool = False, recycle: bool = False) -> Tensor:
+def analyse(signal: Tensor, *, adjoint: bool = False) -> Tensor:
     """Transform a signal to its half spectrum, orthonormally.
 
     Args:
         signal: Real values on a grid.
         adjoint: Apply the adjoint of `synthesise` instead, which counts inner frequencies twice.
-        recycle: Use recycled memory, which autograd cannot record.
 
     Shape:
         `(batch, *reversed grid, channels)` to `(batch, frequencies, *other axes, 2 * channels)`.
     """
     batch, *grid, channels = signal.shape
     if max(grid) > DFT_LIMIT:
-        spectrum = _analyse_fast(signal)
-        if adjoint:
-            spectrum *= _multiplicity(grid[0], signal).view(-1, *[1] * len(grid))
-        return spectrum
-    last, *others = _matrices(tuple(grid), signal.dtype, signal.device)
-    if adjoint:
-        last = last * _multiplicity(grid[0], signal).repeat_interleave(2)[:, None]
-    x = signal
-    for matrix, lead in zip((last, *others), _leads(batch, grid), strict=True):
-        x = _contract(matrix, x, lead, recycle=recycle)
+        return _analyse_fast(signal, adjoint)
+    x, leads = signal, _leads(batch, grid)
+    for matrix, lead in zip(_matrices_like(signal, grid, adjoint), leads, strict=True):
+        x = torch.bmm(matrix.expand(lead, -1, -1), x.reshape(lead, matrix.shape[1], -1))
     return x.view(batch, frequencies(grid[0]), *grid[1:], 2 * channels)
 
 
-def synthesise(
-    spectrum: Tensor, size: int, *, adjoint: bool = False, recycle: bool = False
-) -> Tensor:
+def synthesise(spectrum: Tensor, size: int, *, adjoint: bool = False) -> Tensor:
     """Transform a half spectrum, symmetric or not, back to a signal, orthonormally.
 
     Args:
         spectrum: Real and imaginary planes side by side.
         size: Number of grid points along the axis of the half spectrum.
         adjoint: Apply the adjoint of `analyse` instead, which counts every frequency once.
-        recycle: Use recycled memory, which autograd cannot record.
 
     Shape:
         `(batch, frequencies, *other axes, 2 * channels)` to `(batch, *reversed grid, channels)`.
@@ -79,16 +83,97 @@ def synthesise(
     batch, _, *others, channels = spectrum.shape
     grid = [size, *others]
     if max(grid) > DFT_LIMIT:
-        if adjoint:
-            spectrum = spectrum / _multiplicity(size, spectrum).view(-1, *[1] * len(grid))
-        return _synthesise_fast(spectrum, size)
-    last, *rest = _matrices(tuple(grid), spectrum.dtype, spectrum.device)
-    if not adjoint:
-        last = last * _multiplicity(size, spectrum).repeat_interleave(2)[:, None]
-    x = spectrum
-    for matrix, lead in zip(reversed((last, *rest)), reversed(_leads(batch, grid)), strict=True):
-        x = _contract(matrix.T, x, lead, recycle=recycle)
+        return _synthesise_fast(spectrum, size, adjoint)
+    x, leads = spectrum, _leads(batch, grid)
+    matrices = _matrices_like(spectrum, grid, not adjoint)
+    for matrix, lead in zip(reversed(matrices), reversed(leads), strict=True):
+        x = torch.bmm(matrix.T.expand(lead, -1, -1), x.reshape(lead, matrix.shape[0], -1))
     return x.view(batch, *grid, channels // 2)
+
+
+def analyse_rows(signal: Tensor, *, adjoint: bool = False, ordered: bool = False) -> Tensor:
+    """`analyse` in recycled memory, which autograd cannot record, as one matrix.
+
+    Args:
+        signal: Real values on a grid, contiguous.
+        adjoint: As in `analyse`.
+        ordered: Keep the order of `analyse`; otherwise rows come in whichever is the fastest.
+
+    Shape:
+        `(batch, *reversed grid, channels)` to `(batch * all frequencies, 2 * channels)`.
+    """
+    batch, *grid, channels = signal.shape
+    if max(grid) > DFT_LIMIT:
+        return _analyse_fast(signal, adjoint).view(-1, 2 * channels)
+    x, leads = signal, _leads(batch, grid)
+    for matrix, lead in zip(_steps(signal, grid, adjoint, ordered), leads, strict=True):
+        if matrix.dim() == 2:
+            x = _product(matrix, x.view(lead, matrix.shape[1], -1))
+        else:
+            x = _fold(matrix, x.view(lead, 2, 2, matrix.shape[1] // 2, -1))
+    return x.view(-1, 2 * channels)
+
+
+def synthesise_rows(
+    rows: Tensor, out: Tensor, *, adjoint: bool = False, ordered: bool = False
+) -> Tensor:
+    """`synthesise` of what `analyse_rows` returned; overwrites it.
+
+    Args:
+        rows: A spectrum as one matrix.
+        out: Where the signal goes, `(batch, *reversed grid, channels)`, contiguous.
+        adjoint: As in `synthesise`.
+        ordered: As in `analyse_rows`.
+    """
+    batch, *grid, channels = out.shape
+    if max(grid) > DFT_LIMIT:
+        spectrum = rows.view(batch, frequencies(grid[0]), *grid[1:], 2 * channels)
+        return out.copy_(_synthesise_fast(spectrum, grid[0], adjoint))
+    x, leads = rows, _leads(batch, grid)
+    first, *others = _steps(rows, grid, not adjoint, ordered)
+    for matrix, lead in zip(reversed(others), reversed(leads), strict=False):
+        if matrix.dim() == 2:
+            x = _product(matrix.T, x.view(lead, matrix.shape[0], -1))
+        else:
+            x = _unfold(matrix, x.view(2, lead, matrix.shape[1], -1))
+    values = x.view(batch, len(first), -1)
+    torch.bmm(first.T.expand(batch, -1, -1), values, out=out.view(batch, grid[0], -1))
+    return out
+
+
+def _product(matrix: Tensor, x: Tensor) -> Tensor:
+    """A matrix times each of several matrices."""
+    result = recycled((len(x), len(matrix), x.shape[2]), like=x)
+    return torch.bmm(matrix.expand(len(x), -1, -1), x, out=result)
+
+
+def _fold(pair: Tensor, x: Tensor) -> Tensor:
+    """Complex transform of an even axis, `(lead, planes, halves, half the points, others)`.
+
+    Even frequencies see the sum of both halves of the points, odd ones the difference. The result
+    lies in the memory of `x`, all even frequencies before the odd ones.
+    """
+    lead, _, _, half, others = x.shape
+    folded = recycled((2, lead, 2, half, others), like=x)
+    torch.add(x[:, :, 0], x[:, :, 1], out=folded[0])
+    torch.sub(x[:, :, 0], x[:, :, 1], out=folded[1])
+    result = x.view(2, lead, 2 * half, others)
+    for matrix, part, target in zip(pair, folded.view_as(result), result, strict=True):
+        torch.bmm(matrix.expand(lead, -1, -1), part, out=target)
+    return result
+
+
+def _unfold(pair: Tensor, x: Tensor) -> Tensor:
+    """Transpose of `_fold`; the result lies in the memory of `x`."""
+    _, lead, points, others = x.shape
+    folded = recycled(x.shape, like=x)
+    for matrix, part, target in zip(pair, x, folded, strict=True):
+        torch.bmm(matrix.T.expand(lead, -1, -1), part, out=target)
+    even, odd = folded.view(2, lead, 2, points // 2, others)
+    result = x.view(lead, 2, 2, points // 2, others)
+    torch.add(even, odd, out=result[:, :, 0])
+    torch.sub(even, odd, out=result[:, :, 1])
+    return result
 
 
 def _leads(batch: int, grid: list[int]) -> list[int]:
@@ -99,34 +184,59 @@ def _leads(batch: int, grid: list[int]) -> list[int]:
     return leads
 
 
-def _contract(matrix: Tensor, x: Tensor, lead: int, *, recycle: bool) -> Tensor:
-    rows, columns = matrix.shape
-    values = x.reshape(lead, columns, -1)
-    if not recycle:
-        return torch.bmm(matrix.expand(lead, -1, -1), values)
-    result = recycled((lead, rows, values.shape[2]), like=x)
-    return torch.bmm(matrix.expand(lead, -1, -1), values, out=result)
+def _matrices_like(like: Tensor, grid: list[int], doubled: bool) -> tuple[Tensor, ...]:
+    return _matrices(tuple(grid), doubled, like.dtype, like.device)
+
+
+def _steps(like: Tensor, grid: list[int], doubled: bool, ordered: bool) -> tuple[Tensor, ...]:
+    """Matrices of all axes, or pairs of them where an axis is folded."""
+    if ordered:
+        return _matrices_like(like, grid, doubled)
+    return _folded_matrices(tuple(grid), doubled, like.dtype, like.device)
 
 
 @functools.lru_cache(maxsize=64)
 def _matrices(
-    grid: tuple[int, ...], dtype: torch.dtype, device: torch.device
+    grid: tuple[int, ...], doubled: bool, dtype: torch.dtype, device: torch.device
 ) -> tuple[Tensor, ...]:
     """Real transform of the first axis, then complex transforms of the others.
 
     The real one maps points to rows ordered (frequency, plane); a complex one maps (plane, point)
     to (frequency, plane), so that each product leaves its planes next to the axis that follows.
+    `doubled` counts the inner frequencies of the first axis twice.
     """
     with torch.inference_mode(False):  # kept for training too, which refuses inference tensors
         first = [part[: frequencies(grid[0])] for part in _waves(grid[0])]
         cosine, sine = first[0], first[1] * inner_frequencies(grid[0])[:, None]
-        matrices = [torch.stack((cosine, -sine), dim=1).flatten(0, 1)]
+        real = torch.stack((cosine, -sine), dim=1)
+        if doubled:
+            real *= (1 + inner_frequencies(grid[0])).view(-1, 1, 1)
+        matrices = [real.flatten(0, 1)]
         for size in grid[1:]:
             cosine, sine = _waves(size)
             real = torch.stack((cosine, -sine), dim=1)  # (frequency, plane, point) acting on reals
             imaginary = torch.stack((sine, cosine), dim=1)  # and on imaginary parts
             matrices.append(torch.stack((real, imaginary), dim=2).flatten(2).flatten(0, 1))
         return tuple(matrix.to(device=device, dtype=dtype) for matrix in matrices)
+
+
+@functools.lru_cache(maxsize=64)
+def _folded_matrices(
+    grid: tuple[int, ...], doubled: bool, dtype: torch.dtype, device: torch.device
+) -> tuple[Tensor, ...]:
+    """`_matrices`, with pairs for even and odd frequencies of the axes that are folded."""
+    with torch.inference_mode(False):
+        first, *others = _matrices(grid, doubled, dtype, device)
+        return first, *(_folded(matrix) for matrix in others)
+
+
+def _folded(matrix: Tensor) -> Tensor:
+    """The part of a complex transform that acts on the first half of an even axis."""
+    size = len(matrix) // 2
+    if size < FOLD_FROM or size % 2:
+        return matrix
+    half = matrix.view(size // 2, 2, 2, 2, size)[..., : size // 2]  # parity is the second axis
+    return half.transpose(0, 1).reshape(2, size, size)
 
 
 def _waves(size: int) -> tuple[Tensor, Tensor]:
@@ -150,23 +260,26 @@ def _multiplicities(size: int, dtype: torch.dtype, device: torch.device) -> Tens
 
 def _multiplicity(size: int, like: Tensor) -> Tensor:
     """How often each stored frequency counts in a signal: once, or twice where it has a sine."""
-    return _multiplicities(size, like.dtype, like.device)
+    return _multiplicities(size, like.dtype, like.device).view(-1, *[1] * (like.dim() - 2))
 
 
-def _analyse_fast(signal: Tensor) -> Tensor:
+def _analyse_fast(signal: Tensor, adjoint: bool) -> Tensor:
     spectrum = torch.fft.rfft(signal, dim=1, norm="ortho")
     others = tuple(range(2, signal.dim() - 1))
     if others:
         spectrum = torch.fft.fftn(spectrum, dim=others, norm="ortho")
-    return torch.cat((spectrum.real, spectrum.imag), dim=-1)
+    planes = torch.cat((spectrum.real, spectrum.imag), dim=-1)
+    return planes * _multiplicity(signal.shape[1], planes) if adjoint else planes
 
 
-def _synthesise_fast(spectrum: Tensor, size: int) -> Tensor:
+def _synthesise_fast(spectrum: Tensor, size: int, adjoint: bool) -> Tensor:
+    if adjoint:
+        spectrum = spectrum / _multiplicity(size, spectrum)
     real, imaginary = spectrum.chunk(2, dim=-1)
     values = torch.complex(real.contiguous(), imaginary.contiguous())
     others = tuple(range(2, spectrum.dim() - 1))
     if others:
         values = torch.fft.ifftn(values, dim=others, norm="ortho")
-    inner = _multiplicity(size, real).sub(1).view(-1, *[1] * (values.dim() - 2))
+    inner = _multiplicity(size, real) - 1
     values = torch.complex(values.real, values.imag * inner)
     return torch.fft.irfft(values, n=size, dim=1, norm="ortho")
