@@ -175,6 +175,11 @@ class ODERNN(nn.Module):
         self.stats = Stats()
 
     def forward(self, times: Tensor, values: Tensor, mask: Tensor) -> RecurrentStates:
+        if torch.is_autocast_enabled(values.device.type):
+            # Half precision would lose more in every step, and what a step writes has one dtype.
+            kind = self.unit.gates_hidden.dtype
+            with torch.autocast(values.device.type, enabled=False):
+                return self(times.to(kind), values.to(kind), mask)
         if self.backward:
             times, values, mask = times.flip(1), values.flip(1), mask.flip(1)
         schedule = self.schedule(times, mask.any(-1))
