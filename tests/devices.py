@@ -162,6 +162,10 @@ def _tolist(tensor: Tensor) -> Any:
 class _Module(_DummyBackendModule):
     """What `torch.cuda` would be, with torch's own generator."""
 
+    @staticmethod
+    def get_amp_supported_dtype() -> list[torch.dtype]:
+        return [torch.bfloat16]
+
     def is_available(self) -> bool:
         return False  # there is nothing to initialise, and nothing to compute with
 
@@ -183,6 +187,7 @@ def fake_gpu() -> Iterator[Host]:
     """A context in which there is a GPU; `moved` puts a model there."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(FakeTensor, "tolist", _tolist)
+        patch.setattr(FakeTensor, "data_ptr", lambda tensor: 0, raising=False)
         # Fake tensors have no addresses, so that a solve cannot count what it keeps.
         patch.setattr(replay, "KEPT_BYTES", -1)
         with _MODE, Host() as host:

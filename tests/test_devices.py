@@ -19,7 +19,7 @@ from tests.devices import GPU, fake_gpu, moved
 
 CPU = torch.device("cpu")
 # As few evaluations as an adaptive method can do with.
-QUICK = {"solver": {"method": "adaptive_heun"}}
+QUICK = {"solver": {"method": "adaptive_heun", "step": None}}
 CONV = ("node", "anode", "sonode", "hbnode", "ghbnode", "nesterovnode", "gnesterovnode", "adamnode")
 OPERATORS = ("bfno-node", "fno-node", "afno-node", "bfno-net")
 ROWS = ("rnn-delta-t", "rnn-impute", "rnn-d", "gru-d")
@@ -111,3 +111,128 @@ def test_a_training_step_stays_on_the_device_and_waits_for_little(name):
     assert {parameter.grad.device for parameter in model.parameters()} == {GPU}
     waits = _unkept(host.waits)
     assert len(waits) == WAITS[name] + _attempts(model), waits
+
+
+def test_what_a_step_sends_to_the_device_stays_there():
+    task, model = _built("digits/bfno-node")
+    with fake_gpu() as host:
+        moved(model)
+        for _ in range(2):
+            host.waits.clear()
+            task.loss(model, torch.arange(3), Place(GPU))
+    assert host.waits == _unkept(host.waits)
+
+
+class _OneProcess:
+    """What the loop asks of Accelerate, in the only process of a run."""
+
+    def prepare(self, model, optimizer):
+        return moved(model), _Optimizer(model)
+
+    def unwrap_model(self, model):
+        return model
+
+    def backward(self, loss):
+        loss.backward()
+
+    def clip_grad_norm_(self, parameters, longest):
+        return torch.nn.utils.clip_grad_norm_(parameters, longest)
+
+
+class _Optimizer(torch.optim.Adam):
+    def __init__(self, model):
+        super().__init__(model.parameters())
+        self.optimizer = self
+
+
+def test_the_loop_waits_once_for_all_that_a_step_has_found(monkeypatch, tmp_path):
+    config = resolve("digits/cnn", scale="smoke", changes={"train": {"clip": 1.0}})
+    facts = config.known_facts()
+    task = config.task(_data(config, facts))
+    alone = Processes(device=GPU, accelerator=_OneProcess())
+    monkeypatch.setattr(loop.Processes, "join", classmethod(lambda _: alone))
+    with torch.device("meta"):
+        model = config.build(facts)
+    with fake_gpu() as host:
+        trainer = loop.Trainer(config, task, model, RunFolder(tmp_path), {}, [])
+        for _ in range(2):
+            host.waits.clear()
+            trainer._step(torch.arange(4))
+    assert len(host.waits) == 1, host.waits
+
+
+@pytest.mark.parametrize("name", [*(f"digits-density/{one}" for one in LAYERED), "moons/ffjord"])
+def test_samples_are_drawn_on_the_device(name):
+    _, model = _built(name)
+    with fake_gpu(), torch.no_grad():
+        samples = moved(model).eval().sample(2)
+    assert samples.device == GPU
+    assert samples.shape[1:] == model.event_shape
+
+
+@pytest.mark.parametrize("method", ["gru-d", "ode-rnn", "latent-ode"])
+def test_values_of_series_are_expected_on_the_device(method):
+    _, model = _built(f"physionet/{method}")
+    with fake_gpu(), torch.no_grad():
+        times = torch.rand(3, 4, device=GPU)
+        values = torch.rand(3, 4, model.features, device=GPU)
+        found = moved(model).eval().reconstruct(times, values, values > 0.5, times[:, :2])
+    assert found.device == GPU
+
+
+@pytest.mark.parametrize("gradient", ["direct", "adjoint"])
+@pytest.mark.parametrize("step", [None, 0.5])
+def test_every_gradient_is_found_on_the_device(gradient, step):
+    with torch.device("meta"):
+        field = bfno.MLPField(3, 4)
+    with fake_gpu():
+        y0 = torch.rand(2, 3, device=GPU, requires_grad=True)
+        ts = torch.tensor([0.0, 1.0], device=GPU)
+        settings = {"method": "adaptive_heun", "gradient": gradient, "step": step}
+        bfno.solve(moved(field), y0, ts, **settings).ys[-1].sum().backward()
+    assert y0.grad.device == GPU
+
+
+LAYERS = {
+    "bfno of any kernel": lambda: BFNO(4, 2, kernel="gate", skip="conv"),
+    "bfno with a filter": lambda: BFNO(4, 2, kernel="filter", grid=(6, 70), skip="linear"),
+    "bfno on a long grid": lambda: BFNO(4, 2),
+    "fno": lambda: FNO(4, modes=2),
+    "afno": lambda: AFNO(4, blocks=2),
+}
+
+
+@pytest.mark.parametrize("make", LAYERS.values(), ids=LAYERS)
+def test_layers_stay_on_the_device(make):
+    with torch.device("meta"):
+        layer = make()
+    with fake_gpu():
+        moved(layer)
+        # Longer than what is transformed by matrices.
+        layer(torch.rand(2, 4, 6, 70, device=GPU)).sum().backward()
+    assert {parameter.grad.device for parameter in layer.parameters()} == {GPU}
+
+
+# bfloat16 has eight binary digits: what one operation rounds is 0.004 of its result.
+SHARE_OF_LOSS, SHARE_OF_GRADIENT = 4e-3, 0.2
+
+
+@pytest.mark.parametrize("name", WAITS)
+def test_autocast_leaves_the_loss_what_it_is(name):
+    task, model = _built(name, CPU, {"solver": {"rtol": 1e-2, "atol": 1e-2}})
+    task.prepare(model, CPU)
+    state = {key: value.clone() for key, value in model.state_dict().items()}
+    losses, gradients = [], []
+    for autocast in (contextlib.nullcontext(), torch.autocast("cpu", dtype=torch.bfloat16)):
+        model.load_state_dict(state)
+        model.zero_grad()
+        torch.manual_seed(1)
+        with autocast:
+            loss, _ = task.loss(model, torch.arange(3), Place(CPU))
+        loss.backward()
+        losses.append(loss.item())
+        gradients.append(torch.cat([one.grad.flatten() for one in model.parameters()]))
+    assert loss.dtype is torch.float32
+    assert losses[1] == pytest.approx(losses[0], rel=SHARE_OF_LOSS)
+    error = (gradients[1] - gradients[0]).norm() / gradients[0].norm()
+    assert error < SHARE_OF_GRADIENT

@@ -21,7 +21,7 @@ from torch import Tensor
 
 from bfno.layers.memory import recycled
 
-__all__ = ["DFT_LIMIT", "analyse", "frequencies", "inner_frequencies", "synthesise"]
+__all__ = ["DFT_LIMIT", "analyse", "frequencies", "multiplicity", "synthesise"]
 
 DFT_LIMIT = 64
 """Longest axis that is transformed by a matrix product.
@@ -51,11 +51,11 @@ def analyse(signal: Tensor, *, adjoint: bool = False, recycle: bool = False) -> 
     if max(grid) > DFT_LIMIT:
         spectrum = _analyse_fast(signal)
         if adjoint:
-            spectrum *= _multiplicity(grid[0], signal).view(-1, *[1] * len(grid))
+            spectrum *= multiplicity(grid[0], signal).view(-1, *[1] * len(grid))
         return spectrum
     last, *others = _matrices(tuple(grid), signal.dtype, signal.device)
     if adjoint:
-        last = last * _multiplicity(grid[0], signal).repeat_interleave(2)[:, None]
+        last = last * multiplicity(grid[0], signal).repeat_interleave(2)[:, None]
     x = signal
     for matrix, lead in zip((last, *others), _leads(batch, grid), strict=True):
         x = _contract(matrix, x, lead, recycle=recycle)
@@ -80,11 +80,11 @@ def synthesise(
     grid = [size, *others]
     if max(grid) > DFT_LIMIT:
         if adjoint:
-            spectrum = spectrum / _multiplicity(size, spectrum).view(-1, *[1] * len(grid))
+            spectrum = spectrum / multiplicity(size, spectrum).view(-1, *[1] * len(grid))
         return _synthesise_fast(spectrum, size)
     last, *rest = _matrices(tuple(grid), spectrum.dtype, spectrum.device)
     if not adjoint:
-        last = last * _multiplicity(size, spectrum).repeat_interleave(2)[:, None]
+        last = last * multiplicity(size, spectrum).repeat_interleave(2)[:, None]
     x = spectrum
     for matrix, lead in zip(reversed((last, *rest)), reversed(_leads(batch, grid)), strict=True):
         x = _contract(matrix.T, x, lead, recycle=recycle)
@@ -119,7 +119,7 @@ def _matrices(
     """
     with torch.inference_mode(False):  # kept for training too, which refuses inference tensors
         first = [part[: frequencies(grid[0])] for part in _waves(grid[0])]
-        cosine, sine = first[0], first[1] * inner_frequencies(grid[0])[:, None]
+        cosine, sine = first[0], first[1] * _inner_frequencies(grid[0])[:, None]
         matrices = [torch.stack((cosine, -sine), dim=1).flatten(0, 1)]
         for size in grid[1:]:
             cosine, sine = _waves(size)
@@ -136,7 +136,7 @@ def _waves(size: int) -> tuple[Tensor, Tensor]:
     return angle.cos() / math.sqrt(size), angle.sin() / math.sqrt(size)
 
 
-def inner_frequencies(size: int) -> Tensor:
+def _inner_frequencies(size: int) -> Tensor:
     """One for the frequencies that have a sine, zero for the lowest and an even grid's highest."""
     index = torch.arange(frequencies(size), device="cpu")
     return ((index > 0) & (2 * index < size)).double()
@@ -145,10 +145,10 @@ def inner_frequencies(size: int) -> Tensor:
 @functools.lru_cache(maxsize=64)
 def _multiplicities(size: int, dtype: torch.dtype, device: torch.device) -> Tensor:
     with torch.inference_mode(False):
-        return (1 + inner_frequencies(size)).to(device=device, dtype=dtype)
+        return (1 + _inner_frequencies(size)).to(device=device, dtype=dtype)
 
 
-def _multiplicity(size: int, like: Tensor) -> Tensor:
+def multiplicity(size: int, like: Tensor) -> Tensor:
     """How often each stored frequency counts in a signal: once, or twice where it has a sine."""
     return _multiplicities(size, like.dtype, like.device)
 
@@ -167,6 +167,6 @@ def _synthesise_fast(spectrum: Tensor, size: int) -> Tensor:
     others = tuple(range(2, spectrum.dim() - 1))
     if others:
         values = torch.fft.ifftn(values, dim=others, norm="ortho")
-    inner = _multiplicity(size, real).sub(1).view(-1, *[1] * (values.dim() - 2))
+    inner = multiplicity(size, real).sub(1).view(-1, *[1] * (values.dim() - 2))
     values = torch.complex(values.real, values.imag * inner)
     return torch.fft.irfft(values, n=size, dim=1, norm="ortho")
