@@ -17,7 +17,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode, unset_fake_temporarily
-from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode
 from torch.utils._pytree import tree_leaves
 from torch.utils.backend_registration import (
     _DummyBackendModule,
@@ -52,6 +52,8 @@ class Host(TorchDispatchMode):
         if func in _STAND_INS:
             return _STAND_INS[func](*args)
         result = func(*args, **kwargs)
+        if func in _DENIED:
+            result.is_denied = True
         if func is _ATEN._to_copy.default:
             return self._copied(args[0], result, kwargs)
         if func is _ATEN.copy_.default and _on_gpu(args[0]) != _on_gpu(args[1]):
@@ -94,8 +96,9 @@ def _on_gpu(tensor: Any) -> bool:
 def _number(tensor: Tensor) -> Any:
     """Any number: true for a condition, two for a count, and for an error one that is small enough
     to let an adaptive solve succeed in a single step."""
-    kind = tensor.dtype
-    return True if kind is torch.bool else 1e-4 if kind.is_floating_point else 2
+    if tensor.dtype is torch.bool:
+        return not hasattr(tensor, "is_denied")
+    return 1e-4 if tensor.dtype.is_floating_point else 2
 
 
 def _everywhere(tensor: Tensor) -> Tensor:
@@ -133,6 +136,10 @@ _STAND_INS = {
 }
 
 
+# Nothing is ever found to be wrong.
+_DENIED = (_ATEN.any.default, _ATEN.any.dim)
+
+
 def _is_mask(place: Any) -> bool:
     return isinstance(place, FakeTensor) and place.dtype is torch.bool
 
@@ -152,7 +159,7 @@ def _values(tensor: Tensor) -> Tensor:
 
 def _tolist(tensor: Tensor) -> Any:
     """The answer to `tolist`: one wait, however many numbers."""
-    host = torch.utils._python_dispatch._get_current_dispatch_mode()
+    host = _get_current_dispatch_mode()
     assert isinstance(host, Host)
     host.wait("tolist")
     with unset_fake_temporarily():
@@ -194,7 +201,7 @@ def fake_gpu() -> Iterator[Host]:
             yield host
 
 
-def moved(model: nn.Module) -> nn.Module:
+def moved(model: Any) -> Any:
     """A model, made on the meta device, with its parameters and buffers alone on the GPU."""
     for module in model.modules():
         for name, value in module._parameters.items():

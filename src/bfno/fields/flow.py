@@ -85,7 +85,7 @@ class _PreparedConvField:
 
     def pull_back(self, t: Time, y: Tensor, cotangent: Tensor) -> tuple[Tensor, Tensor]:
         pieces = self._pieces(self._timed_biases(t, y), y, cotangent)
-        found = [self.kernels.pull_back(*parts, biases) for biases, *parts in pieces]
+        found = [self.kernels.pull_back(part, pull, biases) for biases, part, pull in pieces]
         values, pulled = zip(*found, strict=True)
         return _joined(values), _joined(pulled)
 

@@ -80,8 +80,8 @@ class GRUUnit(nn.Module):
 
     def cell(self, field: tuple[tuple[Tensor, Tensor], ...]) -> Cell:
         """The weights, together with those of a field's layers."""
-        layers = ((one.weight, one.bias) for one in (self.update, self.reset, self.new))
-        return Cell(field, *layers, self.gates_hidden, self.new_hidden)
+        update, reset, new = ((one.weight, one.bias) for one in (self.update, self.reset, self.new))
+        return Cell(field, update, reset, new, self.gates_hidden, self.new_hidden)
 
     def weights(self) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
         """The maps of states, with each gate twice."""

@@ -113,11 +113,12 @@ class _Recurrence(torch.autograd.Function):
     def forward(
         ctx: Any, layout: _Layout, gates: Tensor, new: Tensor, *weights: Tensor
     ) -> tuple[Tensor, Tensor]:
-        tape = _Tape(layout, _cell(weights), gates)
-        tape.record(gates, new)
+        with torch.inference_mode():  # nobody has to know of views and changes
+            tape = _Tape(layout, _cell(weights), gates)
+            tape.record(gates, new)
         ctx.tape = tape
         ctx.save_for_backward(*weights)
-        return tape.moved[:, : layout.size].clone(), tape.after.view(-1, 2, layout.size)
+        return tape.moved[:, : layout.size].clone(), tape.after.view(-1, 2, layout.size).clone()
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
@@ -126,9 +127,10 @@ class _Recurrence(torch.autograd.Function):
             raise RuntimeError(
                 "an ODE-RNN with a tanh network can be differentiated once, not twice"
             )
-        back = _Backward(ctx.tape, _cell(ctx.saved_tensors))
-        back.run(gradients[0], gradients[1].flatten(1).clone())
-        return None, back.gates_hidden, back.new_hidden, *back.weights()
+        with torch.inference_mode():
+            back = _Backward(ctx.tape, _cell(ctx.saved_tensors))
+            back.run(gradients[0], gradients[1].flatten(1).clone())
+        return None, back.gates_hidden.clone(), back.new_hidden.clone(), *back.weights()
 
 
 class _Tape:
@@ -267,7 +269,10 @@ class _Backward:
                 value.addcmul_(pulled[number], step, value=weight)
             for number in range(len(layers) - 2, -1, -1):
                 value = layers[number][stage].mul_(torch.mm(value, field[number + 1]))
-            pulled.append(torch.mm(value, field[0]))
+            if stage:
+                pulled.append(torch.mm(value, field[0]))
+            else:  # the first one comes last, and nobody asks for its part alone
+                y.addmm_(value, field[0])
         for part in pulled[1:]:
             y.add_(part)
 

@@ -148,7 +148,7 @@ def solve(
     if ts.dim() == 2:
         ys = call.by_rows(ts, known)
     elif gradient == "adjoint":
-        ys = call.adjoint(ts)
+        ys = call.adjoint(ts if ts.requires_grad else known)
     elif call.options.event is not None or call.options.dense:
         ys = call.with_extras(ts if ts.requires_grad else known)
     else:
