@@ -16,6 +16,7 @@ from bfno.lab.experiments.tasks import Place
 from bfno.lab.runs import loop
 from bfno.lab.runs.folder import RunFolder
 from bfno.layers import AFNO, BFNO, FNO
+from bfno.ode import problem, replay
 from tests.devices import GPU, fake_gpu, moved
 
 CPU = torch.device("cpu")
@@ -203,6 +204,32 @@ def test_every_gradient_is_found_on_the_device(gradient, step):
         bfno.solve(moved(field), y0, ts, **settings).ys[-1].sum().backward()
     assert y0.grad is not None
     assert y0.grad.device == GPU
+
+
+class _Inexact(replay.Replayer):
+    """Takes the processor for a device that may sum in another order each time."""
+
+    def __init__(self, *settings):
+        super().__init__(*settings)
+        self._is_exact = False
+
+
+def test_a_field_that_changed_is_found_at_the_end_of_the_backward_pass(monkeypatch):
+    monkeypatch.setattr(problem, "Replayer", _Inexact)
+    monkeypatch.setattr(replay, "KEPT_BYTES", -1)
+    weight, factor = torch.ones(3, requires_grad=True), [1.0]
+
+    def solved():
+        field = lambda t, y: -factor[0] * weight * y  # noqa: E731
+        return bfno.solve(field, torch.ones(2, 3), torch.tensor([0.0, 1.0])).ys[-1].sum()
+
+    (expected,) = torch.autograd.grad(solved(), weight)
+    total = solved()
+    factor[0] = 1.5
+    with pytest.raises(bfno.GradientError, match="gave another result"):
+        total.backward()
+    factor[0] = 1.0
+    torch.testing.assert_close(torch.autograd.grad(solved(), weight)[0], expected)
 
 
 LAYERS = {

@@ -97,11 +97,11 @@ class _PreparedConvField:
         if y.device.type != "cpu" or is_transformed(y) or count >= len(y):
             return iter([(biases, *tensors)])
         parts = [tensor.split(count) for tensor in tensors]
-        # Times of single samples make biases of single samples.
-        by_sample = [bias.split(count) if bias.dim() == 4 else None for bias in biases]
-        if None in by_sample or any(len(bias) < len(y) for bias in biases):
-            return zip(itertools.repeat(biases), *parts, strict=False)
-        return zip(zip(*by_sample, strict=True), *parts, strict=True)
+        if all(bias.dim() == 4 and len(bias) == len(y) for bias in biases):
+            # Times of single samples make biases of single samples.
+            own = zip(*(bias.split(count) for bias in biases), strict=True)
+            return zip(own, *parts, strict=True)
+        return zip(itertools.repeat(biases), *parts, strict=False)
 
     def _timed_biases(self, t: Time, y: Tensor) -> list[Tensor]:
         time = time_column(t, y)

@@ -112,6 +112,8 @@ class ActNorm(Bijection):
     """
 
     initialised: Tensor
+    # Whether that is known to be so: to ask a device in every call would make the host wait.
+    _is_known = False
 
     def __init__(self, channels: int) -> None:
         super().__init__()
@@ -119,8 +121,6 @@ class ActNorm(Bijection):
         self.shift = nn.Parameter(torch.zeros(channels, 1, 1))
         # An integer, because not every way to send tensors between processes supports booleans.
         self.register_buffer("initialised", torch.zeros((), dtype=torch.long))
-        # Whether that is known to be so: to ask a device in every call would make the host wait.
-        self._is_known = False
         self.register_load_state_dict_post_hook(_ask_again)
 
     def encode(self, x: Tensor) -> tuple[Tensor, Tensor]:
