@@ -7,7 +7,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from bfno.fields import MLPField
+from bfno.fields import MLPField, flow
 from bfno.fields.flow import FlowConvField, FlowOperatorField, Kernels
 from bfno.fields.interface import prepared, pull_back, pull_back_by_autograd
 
@@ -101,6 +101,21 @@ def test_a_prepared_field_gives_gradients_to_the_weights_of_the_field():
     torch.testing.assert_close(ready(0.2, y), field(0.2, y), rtol=1e-13, atol=1e-13)
     ready(0.2, y).sum().backward()
     assert all(parameter.grad is not None for parameter in field.parameters())
+
+
+@pytest.mark.parametrize("time", [0.3, torch.tensor(0.3), torch.linspace(0, 1, 5)])
+def test_a_few_samples_at_a_time_give_what_all_give(time, monkeypatch):
+    field, y, noise = FlowConvField(2, 3), torch.randn(5, 2, 4, 4), torch.randn(5, 2, 4, 4)
+    nn.init.normal_(field._convolutions()[-1].weight)
+
+    def found():
+        value, product = field.pull_back(time, y, noise)
+        total = value.sum() + field(time, y).square().sum() + product.square().sum()
+        return value, product, *torch.autograd.grad(total, list(field.parameters()))
+
+    whole = found()
+    monkeypatch.setattr(flow, "_PIECE_BYTES", 2 * 3 * 16 * y.element_size())  # two samples
+    torch.testing.assert_close(found(), whole)
 
 
 def test_a_field_without_preparation_stays_itself():

@@ -313,7 +313,9 @@ class _RestoringForce(nn.Module):
 
 def _time_like(t: Time, y: Tensor) -> Tensor:
     """Time as a factor of the state, whether it is one number or one per sample."""
-    t = torch.as_tensor(t, dtype=y.dtype, device=y.device)
+    if not isinstance(t, Tensor):
+        return y.new_full((), t)  # on its device, to which a copy would make the host wait
+    t = t.to(y)
     return t if t.dim() == 0 else t.reshape(-1, *[1] * (y.dim() - 1))
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, cast
 
 import torch
@@ -17,6 +17,10 @@ from bfno.layers.activation import ActivationChoice
 from bfno.layers.pointwise import is_transformed, time_column
 
 __all__ = ["FlowConvField", "FlowOperatorField", "Kernels"]
+
+
+_PIECE_BYTES = 2 << 20
+"""Most bytes of a layer's result for the samples that are handled at once."""
 
 
 class FlowConvField(nn.Module):
@@ -76,10 +80,28 @@ class _PreparedConvField:
         self.responses = [layer.time_response(y) for layer in layers]
 
     def __call__(self, t: Time, y: Tensor) -> Tensor:
-        return self.kernels.convolve(y, self._timed_biases(t, y))
+        pieces = self._pieces(self._timed_biases(t, y), y)
+        return _joined([self.kernels.convolve(part, biases) for biases, part in pieces])
 
     def pull_back(self, t: Time, y: Tensor, cotangent: Tensor) -> tuple[Tensor, Tensor]:
-        return self.kernels.pull_back(y, cotangent, self._timed_biases(t, y))
+        pieces = self._pieces(self._timed_biases(t, y), y, cotangent)
+        found = [self.kernels.pull_back(part, pull, biases) for biases, part, pull in pieces]
+        values, pulled = zip(*found, strict=True)
+        return _joined(values), _joined(pulled)
+
+    def _pieces(self, biases: list[Tensor], *tensors: Tensor) -> Iterator[Any]:
+        """A few samples at a time, whose results are still in the cache when they are used."""
+        y = tensors[0]
+        widest = max(len(weight) for weight in self.kernels.weights)
+        count = max(1, _PIECE_BYTES // (widest * y[0, 0].numel() * y.element_size()))
+        if y.device.type != "cpu" or is_transformed(y) or count >= len(y):
+            return iter([(biases, *tensors)])
+        parts = [tensor.split(count) for tensor in tensors]
+        if all(bias.dim() == 4 and len(bias) == len(y) for bias in biases):
+            # Times of single samples make biases of single samples.
+            own = zip(*(bias.split(count) for bias in biases), strict=True)
+            return zip(own, *parts, strict=True)
+        return zip(itertools.repeat(biases), *parts, strict=False)
 
     def _timed_biases(self, t: Time, y: Tensor) -> list[Tensor]:
         time = time_column(t, y)
@@ -138,14 +160,18 @@ class Kernels:
         """
         x, slopes = _fast(x), []
         for weight, bias in zip(self.weights[:-1], biases[:-1], strict=True):
-            before = _convolve(x, weight) + bias
+            before = _convolve(x, weight).add_(bias)
             slopes.append(torch.sigmoid(before))
             x = F.softplus(before)
-        value = _convolve(x, self.weights[-1]) + biases[-1]
+        value = _convolve(x, self.weights[-1]).add_(biases[-1])
         pulled = _convolve(_fast(cotangent), self.turned[-1])
         for turned, slope in zip(reversed(self.turned[:-1]), reversed(slopes), strict=True):
             pulled = _convolve(pulled * slope, turned)
         return value, pulled
+
+
+def _joined(parts: Sequence[Tensor]) -> Tensor:
+    return parts[0] if len(parts) == 1 else torch.cat(list(parts))
 
 
 def _convolve(x: Tensor, weight: Tensor) -> Tensor:

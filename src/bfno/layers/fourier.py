@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from bfno.layers.spectral import inner_frequencies
+from bfno.layers.spectral import multiplicity
 
 __all__ = ["inverse_last_axis", "other_axes"]
 
@@ -36,6 +36,6 @@ def inverse_last_axis(spectrum: Tensor, size: int, norm: str) -> Tensor:
         size: Number of grid points along that axis.
         norm: Normalisation as `torch.fft` names it.
     """
-    has_sine = inner_frequencies(size)[: spectrum.shape[-1]]
-    imaginary = spectrum.imag * has_sine.to(spectrum.real)
+    has_sine = multiplicity(size, spectrum.real)[: spectrum.shape[-1]] - 1
+    imaginary = spectrum.imag * has_sine
     return torch.fft.irfft(torch.complex(spectrum.real, imaginary), n=size, norm=norm)

@@ -26,7 +26,7 @@ __all__ = [
     "analyse",
     "analyse_rows",
     "frequencies",
-    "inner_frequencies",
+    "multiplicity",
     "synthesise",
     "synthesise_rows",
 ]
@@ -207,10 +207,10 @@ def _matrices(
     """
     with torch.inference_mode(False):  # kept for training too, which refuses inference tensors
         first = [part[: frequencies(grid[0])] for part in _waves(grid[0])]
-        cosine, sine = first[0], first[1] * inner_frequencies(grid[0])[:, None]
+        cosine, sine = first[0], first[1] * _inner_frequencies(grid[0])[:, None]
         real = torch.stack((cosine, -sine), dim=1)
         if doubled:
-            real *= (1 + inner_frequencies(grid[0])).view(-1, 1, 1)
+            real *= (1 + _inner_frequencies(grid[0])).view(-1, 1, 1)
         matrices = [real.flatten(0, 1)]
         for size in grid[1:]:
             cosine, sine = _waves(size)
@@ -246,7 +246,7 @@ def _waves(size: int) -> tuple[Tensor, Tensor]:
     return angle.cos() / math.sqrt(size), angle.sin() / math.sqrt(size)
 
 
-def inner_frequencies(size: int) -> Tensor:
+def _inner_frequencies(size: int) -> Tensor:
     """One for the frequencies that have a sine, zero for the lowest and an even grid's highest."""
     index = torch.arange(frequencies(size), device="cpu")
     return ((index > 0) & (2 * index < size)).double()
@@ -255,12 +255,17 @@ def inner_frequencies(size: int) -> Tensor:
 @functools.lru_cache(maxsize=64)
 def _multiplicities(size: int, dtype: torch.dtype, device: torch.device) -> Tensor:
     with torch.inference_mode(False):
-        return (1 + inner_frequencies(size)).to(device=device, dtype=dtype)
+        return (1 + _inner_frequencies(size)).to(device=device, dtype=dtype)
 
 
-def _multiplicity(size: int, like: Tensor) -> Tensor:
+def multiplicity(size: int, like: Tensor) -> Tensor:
     """How often each stored frequency counts in a signal: once, or twice where it has a sine."""
-    return _multiplicities(size, like.dtype, like.device).view(-1, *[1] * (like.dim() - 2))
+    return _multiplicities(size, like.dtype, like.device)
+
+
+def _per_frequency(size: int, like: Tensor) -> Tensor:
+    """`multiplicity` along the first space axis of a tensor."""
+    return multiplicity(size, like).view(-1, *[1] * (like.dim() - 2))
 
 
 def _analyse_fast(signal: Tensor, adjoint: bool) -> Tensor:
@@ -269,17 +274,17 @@ def _analyse_fast(signal: Tensor, adjoint: bool) -> Tensor:
     if others:
         spectrum = torch.fft.fftn(spectrum, dim=others, norm="ortho")
     planes = torch.cat((spectrum.real, spectrum.imag), dim=-1)
-    return planes * _multiplicity(signal.shape[1], planes) if adjoint else planes
+    return planes * _per_frequency(signal.shape[1], planes) if adjoint else planes
 
 
 def _synthesise_fast(spectrum: Tensor, size: int, adjoint: bool) -> Tensor:
     if adjoint:
-        spectrum = spectrum / _multiplicity(size, spectrum)
+        spectrum = spectrum / _per_frequency(size, spectrum)
     real, imaginary = spectrum.chunk(2, dim=-1)
     values = torch.complex(real.contiguous(), imaginary.contiguous())
     others = tuple(range(2, spectrum.dim() - 1))
     if others:
         values = torch.fft.ifftn(values, dim=others, norm="ortho")
-    inner = _multiplicity(size, real) - 1
+    inner = _per_frequency(size, real) - 1
     values = torch.complex(values.real, values.imag * inner)
     return torch.fft.irfft(values, n=size, dim=1, norm="ortho")

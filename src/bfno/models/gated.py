@@ -50,6 +50,11 @@ def run_gru(cell: nn.GRUCell, inputs: Tensor, kept: Tensor | None = None) -> Ten
         >>> torch.allclose(states[:, 1], cell(inputs[:, 0]))
         True
     """
+    if torch.is_autocast_enabled(inputs.device.type):
+        # Half precision would lose more in every row, and what a step writes has one dtype.
+        kind = cell.weight_hh.dtype
+        with torch.autocast(inputs.device.type, enabled=False):
+            return run_gru(cell, inputs.to(kind), None if kept is None else kept.to(kind))
     # Rows first: what a step reads and writes is then one piece of memory.
     from_inputs = F.linear(inputs.transpose(0, 1), cell.weight_ih, cell.bias_ih)
     factors = inputs.new_ones(1, 1, 1) if kept is None else kept.transpose(0, 1)

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from bfno.dynamics import Dynamics, FirstOrder, GeneralizedHeavyBall, GeneralizedNesterov
 from bfno.fields import Autonomous
 from bfno.layers.pointwise import is_transformed
-from bfno.models.recurrence import Cell, run_recurrence
+from bfno.models.recurrence import Cell, both_gates, run_recurrence
 from bfno.models.schedule import Schedule, make_schedule
 from bfno.models.series import SeriesModel, SeriesOutput, dense, network, tanh_network
 from bfno.ode.advance import take_step
@@ -78,13 +78,14 @@ class GRUUnit(nn.Module):
         gates, new = self.read_row(x).split((2 * self.units, self.units), dim=-1)
         return gates, new
 
+    def cell(self, field: tuple[tuple[Tensor, Tensor], ...]) -> Cell:
+        """The weights, together with those of a field's layers."""
+        update, reset, new = ((one.weight, one.bias) for one in (self.update, self.reset, self.new))
+        return Cell(field, update, reset, new, self.gates_hidden, self.new_hidden)
+
     def weights(self) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
-        """The maps of states as `Cell` wants them, which has each gate twice."""
-        update, reset = self.update, self.reset
-        none = torch.zeros_like(update.weight)
-        gates = torch.cat((torch.cat((update.weight, update.weight, none, none)),
-                           torch.cat((none, none, reset.weight, reset.weight))), dim=1)  # fmt: skip
-        bias = torch.cat((update.bias, update.bias, reset.bias, reset.bias))
+        """The maps of states, with each gate twice."""
+        gates, bias = both_gates(*self.cell(())[1:3])
         new = self.new
         return self.gates_hidden, gates.T, bias, self.new_hidden, new.weight.T, new.bias
 
@@ -175,6 +176,11 @@ class ODERNN(nn.Module):
         self.stats = Stats()
 
     def forward(self, times: Tensor, values: Tensor, mask: Tensor) -> RecurrentStates:
+        if torch.is_autocast_enabled(values.device.type):
+            # Half precision would lose more in every step, and what a step writes has one dtype.
+            kind = self.unit.gates_hidden.dtype
+            with torch.autocast(values.device.type, enabled=False):
+                return self(times.to(kind), values.to(kind), mask)
         if self.backward:
             times, values, mask = times.flip(1), values.flip(1), mask.flip(1)
         schedule = self.schedule(times, mask.any(-1))
@@ -214,8 +220,7 @@ class ODERNN(nn.Module):
         if layers is None or is_transformed(rows) or schedule.sizes.requires_grad:
             before, after = self._run_plainly(schedule, read, start)
         else:
-            cell = Cell(layers, *self.unit.weights())
-            before, after = run_recurrence(schedule, self.tableau, cell, read)
+            before, after = run_recurrence(schedule, self.tableau, self.unit.cell(layers), read)
         return torch.cat((start[:, 0], before)), torch.cat((start, after))
 
     def _run_plainly(

@@ -175,7 +175,8 @@ class RecurrentClassifier(SeriesModel):
             logits = rows.after_each(self.classifier(states))
         else:
             lengths = rows.present.sum(1)
-            logits = self.classifier(states[torch.arange(len(states)), lengths])
+            number = torch.arange(len(states), device=states.device)
+            logits = self.classifier(states[number, lengths])
         prediction = rows.before_each(self.decoder(states))
         return SeriesOutput(self._scores(logits).unsqueeze(0), prediction.unsqueeze(0))
 

@@ -86,7 +86,9 @@ class RecurrentVAE(SeriesModel):
         noise = latent_noise(self.samples, mean, training=self.training)
         initial = mean + deviation * noise
         rows = ObservedRows(times, values, mask)
-        states = self._unfolded(initial, row_gaps(rows.times))
+        kind, gaps = self.hide.weight.dtype, row_gaps(rows.times)
+        with torch.autocast(gaps.device.type, enabled=False):  # which would lose more in every row
+            states = self._unfolded(initial.to(kind), gaps.to(kind))
         prediction = _each(rows, self.show(self.hide(states).tanh()))
         if self.by_row:
             scores = self._scores(_each(rows, self.classifier(states)))
@@ -103,7 +105,8 @@ class RecurrentVAE(SeriesModel):
         gaps = row_gaps(rows.times).unsqueeze(-1)
         seen = torch.cat((rows.values, rows.mask.to(gaps), gaps), dim=-1)
         states = run_gru(self.encoder, seen)
-        last = states[torch.arange(len(states)), rows.present.sum(1)]
+        number = torch.arange(len(states), device=states.device)
+        last = states[number, rows.present.sum(1)]
         mean, deviation = self.posterior(last).chunk(2, dim=-1)
         return mean, deviation.abs()
 

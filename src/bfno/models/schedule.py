@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 
 import torch
@@ -75,27 +76,28 @@ def make_schedule(
     counts = torch.maximum(counts, observed.long())
     ends = counts.cumsum(1)
     totals = ends[:, -1]
-    most = int(totals.max())
+    # All that the host has to know of the steps, in one question to the device.
+    known = totals.tolist()
+    most = max(known)
     if most > MOST_TICKS:
         raise ValueError(
             f"a series needs {most} steps; scale its times to about one, or use larger steps"
         )
     order = totals.argsort(descending=True, stable=True)
     ticks = torch.arange(most, device=gaps.device)
-    going = ticks[:, None] < totals[order]
-    number, position = going.nonzero(as_tuple=True)
-    series = order[position]
+    active = (ticks[:, None] < totals).sum(1)
+    starts = torch.nn.functional.pad(active.cumsum(0), (1, 0))
+    number = ticks.repeat_interleave(active, output_size=sum(known))
+    series = order[torch.arange(len(number), device=gaps.device) - starts[number]]
     found = torch.searchsorted(ends, ticks.expand(len(ends), -1).contiguous(), right=True)
     row = found[series, number]
     count = counts[series, row]
     within = number - (ends[series, row] - count)
     length = (interval[1] - interval[0]) / count.to(gaps.dtype)
-    active = going.sum(1)
-    first = torch.nn.functional.pad(active.cumsum(0), (1, 0))[:-1] + len(gaps)
-    first = torch.nn.functional.pad(first, (1, 0))
+    first = torch.nn.functional.pad(starts[:-1] + len(gaps), (1, 0))
     return Schedule(
         width=len(gaps),
-        active=active.tolist(),
+        active=_still_going(known),
         rows=series * gaps.shape[1] + row,
         times=interval[0] + within * length,
         lengths=length,
@@ -104,3 +106,13 @@ def make_schedule(
         place=first[ends] + order.argsort()[:, None],
         moved=counts > 0,
     )
+
+
+def _still_going(totals: list[int]) -> list[int]:
+    """How many series take a step at each tick, given how many steps each one has in all."""
+    ending = Counter(totals)
+    going, active = len(totals), []
+    for tick in range(max(totals)):
+        going -= ending[tick]
+        active.append(going)
+    return active

@@ -256,7 +256,7 @@ def latent_noise(samples: int, mean: Tensor, *, training: bool) -> Tensor:
         return torch.randn(samples, *mean.shape, dtype=mean.dtype, device=mean.device)
     fixed = torch.Generator().manual_seed(_NOISE_SEED)
     shape = (samples, 1, mean.shape[-1])
-    return torch.randn(shape, generator=fixed, dtype=torch.float64).to(mean)
+    return torch.randn(shape, generator=fixed, dtype=torch.float64).to(mean, non_blocking=True)
 
 
 _NOISE_SEED = 1991

@@ -284,7 +284,7 @@ class _AdjointSystem:
             if self._wants_times:
                 moved[index] = self._time_gradient(times[index], ys[index], gradient[index])
                 state = (state[0] - moved[index].to(self._zero.dtype), *state[1:])
-            interval = times[[index, index - 1]]
+            interval = times[index - 1 : index + 1].flip(0)
             state = self._integrate(state, interval)
             if index == 1 and self._wants_times:
                 moved[0] = state[0] if self._with_times else self._start_gradient(times, ys, state)

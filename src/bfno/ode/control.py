@@ -96,7 +96,7 @@ class Control:
             order: Order of the method.
         """
         scale = self._scale(y0.abs())
-        size_y, size_f = self._measure(y0 / scale), self._measure(slope / scale)
+        size_y, size_f = self._measure_both(y0 / scale, slope / scale)
         trial = 1e-6 if size_y < 1e-5 or size_f < 1e-5 else 0.01 * size_y / size_f
         if not trial > 0:  # a slope beyond all numbers; the first step finds that out
             return 1e-6
@@ -108,6 +108,15 @@ class Control:
             size = (0.01 / max(size_f, bend)) ** (1 / order)
         estimate = min(100 * trial, size)
         return estimate if math.isfinite(estimate) and estimate > 0 else trial
+
+    def _measure_both(self, one: Tensor, other: Tensor) -> list[float]:
+        """Two norms, for which the host waits once, if it has to wait for them."""
+        if one.device.type == "cpu":
+            return [self._measure(one), self._measure(other)]
+        norms = [(self.norm or root_mean_square)(part) for part in (one, other)]
+        if not all(isinstance(norm, Tensor) and norm.numel() == 1 for norm in norms):
+            return [read_norm(norm) for norm in norms]
+        return torch.stack([torch.as_tensor(norm).reshape(()) for norm in norms]).abs().tolist()
 
     def _measure(self, scaled: Tensor) -> float:
         if self.norm is not None:

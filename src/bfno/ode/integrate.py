@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bisect
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -118,12 +119,13 @@ class RowOutputs:
     """One row of requested times per sample, on a clock that runs from zero to one for each."""
 
     def __init__(self, clock: Tensor, y0: Tensor) -> None:
-        self._clock = clock
-        self._values = clock.detach()
-        self._pieces: list[tuple[tuple[Tensor, Tensor], Tensor]] = []
-        first = torch.nonzero(self._values <= 0, as_tuple=True)
-        self._pieces.append(((first[0], first[1]), y0[first[0]]))
+        self._clock, self._columns = clock, clock.shape[1]
+        values, self._order = clock.detach().flatten().sort()
+        self._values = values.tolist()  # once, so that no step waits for a device
+        self._served = bisect.bisect_right(self._values, 0.0)
         self._reached, self._y0 = 0.0, y0
+        samples, columns = self._places(0, self._served)
+        self._pieces = [((samples, columns), y0[samples])]
 
     def complete(self) -> bool:
         return self._reached >= 1
@@ -132,14 +134,19 @@ class RowOutputs:
         self, stepper: Stepper, start: Moment, end: Moment, ends: tuple[Tensor, Tensor]
     ) -> bool:
         self._reached = end.value
-        inside = (self._values > start.value) & (self._values <= end.value)
-        samples, columns = torch.nonzero(inside, as_tuple=True)
+        first, self._served = self._served, bisect.bisect_right(self._values, end.value)
+        samples, columns = self._places(first, self._served)
         if len(samples):
             size = end.value - start.value
             thetas = (self._clock[samples, columns] - start.value) / size
             values = stepper.interpolate_rows(size, ends[0], thetas, samples)
             self._pieces.append(((samples, columns), values))
         return len(samples) > 0
+
+    def _places(self, first: int, end: int) -> tuple[Tensor, Tensor]:
+        """Samples and columns of some requests, which are counted from the earliest one."""
+        chosen = self._order[first:end].sort().values
+        return chosen // self._columns, chosen % self._columns
 
     def stacked(self) -> Tensor:
         """All states, `(batch, time, …)`, those that were not reached as not-a-number."""
@@ -260,9 +267,6 @@ class AdaptiveIntegration(Integration):
             slope = stepper.start(self._just_after(plan.start, y), y).detach()
         else:
             slope = stepper.start(plan.start, y, slope).detach()
-        if not bool(torch.isfinite(slope).all()):
-            self.status = Status.NON_FINITE
-            return
         size = plan.direction * self._first_size(control, y, slope)
         stops, finite, limit = _StopList(plan.stops), True, plan.max_steps
         while not self._outputs.complete():
@@ -283,6 +287,9 @@ class AdaptiveIntegration(Integration):
             y1 = stepper.attempt(start, end, y, end_inside=stop is not None and stop.jump)
             ratio = stepper.error_ratio(control, y, y1)
             finite = math.isfinite(ratio)
+            if not (finite or self._stats.accepted or bool(torch.isfinite(slope).all())):
+                self.status = Status.NON_FINITE  # of the field at the very start
+                return
             # Rounding may make a step of the smallest size a little longer.
             smallest = min(abs(taken), abs(size)) <= control.min_step
             accepted = ratio <= 1 or (finite and smallest)

@@ -91,7 +91,7 @@ class Problem:
 
     def integration(self, y0: Tensor, times: Tensor, outputs: Outputs) -> Integration:
         """An integration that is ready to run."""
-        plan = self.plan(times.new_tensor([0.0, 1.0]) if self.by_sample else times)
+        plan = self.plan(torch.tensor([0.0, 1.0]) if self.by_sample else times)
         kind = FixedIntegration if plan.control is None else AdaptiveIntegration
         if plan.control is not None and is_mapped():
             raise ValueError(

@@ -30,7 +30,7 @@ from bfno.ode.integrate import Plan, SharedOutputs, Stop
 from bfno.ode.problem import Problem
 from bfno.ode.replay import Room
 from bfno.ode.solution import Solution, Stats, Status
-from bfno.ode.state import Packing, clock_dtype, real_dtype, scale_rows
+from bfno.ode.state import Packing, clock_dtype, on_host, real_dtype, scale_rows
 from bfno.ode.step import Clock, Moment
 from bfno.ode.tableaus import Tableau, find_method
 
@@ -146,19 +146,20 @@ def solve(
         True
     """
     check_function("field", field)
-    check_inputs(y0, ts)
+    known = on_host(ts)
+    check_inputs(y0, known)
     refuse_batch_norm(field)
     tolerances, settings = read_tolerances(rtol, atol, y0), read_options(options)
     check_use(settings, gradient, tolerances, y0)
     call = _Call(field, y0, ts, method, tolerances, gradient, settings)
     if ts.dim() == 2:
-        ys = call.by_rows(ts)
+        ys = call.by_rows(ts, known)
     elif gradient == "adjoint":
-        ys = call.adjoint(ts)
+        ys = call.adjoint(ts if ts.requires_grad else known)
     elif call.options.event is not None or call.options.dense:
-        ys = call.with_extras(ts)
+        ys = call.with_extras(ts if ts.requires_grad else known)
     else:
-        ys = call.problem.states(call.y0, ts)
+        ys = call.problem.states(call.y0, ts if ts.requires_grad else known)
     if call.options.throw:
         call.problem.refuse_failure("solve")
     problem, ys = call.problem, call.packing.unpack(ys)
@@ -225,14 +226,16 @@ class _Call:
             self.event_times = outputs.event_times
         return outputs.stacked()
 
-    def by_rows(self, ts: Tensor) -> Tensor:
-        """Integrate with one row of times per sample."""
-        wide = ts.to(clock_dtype(ts.device))
+    def by_rows(self, ts: Tensor, known: Tensor) -> Tensor:
+        """Integrate with one row of times per sample, which are known as numbers, too."""
+        wide, exact = ts.to(clock_dtype(ts.device)), known.detach().to(clock_dtype(known.device))
         if self._tableau.adaptive and self.options.step is None:
-            return self._on_clocks(wide)
-        return self._by_intervals(wide)
+            spans = exact[:, -1] - exact[:, 0]
+            return self._on_clocks(wide, float(spans.abs().max()) if len(ts) else 0.0)
+        spans = exact.diff(dim=1).abs()
+        return self._by_intervals(wide, spans.amax(0).tolist() if len(ts) else [0.0] * ts.shape[1])
 
-    def _on_clocks(self, ts: Tensor) -> Tensor:
+    def _on_clocks(self, ts: Tensor, longest: float) -> Tensor:
         """Integrate every sample over its own interval, all on a clock from zero to one."""
         if self.gradient == "adjoint":
             raise ValueError(
@@ -242,7 +245,7 @@ class _Call:
         first, span = ts[:, 0], ts[:, -1] - ts[:, 0]
         one = torch.ones_like(span)
         clock = (ts - first[:, None]) / torch.where(span == 0, one, span)[:, None]
-        self._control = _on_clock(self._control, float(span.detach().abs().max()) if len(ts) else 0)
+        self._control = _on_clock(self._control, longest)
         options = self.options
         if _is_coarse(self._tableau):
             options = replace(options, stops=tuple(clock.detach().unique().tolist()))
@@ -251,13 +254,13 @@ class _Call:
         self.problem.by_sample = True
         return self.problem.states(self.y0, clock)
 
-    def _by_intervals(self, ts: Tensor) -> Tensor:
+    def _by_intervals(self, ts: Tensor, lengths: Sequence[float]) -> Tensor:
         """Take fixed steps from each row's time to its next, all samples together."""
         step, y = self.options.step, self.y0
-        states, clock = [y], ts.new_tensor([0.0, 1.0]).detach()
+        states, clock = [y], torch.tensor([0.0, 1.0], dtype=ts.dtype)
         for index in range(1, ts.shape[1]):
             first, span = ts[:, index - 1], ts[:, index] - ts[:, index - 1]
-            length = float(span.detach().abs().max()) if len(span) else 0.0
+            length = lengths[index - 1]
             count = 1 if step is None else max(1, math.ceil(length / step - 1e-9))
             options = replace(self.options, step=1 / count)
             # A problem of its own, for its backward pass will need its field.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -9,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
-__all__ = ["Packing", "clock_dtype", "real_dtype", "scale_rows"]
+__all__ = ["Packing", "clock_dtype", "constant", "on_host", "real_dtype", "scale_rows"]
 
 
 def clock_dtype(device: torch.device) -> torch.dtype:
@@ -20,6 +21,29 @@ def clock_dtype(device: torch.device) -> torch.dtype:
 def real_dtype(dtype: torch.dtype) -> torch.dtype:
     """The dtype of real and imaginary parts."""
     return dtype.to_real() if dtype.is_complex else dtype
+
+
+def constant(values: Sequence[Any], like: Tensor) -> Tensor:
+    """Numbers that never change, of the dtype and on the device of another tensor.
+
+    A GPU gets them once: the host would wait for every copy.
+    """
+    if like.device.type == "cpu":
+        return like.new_tensor(values)
+    return _sent(tuple(values), like.dtype, like.device)
+
+
+def on_host(values: Any) -> Any:
+    """Numbers where they can be looked at without waiting for a device each time."""
+    if not isinstance(values, Tensor) or values.is_meta or values.device.type == "cpu":
+        return values
+    return values.detach().cpu()
+
+
+@functools.lru_cache(maxsize=256)
+def _sent(values: tuple[Any, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
+    with torch.inference_mode(False):  # kept for training too, which refuses inference tensors
+        return torch.tensor(values, dtype=dtype, device=device)
 
 
 class Packing:

@@ -18,7 +18,7 @@ from bfno.ode.control import Control
 from bfno.ode.evaluate import Evaluator, is_transformed
 from bfno.ode.replay import Replayer
 from bfno.ode.solution import Stats
-from bfno.ode.state import clock_dtype, real_dtype, scale_rows
+from bfno.ode.state import clock_dtype, constant, real_dtype, scale_rows
 from bfno.ode.tableaus import Row, Tableau
 
 __all__ = [
@@ -65,7 +65,7 @@ class Clock:
     def time(self, moment: Moment) -> Tensor:
         """A moment."""
         if self._ts is None:
-            return self._like.new_tensor(moment.value)
+            return self._like.new_full((), moment.value)  # which no host waits for
         return torch.as_tensor(self.exact(moment), **self._kind)
 
     def size(self, start: Moment, end: Moment) -> Any:
@@ -78,7 +78,10 @@ class Clock:
         """The stages' times, exact in double precision before they are rounded."""
         first, size = self.exact(start), self.size(start, end)
         if self._ts is None:
-            return self._like.new_tensor([first + node * size for node in nodes]).unbind(0)
+            values = [first + node * size for node in nodes]
+            if self._like.device.type != "cpu":  # where a copy would make the host wait
+                return [self._like.new_full((), value) for value in values]
+            return self._like.new_tensor(values).unbind(0)
         return [torch.as_tensor(first + node * size, **self._kind) for node in nodes]
 
     def just_before(self, end: Moment, start: Moment) -> Tensor:
@@ -137,7 +140,7 @@ class Sums:
     def error(self) -> Tensor:
         """The error estimate of the step, without a graph."""
         slopes = torch.stack([slope.detach().reshape(-1) for slope in self.slopes])
-        weights = slopes.new_tensor(self.tableau.error or (0.0,) * len(slopes))
+        weights = constant(self.tableau.error or (0.0,) * len(slopes), slopes)
         return torch.mv(slopes.T, weights).mul_(self._size).view(self._y.shape)
 
 
@@ -157,8 +160,8 @@ class TableSums(Sums):
         # A stage at the end of the step has no part in it, only in the error.
         self._inner = len(tableau.stages) - tableau.reuses_last_stage
         self._last_share = (tableau.error or (0.0,))[-1]
-        self._begins = like.new_tensor([1.0] * (self._inner - 1) + [0.0, 0.0])
-        self._shares = [like.new_tensor(self._column(stage)) for stage in range(self._inner)]
+        self._begins = constant([1.0] * (self._inner - 1) + [0.0, 0.0], like)
+        self._shares = [constant(self._column(stage), like) for stage in range(self._inner)]
         self._table, self._error, self._change = like, like, like
         self._points: list[Any] = []
 
@@ -390,7 +393,7 @@ class ReplayedStepper(Stepper):
 
 def dense_matrix(tableau: Tableau, thetas: Tensor) -> Tensor:
     """`p_i(θ)` for many θ: one row per θ, one column per stage."""
-    coefficients = thetas.new_tensor(tableau.dense)
+    coefficients = constant(tableau.dense, thetas)
     degrees = torch.arange(1, coefficients.shape[1] + 1, device=thetas.device)
     return thetas[:, None] ** degrees @ coefficients.T
 

@@ -36,10 +36,10 @@ class SeriesBatch:
     def to(self, device: torch.device, dtype: torch.dtype) -> SeriesBatch:
         """The same on another device, with numbers of another precision."""
         return SeriesBatch(
-            self.times.to(device, dtype),
-            self.values.to(device, dtype),
-            self.mask.to(device),
-            self.labels.to(device),
+            self.times.to(device, dtype, non_blocking=True),
+            self.values.to(device, dtype, non_blocking=True),
+            self.mask.to(device, non_blocking=True),
+            self.labels.to(device, non_blocking=True),
             self.rows,
         )
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -12,20 +12,26 @@ from torch import Tensor, nn
 from bfno.lab.experiments.processes import Processes
 from bfno.models.flows import FlowError
 from bfno.ode import SolverError, Stats
+from bfno.ode.state import clock_dtype
 
 __all__ = [
     "FAILURES",
     "Evaluation",
+    "Found",
     "Place",
     "Share",
     "Sums",
     "Task",
     "failure_line",
+    "read_together",
     "solver_stats",
 ]
 
 Sums = dict[str, float]
 """Totals over samples and batches; averages are taken once, at the end."""
+
+Found = dict[str, Tensor | float]
+"""Totals that may still be on a device, as tensors without axes; see `read_together`."""
 
 FAILURES = (SolverError, FlowError)
 """What a model raises when it cannot be evaluated at its present weights."""
@@ -111,8 +117,11 @@ class Task(Protocol):
         """Training samples, by number, of each step of an epoch; every sample once."""
         ...
 
-    def loss(self, model: nn.Module, samples: Tensor, place: Place) -> tuple[Tensor, Sums]:
-        """Mean loss over training samples, given by number, and further sums over them."""
+    def loss(self, model: nn.Module, samples: Tensor, place: Place) -> tuple[Tensor, Found]:
+        """Mean loss over training samples, given by number, and further sums over them.
+
+        Leave the sums on the device: the loop reads all of them at once.
+        """
         ...
 
     def train_metrics(self, sums: Sums) -> dict[str, float]:
@@ -122,6 +131,17 @@ class Task(Protocol):
     def evaluate(self, model: nn.Module, split: str, batch: int, share: Share) -> Evaluation:
         """Evaluate a split without gradients."""
         ...
+
+
+def read_together(values: Mapping[str, Tensor | float]) -> Sums:
+    """Numbers from tensors without axes, for all of which the host waits once."""
+    there = {name: value.detach() for name, value in values.items() if isinstance(value, Tensor)}
+    read: Sums = {}
+    if there:
+        device = next(iter(there.values())).device
+        wide = [value.to(device, clock_dtype(device)) for value in there.values()]
+        read = dict(zip(there, torch.stack(wide).tolist(), strict=True))
+    return {name: read[name] if name in read else float(values[name]) for name in values}
 
 
 def solver_stats(model: Any) -> Stats:

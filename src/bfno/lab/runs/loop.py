@@ -22,11 +22,13 @@ from bfno.lab.experiments.processes import Processes, explain_lost_peers
 from bfno.lab.experiments.seeds import derive_seed
 from bfno.lab.experiments.tasks import (
     FAILURES,
+    Found,
     Place,
     Share,
     Sums,
     Task,
     failure_line,
+    read_together,
     solver_stats,
 )
 from bfno.lab.runs.averaging import WeightAverage, optimizer_part
@@ -298,22 +300,24 @@ class Trainer:
         for group in self.optimizer.param_groups:
             group["lr"] = self.learning_rate(self.progress.step)
         self.optimizer.zero_grad()
-        loss, sums = self._loss(chosen)
+        loss, found = self._loss(chosen)
         # The processes' gradients are averaged, so each share weighs as much as it has samples.
         accelerator.backward(loss * (weight * processes.count))
         longest = self.config.train.clip or math.inf
         norm = accelerator.clip_grad_norm_(self.model.parameters(), longest)
         stats = solver_stats(self.model)
-        sums = {name: value * bool(len(mine)) for name, value in sums.items()}
+        # The only time that this loop waits for a device.
+        read = read_together({"loss": loss, "norm": norm, **found})
+        sums = {name: read[name] * bool(len(mine)) for name in found}
         sums |= {
-            "loss": loss.item() * len(mine),
+            "loss": read["loss"] * len(mine),
             "samples": len(mine),
             "solves": 1,
             "forward_nfe": stats.forward_evaluations,
             "backward_nfe": stats.backward_evaluations,
         }
         totals = self._total(sums)
-        if not math.isfinite(totals["loss"]) or not math.isfinite(float(norm)):
+        if not math.isfinite(totals["loss"]) or not math.isfinite(read["norm"]):
             what = "loss" if not math.isfinite(totals["loss"]) else "gradient"
             raise self._failed(f"the {what} is not a finite number")
         self._last_good.note(totals["loss"] / totals["samples"], self.progress)
@@ -321,7 +325,7 @@ class Trainer:
         self.average.update(self.progress.step)
         return totals
 
-    def _loss(self, samples: Tensor) -> tuple[Tensor, Sums]:
+    def _loss(self, samples: Tensor) -> tuple[Tensor, Found]:
         """Loss of some samples; where the solver of one process gives up, all of them hear it."""
         failure, found = None, None
         try:

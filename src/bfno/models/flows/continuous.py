@@ -124,9 +124,15 @@ class ContinuousFlow(Flow):
         return solution.ys
 
     def _times(self, x: Tensor) -> Tensor:
-        """Start and end of the interval, in double precision where the device has it."""
+        """Start and end of the interval, in double precision where the device has it.
+
+        They are where the samples are only if the end is trained: a solve wants to know them.
+        """
+        root = self.sqrt_end_time
+        if not isinstance(root, Tensor):
+            return torch.tensor([0.0, root], dtype=torch.float64).square()
         wide = torch.float32 if x.device.type == "mps" else torch.float64
-        end = torch.as_tensor(self.sqrt_end_time, dtype=wide, device=x.device).square()
+        end = root.to(x.device, wide).square()
         return torch.stack((torch.zeros_like(end), end))
 
     def _noise(self, x: Tensor) -> Tensor | None:

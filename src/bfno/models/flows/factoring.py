@@ -112,6 +112,8 @@ class ActNorm(Bijection):
     """
 
     initialised: Tensor
+    # Whether that is known to be so: to ask a device in every call would make the host wait.
+    _is_known = False
 
     def __init__(self, channels: int) -> None:
         super().__init__()
@@ -119,10 +121,13 @@ class ActNorm(Bijection):
         self.shift = nn.Parameter(torch.zeros(channels, 1, 1))
         # An integer, because not every way to send tensors between processes supports booleans.
         self.register_buffer("initialised", torch.zeros((), dtype=torch.long))
+        self.register_load_state_dict_post_hook(_ask_again)
 
     def encode(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        if self.training and not self.initialised:
-            self._initialise(x)
+        if self.training and not self._is_known:
+            if not self.initialised:
+                self._initialise(x)
+            self._is_known = True
         pixels = x.shape[-2] * x.shape[-1]
         return x * self.log_scale.exp() + self.shift, pixels * self.log_scale.sum()
 
@@ -136,6 +141,11 @@ class ActNorm(Bijection):
         self.log_scale.copy_(-deviation.log().view_as(self.log_scale))
         self.shift.copy_(-(mean / deviation).view_as(self.shift))
         self.initialised.fill_(1)
+
+
+def _ask_again(loaded: nn.Module, _: Any) -> None:
+    """Forget what is known of the state that was there before."""
+    loaded._is_known = False  # type: ignore[assignment]
 
 
 class LatentSplit(nn.Module, ABC):

@@ -15,7 +15,15 @@ from torch import Tensor, nn
 from bfno.lab.experiments.density.data import DensityData
 from bfno.lab.experiments.seeds import derive_seed
 from bfno.lab.experiments.settings import Settings, TrainSettings
-from bfno.lab.experiments.tasks import Evaluation, Place, Share, Sums, Task, solver_stats
+from bfno.lab.experiments.tasks import (
+    Evaluation,
+    Found,
+    Place,
+    Share,
+    Sums,
+    Task,
+    solver_stats,
+)
 from bfno.models.flows import bits_per_dim, dequantise
 
 __all__ = [
@@ -106,8 +114,8 @@ class DensityTask(Task):
         orders = (torch.randperm(count, generator=generator) for _ in range(passes))
         return [samples for order in orders for samples in order.split(size)]
 
-    def loss(self, model: nn.Module, samples: Tensor, place: Place) -> tuple[Tensor, Sums]:
-        chosen = self.data.train[samples].to(place.device)
+    def loss(self, model: nn.Module, samples: Tensor, place: Place) -> tuple[Tensor, Found]:
+        chosen = self.data.train[samples].to(place.device, non_blocking=True)
         if self.flip:
             chosen = _flipped(chosen)
         found = model(self._input(chosen, model))
@@ -119,7 +127,7 @@ class DensityTask(Task):
         # The volume gained, in the unit of the loss; a cost of log-density 0 is that of nothing.
         gained = _cost(torch.zeros_like(found.log_det), chosen) - _cost(found.log_det, chosen)
         parts = {self.selection: values, "log_det": gained, **found.penalties}
-        return loss, {name: part.detach().sum().item() for name, part in parts.items()}
+        return loss, {name: part.detach().sum() for name, part in parts.items()}
 
     def train_metrics(self, sums: Sums) -> dict[str, float]:
         averaged = {name: value for name, value in sums.items() if name not in _OF_THE_LOOP}

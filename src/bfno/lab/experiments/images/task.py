@@ -13,7 +13,15 @@ from bfno.lab.data import Split, Splits
 from bfno.lab.experiments.images.augment import AugmentSettings, augmented, mixing
 from bfno.lab.experiments.images.calibration import calibration_error, fitted_temperature
 from bfno.lab.experiments.settings import TrainSettings
-from bfno.lab.experiments.tasks import Evaluation, Place, Share, Sums, Task, solver_stats
+from bfno.lab.experiments.tasks import (
+    Evaluation,
+    Found,
+    Place,
+    Share,
+    Sums,
+    Task,
+    solver_stats,
+)
 
 __all__ = ["ImageTask", "ImageTrainSettings", "evaluate_images"]
 
@@ -77,19 +85,19 @@ class ImageTask(Task):
             batches[-2:] = [torch.cat(batches[-2:])]
         return batches
 
-    def loss(self, model: nn.Module, samples: Tensor, place: Place) -> tuple[Tensor, Sums]:
+    def loss(self, model: nn.Module, samples: Tensor, place: Place) -> tuple[Tensor, Found]:
         bytes_, labels = self.data.train.images[samples], self.data.train.labels[samples]
         images = _as_input(augmented(bytes_, self.augment), model, place.device)
-        labels = labels.to(place.device)
+        labels = labels.to(place.device, non_blocking=True)
         share, partners = mixing(len(images), self.augment)
         if share < 1:
+            partners = partners.to(place.device, non_blocking=True)
             images = images.lerp(images[partners], 1 - share)
         scores = model(images)
         loss = self._cross_entropy(scores, labels)
         if share < 1:
             loss = share * loss + (1 - share) * self._cross_entropy(scores, labels[partners])
-        correct = (scores.detach().argmax(1) == labels).sum().item()
-        return loss, {"correct": correct}
+        return loss, {"correct": (scores.detach().argmax(1) == labels).sum()}
 
     def train_metrics(self, sums: Sums) -> dict[str, float]:
         return {
@@ -108,7 +116,7 @@ class ImageTask(Task):
         return Evaluation({**found.metrics, "temperature": self._temperature}, found.confusion)
 
     def _cross_entropy(self, scores: Tensor, labels: Tensor) -> Tensor:
-        weights = None if self._weights is None else self._weights.to(scores)
+        weights = None if self._weights is None else self._weights.to(scores, non_blocking=True)
         smoothing = self.recipe.label_smoothing
         total = nn.functional.cross_entropy(
             scores, labels, weights, reduction="sum", label_smoothing=smoothing
@@ -197,4 +205,4 @@ def _evaluation(
 
 def _as_input(images: Tensor, model: nn.Module, device: torch.device) -> Tensor:
     """Bytes as numbers between 0 and 1 in the model's precision."""
-    return images.to(device).to(next(model.parameters()).dtype).div_(255)
+    return images.to(device, non_blocking=True).to(next(model.parameters()).dtype).div_(255)

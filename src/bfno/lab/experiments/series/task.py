@@ -14,7 +14,15 @@ from bfno.lab.data import Series, SeriesBatch, SeriesSplits, length_batches
 from bfno.lab.experiments.series.data import SeriesDataSettings
 from bfno.lab.experiments.series.metrics import classification_metrics
 from bfno.lab.experiments.settings import Settings
-from bfno.lab.experiments.tasks import Evaluation, Place, Share, Sums, Task, solver_stats
+from bfno.lab.experiments.tasks import (
+    Evaluation,
+    Found,
+    Place,
+    Share,
+    Sums,
+    Task,
+    solver_stats,
+)
 from bfno.models import SeriesModel, SeriesOutput
 from bfno.models.likelihood import (
     classification_loss,
@@ -22,6 +30,7 @@ from bfno.models.likelihood import (
     gaussian_log_likelihood,
     kl_weight,
 )
+from bfno.ode.state import clock_dtype
 
 __all__ = [
     "LossSettings",
@@ -83,19 +92,19 @@ class SeriesTask(Task):
     def batches(self, size: int, generator: torch.Generator) -> list[Tensor]:
         return length_batches(self.data.train.lengths, size, generator)
 
-    def loss(self, model: nn.Module, samples: Tensor, place: Place) -> tuple[Tensor, Sums]:
+    def loss(self, model: nn.Module, samples: Tensor, place: Place) -> tuple[Tensor, Found]:
         batch = make_batch(self.data.train, samples, self.settings.times)
         batch = batch.to(place.device, next(model.parameters()).dtype)
         output = model(batch.times, batch.values, batch.mask)
         parts = series_loss(self.weights, output, batch, place.epoch)
         known = batch.labels >= 0
         guessed = output.scores.detach().softmax(-1).mean(0).argmax(-1)
-        correct = (guessed == batch.labels)[known].sum().item()
+        wide = clock_dtype(place.device)
         return parts.total, {
-            "correct": correct,
-            "labelled": known.sum().item(),
-            "evidence": parts.evidence.item() * len(samples),
-            "cross_entropy": parts.cross_entropy.item() * len(samples),
+            "correct": ((guessed == batch.labels) & known).sum(),
+            "labelled": known.sum(),
+            "evidence": parts.evidence.detach().to(wide) * len(samples),
+            "cross_entropy": parts.cross_entropy.detach().to(wide) * len(samples),
         }
 
     def train_metrics(self, sums: Sums) -> dict[str, float]:
