@@ -41,6 +41,7 @@ class Stats:
         rejected: Steps tried and discarded.
         step_ends: Times at which the accepted steps ended; where every sample has its own times, on
             a clock from zero to one.
+        compiled: What compile=True compiled: "solve", or "step: " and why not the whole solve.
     """
 
     forward_evaluations: int = 0
@@ -48,6 +49,7 @@ class Stats:
     accepted: int = 0
     rejected: int = 0
     step_ends: list[float] = field(default_factory=list, repr=False)
+    compiled: str = field(default="", repr=False)
 
 
 State = TypeVar("State")
