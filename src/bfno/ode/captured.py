@@ -79,12 +79,18 @@ def capture(field: Field, t: Tensor, y: Tensor) -> tuple[CapturedField, list[Ten
     inner, arguments = field, ()
     if isinstance(field, WithArguments):
         inner, arguments = field.field, field.arguments
+    look, backend = _front_end(inner)
+    kind = (y.shape, y.dtype, y.requires_grad)
+    if kind in backend.failures:  # which to see again would take as long every time
+        raise CannotCompile(backend.failures[kind])
     try:
-        # Something that a call leaves behind would be left once a solve.
-        with torch._dynamo.config.patch(side_effect_replay_policy="error"):
-            found = _front_end(inner)(arguments, t, y)
-    except Exception as error:
-        raise CannotCompile(f"the field is not one graph ({_first_line(error)})") from error
+        found = look(arguments, t, y)
+    except Exception:  # there is no graph yet, or no more
+        try:
+            found = _look_anew(look, backend, (arguments, t, y))
+        except CannotCompile as reason:
+            backend.failures[kind] = str(reason)
+            raise
     if not isinstance(found, Captured):
         raise CannotCompile("torch.compile does not look into the field")
     tensors = found.tensors(t, y)
@@ -96,8 +102,43 @@ def capture(field: Field, t: Tensor, y: Tensor) -> tuple[CapturedField, list[Ten
     return found.field, tensors
 
 
+def _look_anew(look: Any, backend: _Backend, inputs: tuple[Any, ...]) -> Any:
+    try:
+        # What a call leaves behind, as a counter does, would be left once a solve.
+        with torch._dynamo.config.patch(side_effect_replay_policy="error"):
+            backend.is_ready = True
+            return look(*inputs)
+    except Exception as error:
+        if "side effects happened" in str(error):
+            text = "a call of the field leaves something behind, as a counter does"
+        else:
+            text = f"the field is not one graph ({_first_line(error)})"
+        raise CannotCompile(text) from error
+    finally:
+        backend.is_ready = False
+
+
+class _Backend:
+    """Takes graphs from the front end, but only while that is told to refuse side effects.
+
+    To tell it takes longer than to look whether a graph is still right.
+
+    Attributes:
+        is_ready: Whether it is told.
+        failures: Why there is no graph, by kind of state.
+    """
+
+    def __init__(self) -> None:
+        self.is_ready, self.failures = False, dict[Any, str]()
+
+    def __call__(self, graph: GraphModule, inputs: Sequence[Any]) -> CapturedField:
+        if not self.is_ready:
+            raise CannotCompile("")
+        return CapturedField(graph)
+
+
 @functools.lru_cache(maxsize=16)
-def _front_end(field: Callable[..., Tensor]) -> Any:
+def _front_end(field: Callable[..., Tensor]) -> tuple[Any, _Backend]:
     """Finds the graph of a field; the last few are kept."""
 
     def call(arguments: tuple[Any, ...], t: Tensor, y: Tensor) -> Tensor:
@@ -105,8 +146,8 @@ def _front_end(field: Callable[..., Tensor]) -> Any:
 
     # The compiler serves only so many variants of one code object; every field gets its own.
     call.__code__ = call.__code__.replace()
-    backend: Any = lambda graph, inputs: CapturedField(graph)  # noqa: E731
-    return torch.compile(call, backend=backend, fullgraph=True, dynamic=False)
+    backend: Any = _Backend()
+    return torch.compile(call, backend=backend, fullgraph=True, dynamic=False), backend
 
 
 def _first_line(error: Exception) -> str:

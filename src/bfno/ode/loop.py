@@ -80,8 +80,13 @@ class Loop:
             recipe = Recipe(
                 captured, tableau, adaptive, y, self._tensors, self.summed, self.differentiable
             )
-            captured.programs[key] = tableau, load_library(recipe, vector_bits)
-        self._library = captured.programs[key][1]
+            try:
+                captured.programs[key] = tableau, load_library(recipe, vector_bits), ""
+            except CannotCompile as reason:
+                captured.programs[key] = tableau, None, str(reason)
+        _, self._library, failure = captured.programs[key]
+        if failure:
+            raise CannotCompile(failure)
         self.status, self.reached = Status.SUCCESS, plan.start.value
 
     def states(self, times: Sequence[float], slope: Tensor | None, stats: Stats) -> Tensor:
@@ -202,7 +207,9 @@ class _Differentiable(torch.autograd.Function):
     """A solve as one operation."""
 
     @staticmethod
-    def forward(ctx: Any, loop: Loop, times: Any, stats: Stats, y0: Tensor, *tensors: Tensor) -> Any:
+    def forward(
+        ctx: Any, loop: Loop, times: Any, stats: Stats, y0: Tensor, *tensors: Tensor
+    ) -> Any:
         ys, ctx.run = loop.solve(times, None, stats, keep=True)
         ctx.stats, ctx.summed = stats, loop.summed
         ctx.save_for_backward(y0, *tensors)  # which also notices changes in place
@@ -212,7 +219,9 @@ class _Differentiable(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, gys: Tensor) -> Any:
         y0, *tensors = ctx.saved_tensors
-        sums = [torch.zeros(tensors[place].shape, dtype=tensors[place].dtype) for place in ctx.summed]
+        sums = [
+            torch.zeros(tensors[place].shape, dtype=tensors[place].dtype) for place in ctx.summed
+        ]
         gy0 = torch.empty_like(y0, memory_format=torch.contiguous_format)
         evaluations = ctx.run.differentiate(tensors, gys.contiguous(), gy0, sums)
         ctx.stats.backward_evaluations += evaluations

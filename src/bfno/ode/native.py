@@ -100,7 +100,9 @@ class Recipe:
     def step_gradient(self, *inputs: Tensor) -> tuple[Tensor, ...]:
         """Gradients of a step's start and first slope; those of tensors, added to sums."""
         given = inputs[: 1 + self.tableau.reuses_last_stage]
-        return self._gradient(self.step, given, inputs[len(given) :], skip=1 if self.adaptive else None)
+        return self._gradient(
+            self.step, given, inputs[len(given) :], skip=1 if self.adaptive else None
+        )
 
     def slope_gradient(self, *inputs: Tensor) -> tuple[Tensor, ...]:
         """Gradient of the field's state; those of tensors, added to sums."""
@@ -125,8 +127,11 @@ class Recipe:
                 del results[skip]
             wanted = [*given, *(tensors[place] for place in self.summed)]
             pairs = zip(results, cotangents, strict=True)
-            ends, slopes = zip(*(pair for pair in pairs if pair[0].requires_grad), strict=True)
-            found = torch.autograd.grad(ends, wanted, slopes, allow_unused=True)
+            pairs = [pair for pair in pairs if pair[0].requires_grad]
+            found: Sequence[Tensor | None] = [None] * len(wanted)
+            if pairs:
+                ends, slopes = zip(*pairs, strict=True)
+                found = torch.autograd.grad(ends, wanted, slopes, allow_unused=True)
         states = [
             torch.zeros_like(one) if slope is None else slope.contiguous()
             for one, slope in zip(given, found, strict=False)
@@ -228,7 +233,9 @@ def load_library(recipe: Recipe, vector_bits: int | None) -> ctypes.CDLL:
             raise
         except Exception as error:
             text = str(error).strip().splitlines() or [""]
-            raise CannotCompile(f"it could not be built ({type(error).__name__}: {text[0]})") from error
+            raise CannotCompile(
+                f"it could not be built ({type(error).__name__}: {text[0]})"
+            ) from error
     return _declare(ctypes.CDLL(str(path)))
 
 
@@ -268,7 +275,9 @@ def _fingerprint(recipe: Recipe, options: dict[str, Any]) -> str:
     ]
     for name, one in [*graph.named_parameters(), *graph.named_buffers()]:
         parts += [name, one.dtype, one.shape, one.detach().tolist()]
-    if not all(_is_torch_function(node.target) for node in graph.graph.nodes if callable(node.target)):
+    if not all(
+        _is_torch_function(node.target) for node in graph.graph.nodes if callable(node.target)
+    ):
         parts.append(os.urandom(16))  # nobody knows whether the user's function has changed
     for part in parts:
         hasher.update(part if isinstance(part, bytes) else repr(part).encode())
@@ -328,7 +337,14 @@ def _tanh(x: Tensor) -> Any:
     x = x.clamp(-7.90531110763549805, 7.90531110763549805)
     square = x * x
     above, below = -2.76076847742355e-16, 1.19825839466702e-06
-    for c in (2.00018790482477e-13, -8.60467152213735e-11, 5.12229709037114e-08, 1.48572235717979e-05, 6.37261928875436e-04, 4.89352455891786e-03):
+    for c in (
+        2.00018790482477e-13,
+        -8.60467152213735e-11,
+        5.12229709037114e-08,
+        1.48572235717979e-05,
+        6.37261928875436e-04,
+        4.89352455891786e-03,
+    ):
         above = above * square + c
     for c in (1.18534705686654e-04, 2.26843463243900e-03, 4.89352518554385e-03):
         below = below * square + c
@@ -365,6 +381,8 @@ def _lower(graph: GraphModule, examples: list[Tensor]) -> str:
         and node.targets[0].id in ("cpp_wrapper_src", "kernel_src")
     }
     code = sources["cpp_wrapper_src"] + sources["kernel_src"]
+    if "PyObject" in code:  # an operation that C++ cannot call
+        raise CannotCompile("the field needs Python for one of its operations, as inverse FFTs do")
     code = re.sub(r"^\s*#include .*$", "", code, flags=re.MULTILINE)
     # Every graph numbers its kernels from zero.
     return re.sub(r'extern "C"\s+void', "static void", code)
