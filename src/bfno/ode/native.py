@@ -28,6 +28,7 @@ from bfno.ode.tableaus import Tableau
 
 __all__ = ["Recipe", "load_library"]
 
+_INCLUDE = re.compile(r"^\s*(#include .*)$", flags=re.MULTILINE)
 _LOOP = Path(__file__).with_name("loop.cpp")
 _DTYPES = {
     torch.float32: "float32",
@@ -261,8 +262,7 @@ def _fingerprint(recipe: Recipe, options: dict[str, Any]) -> str:
         torch._inductor.__file__,
         Path(__file__).read_bytes(),
         _LOOP.read_bytes(),
-        graph.print_readable(print_output=False, include_stride=True, include_device=True),
-        graph.code,
+        [part.code for part in graph.modules() if isinstance(part, GraphModule)],
         recipe.field.roles,
         recipe.constants(),
         recipe.tableau.stages,
@@ -275,9 +275,9 @@ def _fingerprint(recipe: Recipe, options: dict[str, Any]) -> str:
     ]
     for name, one in [*graph.named_parameters(), *graph.named_buffers()]:
         parts += [name, one.dtype, one.shape, one.detach().tolist()]
-    if not all(
-        _is_torch_function(node.target) for node in graph.graph.nodes if callable(node.target)
-    ):
+    functions = [node.target for node in graph.graph.nodes if callable(node.target)]
+    is_plain = all(isinstance(part, GraphModule) for part in graph.modules())
+    if not is_plain or not all(map(_is_torch_function, functions)):
         parts.append(os.urandom(16))  # nobody knows whether the user's function has changed
     for part in parts:
         hasher.update(part if isinstance(part, bytes) else repr(part).encode())
@@ -300,10 +300,14 @@ def has_blas() -> bool:
 
 
 def _source(recipe: Recipe) -> str:
-    parts = [recipe.constants()]
+    parts, includes = [recipe.constants()], dict[str, None]()
     for name, (function, examples) in recipe.graphs().items():
-        parts.append(f"namespace {name} {{\n{_lower(_trace(function, examples), examples)}\n}}\n")
-    return _LOOP.read_text().replace("// GRAPHS\n", "".join(parts))
+        code = _lower(_trace(function, examples))
+        includes |= dict.fromkeys(_INCLUDE.findall(code))
+        parts.append(f"namespace {name} {{\n{_INCLUDE.sub('', code)}\n}}\n")
+    # The compiler's own header is for Python, and takes seconds to read.
+    needed = [one for one in includes if "inductor/cpp_wrapper" not in one]
+    return "\n".join(needed) + _LOOP.read_text().replace("// GRAPHS\n", "".join(parts))
 
 
 def _trace(function: Callable[..., Any], examples: list[Tensor]) -> GraphModule:
@@ -351,8 +355,8 @@ def _tanh(x: Tensor) -> Any:
     return x * above / below
 
 
-def _lower(graph: GraphModule, examples: list[Tensor]) -> str:
-    """C++ of a graph, as torch's compiler writes it, without what it includes."""
+def _lower(graph: GraphModule) -> str:
+    """C++ of a graph, as torch's compiler writes it."""
     from torch._inductor.compile_fx import fake_tensor_prop, view_to_reshape
     from torch._inductor.debug import DebugContext
     from torch._inductor.fx_passes.post_grad import post_grad_passes
@@ -382,8 +386,7 @@ def _lower(graph: GraphModule, examples: list[Tensor]) -> str:
     }
     code = sources["cpp_wrapper_src"] + sources["kernel_src"]
     if "PyObject" in code:  # an operation that C++ cannot call
-        raise CannotCompile("the field needs Python for one of its operations, as inverse FFTs do")
-    code = re.sub(r"^\s*#include .*$", "", code, flags=re.MULTILINE)
+        raise CannotCompile("the field needs Python for one of its operations")
     # Every graph numbers its kernels from zero.
     return re.sub(r'extern "C"\s+void', "static void", code)
 
