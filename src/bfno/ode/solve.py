@@ -68,8 +68,10 @@ class Options:
         dense: Whether `Solution.evaluate` can be asked for states between the requested times.
         on_step: Called after every accepted step with the time, the state and the statistics.
         throw: Whether a failed solve raises; if not, the solution says so in its status.
-        compile: Whether to compile whole steps, which pays off for small fields that are solved
-            many times. The state has to be one tensor, and the times shared.
+        compile: Whether to compile the whole solve and its gradient into one call of machine code,
+            which pays off for small fields that are solved many times. The state has to be one
+            tensor, and the times shared. What cannot be compiled so is compiled step by step, with
+            a warning that says why; `Stats.compiled` tells which.
         adjoint: Settings of gradient="adjoint" that differ from the forward solve's: method, rtol,
             atol, step, and seminorm to leave the parameters' adjoints out of the error.
         parameters: The tensors that get gradients with gradient="adjoint", such as
