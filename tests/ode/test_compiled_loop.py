@@ -57,7 +57,9 @@ def _assert_same(pair):
     assert mine.stats.forward_evaluations == plain.stats.forward_evaluations
     torch.testing.assert_close(mine.ys, plain.ys, rtol=0, atol=1e-11)
     ends = [torch.tensor(one.stats.step_ends) for one in (mine, plain)]
-    torch.testing.assert_close(*ends, rtol=1e-9, atol=0)
+    # An error estimate is a small difference of slopes: few of its digits, and so of a step's size,
+    # are beyond rounding.
+    torch.testing.assert_close(*ends, rtol=1e-5, atol=0)
     for one, other in zip(slopes, expected, strict=True):
         torch.testing.assert_close(one, other, rtol=1e-10, atol=1e-10)
 
@@ -226,6 +228,7 @@ def test_arguments_closures_and_modes_of_a_field_are_followed():
 
 
 @pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:Torchinductor does not support code generation for complex")
 def test_fields_of_other_operations_are_solved(y0):
     class Convolved(nn.Module):
         def __init__(self) -> None:
