@@ -48,6 +48,7 @@ def test_files_are_written_through_one_door():
         == {
             "bfno.lab.files": "the door",
             "bfno.lab.data.download": "adds to a partial file, named once it is whole",
+            "bfno.ode.native": "a library in the compiler's cache, named once it is whole",
         }.keys()
     )
 

@@ -1,29 +1,90 @@
-"""Steps compiled as a whole: one call of generated code instead of dozens of small operations."""
+"""Solves with `compile=True`: the whole of them in one call of machine code, or step by step.
+
+`loop.py` compiles whole solves on the processor. What it cannot do is done by `CompiledStepper`,
+which compiles single steps and leaves the loop to Python.
+"""
 
 from __future__ import annotations
 
 import functools
 import math
 import platform
+import warnings
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
+from bfno.ode.captured import CannotCompile
 from bfno.ode.control import Control
 from bfno.ode.evaluate import Evaluator, Field, WithArguments
+from bfno.ode.integrate import Plan, Watcher
+from bfno.ode.loop import Loop
 from bfno.ode.replay import Replayer
-from bfno.ode.solution import Stats
+from bfno.ode.solution import Stats, Status
 from bfno.ode.state import clock_dtype
 from bfno.ode.step import Clock, Moment, Stepper, Sums, take_stages
 from bfno.ode.tableaus import Tableau
 
-__all__ = ["CompiledStepper"]
+__all__ = ["CompiledStepper", "solve_whole"]
+
+
+class _Problem(Protocol):
+    """What is read of a problem, and written."""
+
+    field: Field
+    method: Any
+    plan: Callable[[Tensor], Plan]
+    by_sample: bool
+    watcher: Watcher | None
+    stats: Stats
+    status: Status
+    reached: float
+
+
+def solve_whole(
+    problem: _Problem, y0: Tensor, times: Tensor, slope: Tensor | None
+) -> Tensor | None:
+    """The states at requested times, or None where the solve has to go step by step.
+
+    Args:
+        problem: What to solve.
+        y0: State at the start.
+        times: Requested times.
+        slope: Value of the field at the start, if it is known.
+    """
+    if problem.by_sample or not isinstance(problem.method, Tableau) or y0.is_complex():
+        return None
+    plan = problem.plan(times)
+    if _is_refused(plan):
+        return None
+    try:
+        if problem.watcher is not None:
+            raise CannotCompile("on_step is told of every step")
+        loop = Loop(problem.field, problem.method, plan, y0, _vector_bits())
+        ys = loop.states(times.tolist(), slope, problem.stats)
+    except CannotCompile as reason:
+        problem.stats.compiled = f"step: {reason}"
+        warnings.warn(
+            f"compile=True compiles single steps here, which gains little: {reason}", stacklevel=4
+        )
+        return None
+    problem.stats.compiled = "solve"
+    problem.status, problem.reached = loop.status, loop.reached
+    return ys
+
+
+def _is_refused(plan: Plan) -> bool:
+    """Whether steps will refuse, in words of their own, what a solve would have to refuse."""
+    control = plan.control
+    if plan.jump_at_start or any(stop.jump for stop in plan.stops):
+        return True
+    return control is not None and (control.norm is not None or control.is_elementwise())
 
 
 class CompiledStepper(Stepper):
-    """Takes steps, each by one compiled function.
+    """Takes steps, each by one compiled function, where a whole solve cannot be compiled.
 
     The function is compiled when a field first meets a method, and again for other shapes of the
     state and for gradients; that takes seconds to minutes, and every later solve with the same

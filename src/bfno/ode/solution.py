@@ -43,6 +43,7 @@ class Stats:
             was none.
         step_ends: Times at which the accepted steps ended; where every sample has its own times, on
             a clock from zero to one.
+        compiled: What compile=True compiled: "solve", or "step: " and why not the whole solve.
     """
 
     forward_evaluations: int = 0
@@ -51,6 +52,7 @@ class Stats:
     rejected: int = 0
     first_step: float = field(default=0.0, repr=False)
     step_ends: list[float] = field(default_factory=list, repr=False)
+    compiled: str = field(default="", repr=False)
 
 
 State = TypeVar("State")

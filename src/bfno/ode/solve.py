@@ -73,8 +73,10 @@ class Options:
             bytes or as text such as "256 MB", "2 GiB" or "unlimited". What does not fit, the
             backward pass evaluates again; the gradient is the same to the last bit. None is
             512 MiB for all solves together whose backward pass is still to come.
-        compile: Whether to compile whole steps, which pays off for small fields that are solved
-            many times. The state has to be one tensor, and the times shared.
+        compile: Whether to compile the whole solve and its gradient into one call of machine code,
+            which pays off for small fields that are solved many times. The state has to be one
+            tensor, and the times shared. What cannot be compiled so is compiled step by step, with
+            a warning that says why; `Stats.compiled` tells which.
         adjoint: Settings of gradient="adjoint" that differ from the forward solve's: method, rtol,
             atol, step, and seminorm to leave the parameters' adjoints out of the error.
         parameters: The tensors that get gradients with gradient="adjoint", such as

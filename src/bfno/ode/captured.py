@@ -1,0 +1,155 @@
+"""A field as a graph of operations, with the tensors that it uses.
+
+torch's compiler front end looks at the field, and at every later call whether it still is what was
+looked at: another module, mode, shape or number in a closure makes another graph.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.fx import GraphModule
+
+from bfno.ode.evaluate import Field, WithArguments
+
+__all__ = ["CannotCompile", "Captured", "CapturedField", "capture"]
+
+
+class CannotCompile(Exception):
+    """Why a solve cannot be compiled as a whole; the message completes "because"."""
+
+
+class CapturedField:
+    """The graph of a field, which is called with tensors in a fixed order.
+
+    Attributes:
+        graph: The graph.
+        programs: What was compiled from it, by method.
+        roles: Which inputs are the time and the state, once they are known; the others are tensors
+            that the field uses.
+    """
+
+    def __init__(self, graph: GraphModule) -> None:
+        self.graph = graph
+        self.programs: dict[Any, Any] = {}
+        self.roles: tuple[int | None, int | None] = (None, None)
+
+    def __call__(self, *inputs: Any) -> tuple[Captured]:
+        # What the front end calls instead of the field, with the inputs that it has found.
+        return (Captured(self, inputs),)
+
+    def slope(self, t: Tensor, y: Tensor, tensors: Sequence[Tensor]) -> Tensor:
+        """The field."""
+        inputs, (time, state) = list(tensors), self.roles
+        for place, value in sorted(
+            (place, value) for place, value in ((time, t), (state, y)) if place is not None
+        ):
+            inputs.insert(place, value)
+        slope = self.graph(*inputs)[0]
+        if slope.shape != y.shape or slope.dtype != y.dtype:
+            raise CannotCompile("the field's slope does not look like the state")
+        return slope.contiguous()
+
+
+class Captured(NamedTuple):
+    """A graph, and the inputs that a field has for it at the moment."""
+
+    field: CapturedField
+    inputs: tuple[Any, ...]
+
+    def tensors(self, t: Tensor, y: Tensor) -> list[Tensor]:
+        """The tensors that the field uses besides time and state."""
+        places = [
+            next((i for i, one in enumerate(self.inputs) if one is given), None) for given in (t, y)
+        ]
+        self.field.roles = places[0], places[1]
+        return [one for one in self.inputs if one is not t and one is not y]
+
+
+def capture(field: Field, t: Tensor, y: Tensor) -> tuple[CapturedField, list[Tensor]]:
+    """The graph of a field at a time and a state, and the tensors that it uses.
+
+    Raises:
+        CannotCompile: If the field is no single graph.
+    """
+    inner, arguments = field, ()
+    if isinstance(field, WithArguments):
+        inner, arguments = field.field, field.arguments
+    look, backend = _front_end(inner)
+    kind = (y.shape, y.dtype, y.requires_grad)
+    if kind in backend.failures:  # which to see again would take as long every time
+        raise CannotCompile(backend.failures[kind])
+    try:
+        found = look(arguments, t, y)
+    except Exception:  # there is no graph yet, or no more
+        try:
+            found = _look_anew(look, backend, (arguments, t, y))
+        except CannotCompile as reason:
+            backend.failures[kind] = str(reason)
+            raise
+    if not isinstance(found, Captured):
+        raise CannotCompile("torch.compile does not look into the field")
+    tensors = found.tensors(t, y)
+    for one in tensors:
+        if type(one) not in (Tensor, torch.nn.Parameter) or one.layout is not torch.strided:
+            raise CannotCompile(f"the field uses a {type(one).__name__} that is no plain tensor")
+        if one.device.type != "cpu" or one.is_complex() or one.is_neg():
+            raise CannotCompile(f"the field uses a tensor of {one.dtype} on {one.device}")
+    return found.field, tensors
+
+
+def _look_anew(look: Any, backend: _Backend, inputs: tuple[Any, ...]) -> Any:
+    try:
+        # What a call leaves behind, as a counter does, would be left once a solve.
+        with torch._dynamo.config.patch(side_effect_replay_policy="error"):
+            backend.is_ready = True
+            return look(*inputs)
+    except Exception as error:
+        if "side effects happened" in str(error):
+            text = "a call of the field leaves something behind, as a counter does"
+        else:
+            text = f"the field is not one graph ({_first_line(error)})"
+        raise CannotCompile(text) from error
+    finally:
+        backend.is_ready = False
+
+
+class _Backend:
+    """Takes graphs from the front end, but only while that is told to refuse side effects.
+
+    To tell it takes longer than to look whether a graph is still right.
+
+    Attributes:
+        is_ready: Whether it is told.
+        failures: Why there is no graph, by kind of state.
+    """
+
+    def __init__(self) -> None:
+        self.is_ready, self.failures = False, dict[Any, str]()
+
+    def __call__(self, graph: GraphModule, inputs: Sequence[Any]) -> CapturedField:
+        if not self.is_ready:
+            raise CannotCompile("")
+        return CapturedField(graph)
+
+
+@functools.lru_cache(maxsize=16)
+def _front_end(field: Callable[..., Tensor]) -> tuple[Any, _Backend]:
+    """Finds the graph of a field; the last few are kept."""
+
+    def call(arguments: tuple[Any, ...], t: Tensor, y: Tensor) -> Tensor:
+        return field(t, y, *arguments).clone()  # a graph even where nothing is computed
+
+    # The compiler serves only so many variants of one code object; every field gets its own.
+    call.__code__ = call.__code__.replace()
+    backend: Any = _Backend()
+    return torch.compile(call, backend=backend, fullgraph=True, dynamic=False), backend
+
+
+def _first_line(error: Exception) -> str:
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
