@@ -217,7 +217,8 @@ class _Differentiable(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, gys: Tensor) -> Any:
+    def backward(ctx: Any, *gradients: Tensor) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
+        (gys,) = gradients
         y0, *tensors = ctx.saved_tensors
         sums = [
             torch.zeros(tensors[place].shape, dtype=tensors[place].dtype) for place in ctx.summed

@@ -215,7 +215,7 @@ def load_library(recipe: Recipe, vector_bits: int | None) -> ctypes.CDLL:
         CannotCompile: If it cannot be made.
     """
     from torch._inductor import config
-    from torch._inductor.runtime.runtime_utils import cache_dir
+    from torch._inductor.runtime.cache_dir_utils import cache_dir
 
     options = {
         "cpp.simdlen": vector_bits,
@@ -304,10 +304,12 @@ def _source(recipe: Recipe) -> str:
     for name, (function, examples) in recipe.graphs().items():
         code = _lower(_trace(function, examples))
         includes |= dict.fromkeys(_INCLUDE.findall(code))
+        if "torch::stable" in code:
+            includes["#include <torch/csrc/stable/library.h>"] = None
         parts.append(f"namespace {name} {{\n{_INCLUDE.sub('', code)}\n}}\n")
     # The compiler's own header is for Python, and takes seconds to read.
     needed = [one for one in includes if "inductor/cpp_wrapper" not in one]
-    return "\n".join(needed) + _LOOP.read_text().replace("// GRAPHS\n", "".join(parts))
+    return "\n".join([*needed, ""]) + _LOOP.read_text().replace("// GRAPHS\n", "".join(parts))
 
 
 def _trace(function: Callable[..., Any], examples: list[Tensor]) -> GraphModule:
@@ -357,9 +359,9 @@ def _tanh(x: Tensor) -> Any:
 
 def _lower(graph: GraphModule) -> str:
     """C++ of a graph, as torch's compiler writes it."""
-    from torch._inductor.compile_fx import fake_tensor_prop, view_to_reshape
+    from torch._inductor.compile_fx import fake_tensor_prop
     from torch._inductor.debug import DebugContext
-    from torch._inductor.fx_passes.post_grad import post_grad_passes
+    from torch._inductor.fx_passes.post_grad import post_grad_passes, view_to_reshape
     from torch._inductor.graph import GraphLowering
     from torch._inductor.virtualized import V
 
