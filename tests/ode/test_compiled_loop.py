@@ -3,10 +3,11 @@ import shutil
 import subprocess
 import sys
 import textwrap
+from typing import Any
 
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 import bfno
 from bfno import solve
@@ -111,7 +112,7 @@ def test_a_gradient_is_that_of_differences(swing, y0):
 
     # Steps that move with the state are held fixed by a gradient, so they are given.
     def steady(y):
-        kind = {"min_step": 0.25, "max_step": 0.25, "first_step": 0.25}
+        kind: dict[str, Any] = {"min_step": 0.25, "max_step": 0.25, "first_step": 0.25}
         return solve(swing, y, ts, method="bosh3", compile=True, **kind).ys
 
     assert ends(y0).shape == (7, 4, 3)
@@ -144,11 +145,12 @@ def test_weights_are_read_anew_and_their_change_before_a_gradient_is_noticed(swi
 
 
 def test_failures_are_told_as_by_the_engine(swing, y0):
-    kind = {"method": "bosh3", "throw": False, "rtol": 1e-6, "atol": 1e-6}
-    for y, more, status in (
+    kind: dict[str, Any] = {"method": "bosh3", "throw": False, "rtol": 1e-6, "atol": 1e-6}
+    cases: list[tuple[Tensor, dict[str, Any], Status]] = [
         (y0, {"max_steps": 3}, Status.STEP_LIMIT),
         (y0 * torch.inf, {}, Status.NON_FINITE),
-    ):
+    ]
+    for y, more, status in cases:
         solutions = [
             solve(swing, y, TIMES["many"], compile=one, **kind, **more) for one in (True, False)
         ]
@@ -273,6 +275,8 @@ class Counter(nn.Module):
 
 
 class Buffer(nn.Module):
+    calls: Tensor
+
     def __init__(self) -> None:
         super().__init__()
         self.register_buffer("calls", torch.zeros(()))
@@ -389,6 +393,7 @@ def test_another_process_takes_the_library_from_disk(tmp_path):
 
 def test_a_state_that_a_transform_holds_is_refused():
     with pytest.raises(CannotCompile, match="transform"):
-        torch.func.vmap(lambda y: loop._refuse(bfno.METHODS["euler"], None, y) or y)(
+        plan: Any = None
+        torch.func.vmap(lambda y: loop._refuse(bfno.METHODS["euler"], plan, y) or y)(
             torch.ones(2, 2)
         )
