@@ -7,6 +7,7 @@ import shutil
 from pathlib import Path
 
 import numpy as np
+import polars
 import torch
 from PIL import Image
 
@@ -28,6 +29,7 @@ def furnish(folder: Path) -> None:
         _write_photo(folder / name, 1, generator)
     _write_table(folder / "patients.csv", [f"p{number:02}" for number in range(40)], generator)
     _write_table(folder / "new.csv", ["anna", "ben", "chloe", "dan"], generator)
+    polars.read_csv(folder / "new.csv").write_excel(folder / "new.xlsx")
     _write_released(folder / "model" / "1.pt")
     data = folder / "data"
     for name in ("mnist", "fashion-mnist"):
