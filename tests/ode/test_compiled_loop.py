@@ -155,11 +155,11 @@ def test_failures_are_told_as_by_the_engine(swing, y0):
             solve(swing, y, TIMES["many"], compile=one, **kind, **more) for one in (True, False)
         ]
         assert [one.status for one in solutions] == [status, status]
-        costs = [
-            (one.stats.forward_evaluations, one.stats.accepted, one.stats.rejected)
-            for one in solutions
-        ]
-        assert costs[0] == costs[1]
+        steps = [(one.stats.accepted, one.stats.rejected) for one in solutions]
+        assert steps[0] == steps[1]
+        # The engine does not ask about the first slope alone: on a GPU that would be a wait more.
+        evaluations = [one.stats.forward_evaluations for one in solutions]
+        assert evaluations[1] - evaluations[0] == (3 if status is Status.NON_FINITE else 0)
         torch.testing.assert_close(
             solutions[0].ys, solutions[1].ys, rtol=0, atol=1e-11, equal_nan=True
         )

@@ -52,6 +52,7 @@ class OperatorField(nn.Module):
         `(batch, out_channels, *space)`.
 
     Example:
+        >>> import torch
         >>> field = OperatorField("bfno", channels=3, width=8, depth=2, branches=2)
         >>> field(0.5, torch.zeros(2, 3, 6, 6)).shape
         torch.Size([2, 3, 6, 6])

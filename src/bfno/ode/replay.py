@@ -330,10 +330,10 @@ def _kept_bytes(saved: Saved, lasting: Saved) -> int:
 
 
 def _memory(tensor: Tensor) -> tuple[int, int]:
-    """Where the memory of a tensor begins, and how many bytes it has."""
+    """Which memory a tensor lies in, and how many bytes that has."""
     try:
         storage = tensor.untyped_storage()
-        return storage.data_ptr(), storage.nbytes()
+        return storage._cdata, storage.nbytes()  # not its address: tensors without data have none
     except (RuntimeError, NotImplementedError):  # sparse tensors, for example, are not counted
         return 0, 0
 
