@@ -606,3 +606,11 @@ def test_the_adjoint_does_not_take_rounding_for_a_change(batch, features, dtype)
     tolerances: dict[str, Any] = {"rtol": 1e-3, "atol": 1e-3}
     solve(lambda t, y: net(y), y0, ts, gradient="adjoint", **tolerances).ys.sum().backward()
     assert all(one.grad is not None for one in net.parameters())
+
+
+def test_an_empty_batch_in_single_precision_has_a_gradient_of_zero():
+    torch.set_default_dtype(torch.float32)
+    layer, y0 = torch.nn.Linear(3, 3), torch.zeros(0, 3, requires_grad=True)
+    solve(lambda t, y: layer(y), y0, torch.tensor([0.0, 1.0])).ys.sum().backward()
+    assert y0.grad is not None and y0.grad.shape == (0, 3)
+    assert layer.weight.grad is not None and not layer.weight.grad.any()

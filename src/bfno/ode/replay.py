@@ -174,7 +174,7 @@ class Replayer:
         self.lasting: set[int] = set()  # their addresses, which nothing else can have meanwhile
         self.lock = threading.RLock()  # several threads may differentiate one graph at once
         self._is_exact = like.device.type == "cpu"  # GPUs may sum in another order each time
-        self._ripples = torch.zeros(0)
+        self._ripples: Tensor | None = None
         self._doubts: list[Tensor] = []  # whether calls were repeated faithfully, not yet read
         self._backward_pass = -1  # in which they were repeated
         self._room = Room() if room is None else room
@@ -310,7 +310,7 @@ class Replayer:
     def _weights(self, values: Tensor) -> Tensor:
         # Waves of no simple period: plain sums or norms would not see changes of fields that keep
         # their sum or their norm, as normalised ones do.
-        if self._ripples.numel() != values.numel():
+        if self._ripples is None or self._ripples.numel() != values.numel():
             count = torch.arange(values.numel(), dtype=values.dtype, device=values.device)
             self._ripples = (count + 1).cos_()
         return self._ripples
