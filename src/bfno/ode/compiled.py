@@ -141,6 +141,10 @@ class CompiledStepper(Stepper):
     def accept(self) -> None:
         self._first = self._last if self.tableau.reuses_last_stage else None
 
+    def discard(self) -> None:
+        super().discard()
+        self._last = self._squares = None  # their graph would live on beside that of the next
+
     def interpolate(self, start: Moment, end: Moment, y: Tensor, requested: Moment) -> Tensor:
         if not self._sums.slopes:  # the first time inside this step: repeat it for its slopes
             full = _step_of(self._field, self.tableau, full=True)

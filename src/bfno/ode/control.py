@@ -63,18 +63,18 @@ class Control:
     def next_size(self, size: float, ratio: float, order: int) -> float:
         """Size of the step after one of `size` whose error ratio was `ratio`."""
         if not math.isfinite(ratio):
-            factor = self.shrink
-        elif ratio == 0:
-            factor = self.growth
-        else:
-            least = 1.0 if ratio < 1 else self.shrink
-            factor = min(self.growth, max(self.safety / ratio ** (1 / order), least))
-        return self.clamp(size * factor)
+            return self.clamp(size * self.shrink)
+        least = 1.0 if ratio < 1 else self.shrink
+        return self.clamp(size * max(self._growth_after(ratio, order), least))
 
     def best_size(self, size: float, ratio: float, order: int) -> float:
         """Size that a step of `size` with this error ratio had better had."""
-        factor = self.growth if ratio == 0 else self.safety / ratio ** (1 / order)
-        return self.clamp(size * min(self.growth, factor))
+        return self.clamp(size * self._growth_after(ratio, order))
+
+    def _growth_after(self, ratio: float, order: int) -> float:
+        if ratio == 0:
+            return self.growth
+        return min(self.growth, self.safety / ratio ** (1 / order))
 
     def is_elementwise(self) -> bool:
         """Whether tolerances are tensors, which may tell samples apart."""
