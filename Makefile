@@ -7,10 +7,10 @@ ARGS ?=
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet -c constraints.txt
 TORCH := $(shell grep '^torch==' constraints.txt)
-SOURCES := src tests examples benchmarks docs/make_api.py
+SOURCES := src tests examples benchmarks docs/make_api.py docs/make_site.py
 
 .DEFAULT_GOAL := help
-.PHONY: demo test test-slow lint format docs bench clean help
+.PHONY: demo test test-slow lint format docs site bench clean help
 
 demo: $(VENV)/.core  ## BFNO-NODE and NODE on digits, compared in a report (about three minutes)
 	$(BIN)/bfno demo $(ARGS)
@@ -34,6 +34,9 @@ format: $(VENV)/.dev  ## rewrite the sources in the house format
 docs: $(VENV)/.dev  ## write docs/api.md and the figures of the documents anew
 	$(BIN)/python docs/make_api.py
 	$(BIN)/python examples/draw_figures.py --folder docs/figures
+
+site: $(VENV)/.dev  ## build the documents as a searchable site, build/site/index.html
+	$(BIN)/python docs/make_site.py
 
 bench: $(VENV)/.dev $(VENV)/.peers  ## measure against the peers, side by side in one run
 	$(BIN)/bfno bench $(ARGS)
