@@ -82,7 +82,7 @@ class Task(Protocol):
     """All that the loop knows of a task."""
 
     data: Any
-    """The divided samples: `train`, `validation` if there is one, and `test`, which may be empty."""
+    """The divided samples: `train`, `validation` if there is one, and `test`, maybe empty."""
 
     selection: str
     """Metric of the validation split that decides which epoch is best."""
