@@ -31,18 +31,12 @@ __all__ = [
 _MOST_CLASSES = 20
 
 
-def watchers(folder: Path, log: str | None) -> list[Any]:
-    """Who follows a training: the terminal, and TensorBoard if asked for."""
+def watchers(folder: Path, logs: Sequence[str] | None) -> list[Any]:
+    """Who follows a training: the terminal, and the logs that are asked for."""
     from bfno.lab.cli.progress import TrainingDisplay
+    from bfno.lab.runs.logs import make_logs
 
-    found: list[Any] = [TrainingDisplay()]
-    if log == "tensorboard":
-        from bfno.lab.runs.tensorboard import TensorBoardLog
-
-        found.append(TensorBoardLog(folder / "tensorboard"))
-    elif log is not None:
-        raise ConfigError(f"--log {log}", "is not a log", "write --log tensorboard")
-    return found
+    return [TrainingDisplay(), *make_logs(logs or (), folder)]
 
 
 def finished(record: Record, folder: Path) -> None:

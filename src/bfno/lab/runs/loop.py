@@ -87,6 +87,9 @@ class Watcher:
     def on_epoch(self, metrics: dict[str, Any]) -> None:
         """An epoch was finished and evaluated."""
 
+    def on_finish(self, result: Mapping[str, Any]) -> None:
+        """The training is over; these are the metrics of the weights that it kept."""
+
 
 class _LastGood:
     """The state of a training before the step since which its loss has been off.

@@ -194,6 +194,8 @@ def _fit(trainer: Trainer) -> Record:
         if concluded is not record:
             trainer.run.write_record(concluded)
         record = concluded
+    for watcher in trainer.watchers:
+        watcher.on_finish(record.result)
     return record
 
 
