@@ -90,6 +90,15 @@ def test_a_sweep_whose_trials_all_fail_says_so(tmp_path, capsys):
     assert not (out / "best.yaml").exists() and not (out / "sweep.html").exists()
 
 
+def test_a_trial_that_was_killed_is_told_of_and_tried_again(tmp_path, capsys):
+    pretend(tmp_path, trial_0001="die")
+    words = [*COMMON, "--set", RATES, "--trials", "2", "--out", str(tmp_path / "sweep")]
+    assert main(words) == 4
+    assert "1 trials are unfinished; the same command" in capsys.readouterr().err
+    assert main(words) == 0
+    assert "The best of 2 finished trials" in capsys.readouterr().out
+
+
 def _result(trials, **more):
     ranges = {"train.lr": "log(0.001, 0.1)", "train.optimizer": "choice(adam, None, 3)"}
     known = {"importance": {"train.lr": 0.75, "train.optimizer": 0.25}, **more}

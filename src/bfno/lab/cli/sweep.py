@@ -90,7 +90,10 @@ def sweep(words: _Words) -> int:
         return stop.exit_code
     found = _write(made)
     _say_result(found, folder)
-    return 0 if found.best else failure_code(made.standings)
+    unfinished = sum(one.state == "running" for one in found.trials)
+    if unfinished:
+        say(f"{unfinished} trials are unfinished; the same command goes on with them", error=True)
+    return 0 if found.best and not unfinished else failure_code(made.standings)
 
 
 def _planned(words: _Words) -> tuple[SweepPlan, Path]:

@@ -10,7 +10,7 @@ from bfno.lab.files import lock_file, make_folder, open_plain, write_atomically
 from bfno.lab.runs.campaign.plan import Job, RunState, state_of
 from bfno.lab.runs.campaign.running import Campaign, Standing
 from bfno.lab.runs.folder import RunFolder
-from bfno.lab.runs.sweep.study import Study
+from bfno.lab.runs.sweep.study import Study, explained
 from bfno.lab.runs.sweep.trials import Trial
 
 __all__ = ["Sweep"]
@@ -164,8 +164,9 @@ class Sweep(Campaign):
         """Whether a trial is ours alone; if it becomes so, its settings are in its folder."""
         if job.name in self._claims:
             return True
-        make_folder(job.folder)
-        descriptor = open_plain(job.folder / ".claim", os.O_RDWR | os.O_CREAT)
+        with explained(job.folder):
+            make_folder(job.folder)
+            descriptor = open_plain(job.folder / ".claim", os.O_RDWR | os.O_CREAT)
         if not lock_file(descriptor):
             os.close(descriptor)
             return False

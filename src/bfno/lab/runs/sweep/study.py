@@ -47,7 +47,7 @@ from bfno.lab.files import (
 from bfno.lab.runs.sweep.space import Range, nested
 from bfno.lab.runs.sweep.trials import SweepResult, Trial, TrialState
 
-__all__ = ["PRUNERS", "Study", "SweepPlan", "held"]
+__all__ = ["PRUNERS", "Study", "SweepPlan", "explained", "held"]
 
 _FORMAT = 1
 _NAME = "sweep"
@@ -147,7 +147,7 @@ def held(file: Path) -> Iterator[None]:
     Raises:
         DataError: If the file cannot be locked.
     """
-    with _explained(file):
+    with explained(file):
         descriptor = open_plain(file, os.O_RDWR | os.O_CREAT)
     try:
         while not lock_file(descriptor):
@@ -158,7 +158,15 @@ def held(file: Path) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _explained(file: Path) -> Iterator[None]:
+def explained(file: Path) -> Iterator[None]:
+    """Turn the refusal of the system to read or write into an error that says what to do.
+
+    Args:
+        file: What is read or written.
+
+    Raises:
+        DataError: Where an OSError was raised.
+    """
     try:
         yield
     except OSError as error:
@@ -193,7 +201,7 @@ class _Journal(BaseJournalBackend):
             append_line(self._file, "\n".join(map(json.dumps, logs)))
 
     def _whole_lines(self) -> bytes:
-        with _explained(self._file):
+        with explained(self._file):
             content = read_plain(self._file) if self._file.exists() else b""
         return content[: content.rfind(b"\n") + 1]
 
@@ -221,7 +229,7 @@ class Study:
     def __init__(self, folder: Path, plan: SweepPlan) -> None:
         logging.set_verbosity(logging.WARNING)
         self.folder, self.plan = Path(folder), plan
-        with _explained(self.folder):
+        with explained(self.folder):
             make_folder(self.folder)
         with held(self._lock):
             known = self._known()

@@ -89,7 +89,7 @@ def render_sweep(found: SweepResult) -> str:
         autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
     metric = find_metric(found.metric)
-    figures = [_history(found, metric), _importance(found), _coordinates(found, metric)]
+    figures = [_history(found, metric), _importance(found)]
     page = environment.from_string(_source("sweep.html.j2")).render(
         title=f"Sweep of {found.experiment}",
         subtitle=f"Scale {found.scale}, seed {found.seed} in every trial",
@@ -97,6 +97,7 @@ def render_sweep(found: SweepResult) -> str:
         counts=_counts(found),
         ranges=found.ranges,
         figures=[one for one in figures if one is not None],
+        coordinates=_coordinates(found, metric) or "",
         metric=metric,
         names=list(found.ranges),
         rows=[_row(found, trial, metric) for trial in _best_first(found)],
@@ -157,7 +158,7 @@ def _history(found: SweepResult, metric: Metric) -> str | None:
     from matplotlib.ticker import MaxNLocator
 
     with drawing(f"{alt}, {found.experiment}") as (figure, written):
-        figure.set_size_inches(6.0, 3.2)
+        figure.set_size_inches(4.6, 3.0)
         axes = figure.subplots()
         numbers = [number for number, _ in scored]
         axes.step(numbers, best, where="post", color=_BEST, linewidth=2, label="best so far")
@@ -177,7 +178,7 @@ def _importance(found: SweepResult) -> str | None:
     alt = "Importance: the share of each setting in the differences between scores"
     names = list(found.importance)[::-1]
     with drawing(f"{alt}, {found.experiment}") as (figure, written):
-        figure.set_size_inches(6.0, 1.2 + 0.32 * len(names))
+        figure.set_size_inches(4.6, max(3.0, 1.2 + 0.32 * len(names)))
         axes = figure.subplots()
         shares = [found.importance[name] for name in names]
         axes.barh([short_name(name) for name in names], shares, color=_OTHER, height=0.6)
@@ -199,7 +200,7 @@ def _coordinates(found: SweepResult, metric: Metric) -> str | None:
     last = _Scale(metric.title, min(scores), max(scores), metric=metric)
     alt = f"Parallel coordinates: a line for each trial through its settings to its {metric.title}"
     with drawing(f"{alt}, {found.experiment}") as (figure, written):
-        figure.set_size_inches(max(6.0, 1.6 * (len(axes_of) + 1)), 3.6)
+        figure.set_size_inches(max(9.6, 1.8 * (len(axes_of) + 1)), 3.6)
         axes = figure.subplots()
         # The best one last, on top of the others.
         for place, trial in reversed(list(enumerate(ranked))):
