@@ -21,6 +21,8 @@ KINDS = {
     "density": lambda: tiny_density("digits-density/realnvp", UNSEEN),
 }
 
+SLOW = ("series", "density")
+
 
 def _spoiled(part):
     """The same number of samples, and nothing else of what they were."""
@@ -32,7 +34,9 @@ def _spoiled(part):
     return dataclasses.replace(part, **zeros)
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    "kind", ["images", "points", *(pytest.param(k, marks=pytest.mark.slow) for k in SLOW)]
+)
 def test_other_test_samples_change_nothing(tmp_path, monkeypatch, kind):
     config = KINDS[kind]()
     start(config, tmp_path / "a" / "run")
