@@ -35,12 +35,13 @@ from tests import documents, world
 from tests.conftest import REPOSITORY
 from tests.documents import PAGES, Block
 
+FEW = [*("--set", "data.train_limit=40"), *("--set", "data.test_limit=20")]
 SHORT = {
     "train": ["--scale", "smoke", "--set", "threads=1"],
     "demo": ["--scale", "smoke"],
+    "sweep": [*("--scale", "smoke", "--trials", "2", "--epochs", "1"), *FEW],
     "table": ["--plan"],
 }
-FEW = [*("--set", "data.train_limit=40"), *("--set", "data.test_limit=20")]
 # Commands that no test can run, by their first words; their words are checked all the same.
 NOT_RUN = {
     "make": "sets up an environment",
@@ -104,7 +105,9 @@ def _run(block: Block) -> None:
 
 
 def _trains(page: str) -> bool:
-    programs = any({*words[1:2]} & {"train", "demo", "resume"} for _, words in _commands(page))
+    programs = any(
+        {*words[1:2]} & {"train", "demo", "resume", "sweep"} for _, words in _commands(page)
+    )
     return programs or any("bfno.train(" in block.text for block in documents.blocks(page))
 
 

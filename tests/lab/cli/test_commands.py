@@ -326,7 +326,7 @@ def test_data_list_and_check(shared_folder, capsys):
         (["train", "mnist/bfno"], 2, "mnist/bfno-node"),
         (["train", "digits/node", "--scale", "huge"], 2, "smoke, cpu, paper"),
         (["train", "digits/node", "--set", "train.lrr=1"], 2, "train.lr"),
-        (["train", "digits/node", "--log", "wandb"], 2, "tensorboard"),
+        (["train", "digits/node", "--log", "paper"], 2, "tensorboard, mlflow or wandb"),
         (["train", "folder/node"], 2, "--data"),
         (["train", "folder/node", "--data", "nowhere"], 3, "nowhere"),
         (["train", "folder/node", "--folder", "nowhere"], 3, "nowhere"),

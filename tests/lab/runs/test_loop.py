@@ -273,22 +273,6 @@ def test_evaluations_in_batches_add_up(tmp_path):
     assert model.training  # as it was before
 
 
-def test_tensorboard_gets_every_metric(tmp_path):
-    pytest.importorskip("tensorboard", reason="the extra `log` is not installed")
-    from bfno.lab.runs.tensorboard import TensorBoardLog
-
-    start(tiny(), tmp_path / "run", [TensorBoardLog(tmp_path / "tb")])
-    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
-
-    found = EventAccumulator(str(tmp_path / "tb"))
-    found.Reload()
-    losses = [json.loads(line)["train_loss"] for line in metrics(tmp_path / "run")]
-    assert [event.value for event in found.Scalars("train_loss")] == pytest.approx(losses)
-    assert {"test_accuracy", "forward_nfe", "backward_nfe", "seconds", "peak_memory"} <= set(
-        found.Tags()["scalars"]
-    )
-
-
 def test_seeds_of_different_purposes_differ():
     seeds = {derive_seed(s, p, n) for s in range(3) for p in ("order", "noise") for n in range(50)}
     assert len(seeds) == 300 and all(0 <= seed < 2**63 for seed in seeds)

@@ -23,9 +23,10 @@ _WORDS = {
     "there": "was there",
     "elsewhere": "in use elsewhere, waiting for it",
     "stopped": "stopping, saving its state",
+    "pruned": "stopped early, others are better",
 }
-_STYLES = {"running": "bold", "finished": "green", "failed": "red"}
-_RANK = {"running": 0, "stopped": 1, "elsewhere": 2, "failed": 3, "waiting": 4}
+_STYLES = {"running": "bold", "finished": "green", "failed": "red", "pruned": "dim"}
+_RANK = {"running": 0, "stopped": 1, "elsewhere": 2, "failed": 3, "waiting": 4, "pruned": 5}
 _OPEN = ("running", "elsewhere", "waiting")
 
 
@@ -127,26 +128,27 @@ def _rows(standings: Sequence[Standing]) -> list[Standing]:
     """The runs to show: running ones first, then as many others as fit."""
     active = sorted((one for one in standings if not one.is_done), key=lambda one: _RANK[one.state])
     done = [one for one in standings if one.is_done]
-    busy = [one for one in active if one.state not in ("failed", "waiting")]
+    busy = [one for one in active if one.state not in ("failed", "waiting", "pruned")]
     return [*active, *done][: max(_MOST_ROWS, len(busy))]
 
 
 def _counts(standings: Sequence[Standing]) -> str:
     counted = Counter(one.state for one in standings)
-    states = ("there", "finished", "running", "elsewhere", "stopped", "failed", "waiting")
-    names = {"there": "were there", "elsewhere": "in use elsewhere", "stopped": "stopping"}
+    states = ("there", "finished", "running", "elsewhere", "stopped", "failed", "pruned", "waiting")
+    names = {"there": "were there", "elsewhere": "in use elsewhere"}
+    names |= {"stopped": "stopping", "pruned": "stopped early"}
     parts = [f"{counted[state]} {names.get(state, state)}" for state in states if counted[state]]
     return f"{len(standings)} runs: {', '.join(parts)}"
 
 
 def _best(standings: Sequence[Standing], metric: Metric) -> Iterator[str]:
-    """For each data set, the method with the best mean of its finished runs."""
+    """For each data set, the method or trial with the best mean of its finished runs."""
     values: dict[str, dict[str, list[float]]] = {}
     for one in standings:
         value = _value(one, metric)
         if one.is_done and value is not None:
             data, _, method = one.job.experiment.partition("/")
-            values.setdefault(data, {}).setdefault(method, []).append(value)
+            values.setdefault(data, {}).setdefault(one.job.title or method, []).append(value)
     for data, methods in values.items():
         means = {name: mean(found) for name, found in methods.items()}
         best = min(means, key=lambda name: metric.rank(means[name]))

@@ -31,18 +31,12 @@ __all__ = [
 _MOST_CLASSES = 20
 
 
-def watchers(folder: Path, log: str | None) -> list[Any]:
-    """Who follows a training: the terminal, and TensorBoard if asked for."""
+def watchers(folder: Path, logs: Sequence[str] | None) -> list[Any]:
+    """Who follows a training: the terminal, and the logs that are asked for."""
     from bfno.lab.cli.progress import TrainingDisplay
+    from bfno.lab.runs.logs import make_logs
 
-    found: list[Any] = [TrainingDisplay()]
-    if log == "tensorboard":
-        from bfno.lab.runs.tensorboard import TensorBoardLog
-
-        found.append(TensorBoardLog(folder / "tensorboard"))
-    elif log is not None:
-        raise ConfigError(f"--log {log}", "is not a log", "write --log tensorboard")
-    return found
+    return [TrainingDisplay(), *make_logs(logs or (), folder)]
 
 
 def finished(record: Record, folder: Path) -> None:
@@ -71,10 +65,11 @@ def _evaluations(result: Mapping[str, float]) -> str:
 
 def _next_commands(headline: str) -> tuple[str, ...]:
     """Commands to try with a run that is judged by this metric."""
-    if headline == "test_nll":  # points come from no files
+    judged = find_metric(headline).name
+    if judged == "nll":  # points come from no files
         return "sample {}", "eval {}"
     common = ("eval {}", "predict {} FILES")
-    return ("sample {}", *common) if headline == "test_bits_per_dim" else common
+    return ("sample {}", *common) if judged == "bits_per_dim" else common
 
 
 def evaluation(found: dict[str, Any]) -> list[str]:

@@ -28,7 +28,10 @@ Seed = Annotated[
     int | None, typer.Option(help="Seed of everything random; default 7, or the file's.")
 ]
 Scale = Annotated[str | None, typer.Option(help="smoke, cpu (default) or paper.")]
-Log = Annotated[str | None, typer.Option(help="tensorboard: write event files too.")]
+Log = Annotated[
+    list[str] | None,
+    typer.Option(help="Copy settings and metrics to tensorboard, mlflow or wandb; repeatable."),
+]
 DataDir = Annotated[
     Path | None,
     typer.Option(help="Folder of the data sets; default BFNO_DATA, else the user's cache."),
@@ -49,7 +52,7 @@ AnyCheckpoint = Annotated[
 ]
 # In the order in which somebody new needs them; a group has some of these commands.
 _ORDER = (
-    *("demo", "train", "resume", "eval", "predict", "reconstruct", "sample"),
+    *("demo", "train", "resume", "sweep", "eval", "predict", "reconstruct", "sample"),
     *("runs", "compare", "report", "figures", "table", "results"),
     *("models", "config", "data", "list", "get", "check", "import-released", "bench"),
 )

@@ -148,6 +148,9 @@ class TrainSettings(Settings):
         average: Share of the old in a moving average of the weights, 0.999 say. It is what is
             evaluated and loaded; the training goes on from the weights themselves. None averages
             none.
+        test: Whether the test samples are evaluated after every epoch. Without, the training never
+            gets them: what is chosen among many runs is then not chosen by them, and `bfno eval`
+            tests the one that was.
         eval_batch: Samples at a time when the model is only evaluated.
         checkpoint_seconds: Time between two checkpoints within an epoch.
     """
@@ -167,6 +170,7 @@ class TrainSettings(Settings):
     weight_decay: float = Field(default=0.0, ge=0, le=1e9)
     clip: float | None = Field(default=1.0, gt=0)
     average: float | None = Field(default=None, gt=0, lt=1)
+    test: bool = True
     eval_batch: int = Field(default=100, ge=1, le=10**9)
     checkpoint_seconds: float = Field(default=60.0, ge=0)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 import torch
@@ -22,9 +22,11 @@ __all__ = [
     "Share",
     "Sums",
     "Task",
+    "evaluated_splits",
     "failure_line",
     "read_together",
     "solver_stats",
+    "without_test",
 ]
 
 Sums = dict[str, float]
@@ -80,7 +82,7 @@ class Task(Protocol):
     """All that the loop knows of a task."""
 
     data: Any
-    """The divided samples: `train`, `validation` and `test`, each of some length."""
+    """The divided samples: `train`, `validation` if there is one, and `test`, maybe empty."""
 
     selection: str
     """Metric of the validation split that decides which epoch is best."""
@@ -131,6 +133,19 @@ class Task(Protocol):
     def evaluate(self, model: nn.Module, split: str, batch: int, share: Share) -> Evaluation:
         """Evaluate a split without gradients."""
         ...
+
+
+def evaluated_splits(data: Any) -> tuple[str, ...]:
+    """Names of the parts of divided samples that are there to evaluate a model."""
+    parts = {name: getattr(data, name) for name in ("validation", "test")}
+    return tuple(name for name, part in parts.items() if part is not None and len(part))
+
+
+def without_test(data: Any) -> Any:
+    """Divided samples whose test part is empty, for a training that is not to see it."""
+    none = torch.arange(0)
+    part = data.test
+    return replace(data, test=part[none] if isinstance(part, Tensor) else part.take(none))
 
 
 def read_together(values: Mapping[str, Tensor | float]) -> Sums:

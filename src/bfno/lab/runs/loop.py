@@ -87,6 +87,9 @@ class Watcher:
     def on_epoch(self, metrics: dict[str, Any]) -> None:
         """An epoch was finished and evaluated."""
 
+    def on_finish(self, result: Mapping[str, Any]) -> None:
+        """The training is over; these are the metrics of the weights that it kept."""
+
 
 class _LastGood:
     """The state of a training before the step since which its loss has been off.
@@ -169,7 +172,7 @@ class Trainer:
         optimizer = kind(trained, lr=settings.lr, weight_decay=settings.weight_decay)
         self.epochs = settings.epochs_for(len(task.data.train))
         self._steps_per_epoch = len(self._batches(0))
-        self._check_patience()
+        self._check_evaluation()
         with explain_lost_peers(run.path):
             self.processes = Processes.join()
             accelerator = self.processes.accelerator
@@ -238,12 +241,16 @@ class Trainer:
             return False
         return self.progress.epoch - best["metrics"]["epoch"] >= patience
 
-    def _check_patience(self) -> None:
+    def _check_evaluation(self) -> None:
+        keep_some = "keep some with --set data.validation=0.1"
+        if not self.task.splits:
+            why = "without test samples, a run needs validation samples to be judged by"
+            raise ConfigError("train.test", why, keep_some)
         if self.config.train.patience is None:
             return
         if "validation" not in self.task.splits:
-            why, fix = "needs validation samples to judge epochs by", "data.validation=0.1"
-            raise ConfigError("train.patience", why, f"keep some with --set {fix}")
+            why = "needs validation samples to judge epochs by"
+            raise ConfigError("train.patience", why, keep_some)
         if self.config.train.select == "last":
             why = "ends a training because its last epochs are not the best, and would keep those"
             raise ConfigError("train.patience", why, "add --set train.select=best")
@@ -409,7 +416,7 @@ class Trainer:
                 batch = self.config.train.eval_batch
                 found = self.task.evaluate(self._bare_model, split, batch, self._share())
                 metrics |= {f"{split}_{name}": value for name, value in found.metrics.items()}
-                confusion = found.confusion
+                confusion = found.confusion if split == "test" else []
         for name in ("forward_nfe", "backward_nfe"):
             metrics[name] = sums[name] / sums["solves"]
         return metrics, confusion

@@ -17,6 +17,7 @@ from bfno.lab.experiments.experiment import Experiment
 from bfno.lab.experiments.resolve import changed_settings, resolve
 from bfno.lab.experiments.seeds import derive_seed
 from bfno.lab.experiments.settings import parse
+from bfno.lab.experiments.tasks import without_test
 from bfno.lab.experiments.trees import merged
 from bfno.lab.runs.checkpoint import settings_digest
 from bfno.lab.runs.folder import RunFolder
@@ -150,7 +151,7 @@ def _prepare(config: Experiment, run: RunFolder, watchers: Sequence[Watcher]) ->
     source_commit()  # now, while the checkout is still what was imported
     if config.threads:
         torch.set_num_threads(config.threads)
-    data = config.load()
+    data = config.load() if config.train.test else without_test(config.load())
     torch.manual_seed(derive_seed(config.seed, "weights"))
     known = config.facts(data)
     model = config.build(known)
@@ -180,7 +181,7 @@ def _fit(trainer: Trainer) -> Record:
     facts = {
         **trainer.facts,
         "samples": {name: len(getattr(task.data, name)) for name in ("train", *task.splits)},
-        "judged_by": f"test_{task.selection}",
+        "judged_by": f"{task.splits[-1]}_{task.selection}",
         "threads": torch.get_num_threads(),
         "processes": trainer.processes.count,
         "changes": changed_settings(_as_asked(trainer)),
@@ -193,6 +194,8 @@ def _fit(trainer: Trainer) -> Record:
         if concluded is not record:
             trainer.run.write_record(concluded)
         record = concluded
+    for watcher in trainer.watchers:
+        watcher.on_finish(record.result)
     return record
 
 

@@ -120,9 +120,11 @@ METRICS = {
 }
 """Every metric by its name, in the order in which an evaluation lists them."""
 # A run is judged by the metric that it names, else by the first of these that it has; a new task
-# adds its metric here.
+# adds its metric here. A training that never saw its test samples has those of validation alone.
 HEADLINES = tuple(
-    METRICS[name].on("test") for name in ("accuracy", "auroc", "bits_per_dim", "nll", "mse", "loss")
+    METRICS[name].on(split)
+    for split in ("test", "validation")
+    for name in ("accuracy", "auroc", "bits_per_dim", "nll", "mse", "loss")
 )
 # Shown beside the headline, though no run is judged by them: densities at the centres of bytes are
 # what some papers print, but they are not a bound.

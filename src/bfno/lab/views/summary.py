@@ -89,6 +89,8 @@ def opening(groups: Sequence[Replicates]) -> str:
     if metric is None or score is None or not math.isfinite(score.mean):
         return ""
     claim, notes, tail = _CLAIMS[metric.name](best, score.mean)
+    if metric.split != "test":
+        claim, notes, tail = f"has a {metric.title} of {metric.text(score.mean)}", [], ", untested"
     notes = [*notes, f"mean of {len(best.runs)} seeds"] if len(best.runs) > 1 else notes
     text = f"{claim} ({'; '.join(notes)}){tail}." if notes else f"{claim}{tail}."
     if len(groups) > 1:

@@ -96,7 +96,8 @@ class DensityData:
         """Parts of which a model has learned nothing and that are like the training samples."""
         if self.validation is None:
             return {"test": self.test}
-        alike = {} if self.test_is_own else {"test": self.test}
+        is_like = len(self.test) > 0 and not self.test_is_own
+        alike = {"test": self.test} if is_like else {}
         return {"validation": self.validation, **alike}
 
 

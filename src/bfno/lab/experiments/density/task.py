@@ -22,6 +22,7 @@ from bfno.lab.experiments.tasks import (
     Share,
     Sums,
     Task,
+    evaluated_splits,
     solver_stats,
 )
 from bfno.models.flows import bits_per_dim, dequantise
@@ -98,7 +99,7 @@ class DensityTask(Task):
 
     @property
     def splits(self) -> tuple[str, ...]:
-        return ("test",) if self.data.validation is None else ("validation", "test")
+        return evaluated_splits(self.data)
 
     def prepare(self, model: nn.Module, device: torch.device) -> None:
         """Show a flow of layers its first batch, from which some take their scale."""

@@ -20,6 +20,7 @@ from bfno.lab.experiments.tasks import (
     Share,
     Sums,
     Task,
+    evaluated_splits,
     solver_stats,
 )
 
@@ -76,7 +77,7 @@ class ImageTask(Task):
 
     @property
     def splits(self) -> tuple[str, ...]:
-        return ("test",) if self.data.validation is None else ("validation", "test")
+        return evaluated_splits(self.data)
 
     def batches(self, size: int, generator: torch.Generator) -> list[Tensor]:
         order = torch.randperm(len(self.data.train), generator=generator)

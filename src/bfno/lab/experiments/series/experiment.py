@@ -229,6 +229,8 @@ class SeriesExperiment(Experiment):
         except ConfigError as error:
             _logger.warning("no predictive intervals: %s; %s", error.why, error.fix)
             return Conclusion(facts={FACT: {"missing": error.why}})
+        if not len(data.test):
+            return Conclusion(facts={FACT: intervals.as_facts()})
         covered = hidden_coverage(intervals, run.model, data.test, self.train.eval_batch)
         metrics = {f"test_{name}": value for name, value in covered.metrics().items()}
         return Conclusion(metrics, {FACT: intervals.as_facts()})

@@ -21,6 +21,7 @@ from bfno.lab.experiments.tasks import (
     Share,
     Sums,
     Task,
+    evaluated_splits,
     solver_stats,
 )
 from bfno.models import SeriesModel, SeriesOutput
@@ -87,7 +88,7 @@ class SeriesTask(Task):
 
     @property
     def splits(self) -> tuple[str, ...]:
-        return ("test",) if self.data.validation is None else ("validation", "test")
+        return evaluated_splits(self.data)
 
     def batches(self, size: int, generator: torch.Generator) -> list[Tensor]:
         return length_batches(self.data.train.lengths, size, generator)

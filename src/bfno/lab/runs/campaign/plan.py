@@ -42,6 +42,7 @@ class Job:
         epochs: How many epochs it takes.
         seconds: How long it takes from beginning to end, by the records of others; None if no
             record tells.
+        title: What to call it in a list; empty is after its experiment and seed.
     """
 
     experiment: str
@@ -51,11 +52,12 @@ class Job:
     state: RunState
     epochs: int
     seconds: float | None = None
+    title: str = ""
 
     @property
     def name(self) -> str:
         """What to call it in a list."""
-        return f"{self.experiment} seed {self.seed}"
+        return self.title or f"{self.experiment} seed {self.seed}"
 
 
 @dataclass(frozen=True)

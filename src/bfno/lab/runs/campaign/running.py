@@ -13,7 +13,7 @@ from typing import Any, Literal
 from bfno.lab.errors import ConfigError, DataError, NumericalError
 from bfno.lab.files import make_folder, open_plain, read_plain
 from bfno.lab.runs.campaign.child import Places, child_command
-from bfno.lab.runs.campaign.plan import Job, state_of
+from bfno.lab.runs.campaign.plan import Job, RunState, state_of
 from bfno.lab.runs.folder import RunFolder
 from bfno.lab.runs.signals import Stopped, StopSignals
 
@@ -31,6 +31,7 @@ class Standing:
     Attributes:
         job: The run.
         state: What happens to it. `elsewhere`: another program trains it, and is waited for.
+            `pruned`: it was stopped for good, because others do better.
         epochs: Metrics of its finished epochs.
         result: Metrics of the weights that it kept, once it is done.
         since: When its last epoch was finished, or it was started; by the clock.
@@ -39,7 +40,9 @@ class Standing:
     """
 
     job: Job
-    state: Literal["there", "waiting", "elsewhere", "running", "stopped", "finished", "failed"]
+    state: Literal[
+        "there", "waiting", "elsewhere", "running", "stopped", "finished", "failed", "pruned"
+    ]
     epochs: list[dict[str, Any]] = field(default_factory=list)
     result: Mapping[str, Any] = field(default_factory=dict)
     since: float = 0.0
@@ -50,6 +53,11 @@ class Standing:
     def is_done(self) -> bool:
         """Whether there is a result."""
         return self.state in ("there", "finished")
+
+    @property
+    def is_over(self) -> bool:
+        """Whether nothing more is done for it."""
+        return self.is_done or self.state in ("failed", "pruned")
 
     @property
     def metrics(self) -> Mapping[str, Any]:
@@ -68,7 +76,7 @@ class Standing:
 
     def remaining(self) -> float | None:
         """Seconds that it will still take; None if nothing tells."""
-        if self.is_done or self.state == "failed":
+        if self.is_over:
             return 0.0
         times = [epoch.get("seconds", 0.0) for epoch in self.epochs]
         each = sum(times) / len(times) if times else None
@@ -82,7 +90,7 @@ class Standing:
 
 def remaining_seconds(standings: Sequence[Standing], slots: int) -> float | None:
     """Seconds until all are done, as far as it can be told from those that tell."""
-    left = [one.remaining() for one in standings if not one.is_done and one.state != "failed"]
+    left = [one.remaining() for one in standings if not one.is_over]
     known = [seconds for seconds in left if seconds is not None]
     if not known:
         return None if left else 0.0
@@ -151,7 +159,7 @@ class Campaign:
             free = [slot for slot in range(self.slots) if slot not in self._children]
             if not free and standing.state == "waiting":
                 continue
-            now = state_of(standing.job.folder)
+            now = self._state_of(standing.job)
             if now == "there":
                 standing.state = "finished"
             elif now == "in use":
@@ -160,6 +168,10 @@ class Campaign:
                 self._children[free[0]] = self._start(standing, now == "begun", free[0]), standing
             if standing.state in ("finished", "elsewhere"):
                 standing.look()
+
+    def _state_of(self, job: Job) -> RunState:
+        """What has become of a run by now, as far as this program may know."""
+        return state_of(job.folder)
 
     def _start(self, standing: Standing, has_begun: bool, slot: int) -> subprocess.Popen[bytes]:
         job = standing.job
@@ -209,8 +221,14 @@ class Campaign:
             standing.error = _last_error(standing.job.folder, code)
 
     def _send_stop(self) -> None:
-        for child, standing in self._children.values():
-            if standing.state == "running":  # a second signal would end it before it has saved
+        for _, standing in self._children.values():
+            self._cancel(standing)
+
+    def _cancel(self, standing: Standing) -> None:
+        """Ask a running one to save its state and end."""
+        for child, other in self._children.values():
+            # A second signal would end it before it has saved.
+            if other is standing and standing.state == "running":
                 child.terminate()
                 standing.state = "stopped"
 

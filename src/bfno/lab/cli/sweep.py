@@ -1,0 +1,154 @@
+"""The command `bfno sweep`: which settings are best, from many trainings."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import importlib.util
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from bfno.lab.cli.board import follow
+from bfno.lab.cli.options import DataDir, Epochs, OwnData, Scale, Seed, takes
+from bfno.lab.cli.terminal import say
+from bfno.lab.errors import ConfigError
+from bfno.lab.views.metrics import find_metric
+
+if TYPE_CHECKING:
+    from bfno.lab.runs.sweep.running import Sweep
+    from bfno.lab.runs.sweep.study import SweepPlan
+    from bfno.lab.runs.sweep.trials import SweepResult
+
+__all__ = ["app"]
+
+app = typer.Typer()
+
+
+@dataclasses.dataclass(frozen=True)
+class _Words:
+    """The words behind `bfno sweep`."""
+
+    experiment: Annotated[
+        str, typer.Argument(help="data/method, such as mnist/bfno-node, or a YAML file.")
+    ]
+    settings: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set",
+            "-s",
+            help="What to try: section.key=log(low,high), uniform(low,high), int(low,high) or "
+            "choice(a,b,...); or one value for all trials. Repeatable.",
+        ),
+    ] = None
+    trials: Annotated[
+        int, typer.Option(min=1, help="Trainings in all, those that are there included.")
+    ] = 20
+    jobs: Annotated[
+        int | None, typer.Option(min=1, help="Trials at a time; default one per GPU or core.")
+    ] = None
+    prune: Annotated[
+        str,
+        typer.Option(help="Stop bad trials early: median, halving or none."),
+    ] = "median"
+    out: Annotated[
+        Path | None, typer.Option("--out", "-o", help="Folder; default runs/DATA-METHOD-sweep.")
+    ] = None
+    scale: Scale = None
+    seed: Seed = None
+    epochs: Epochs = None
+    own_data: OwnData = None
+    data_dir: DataDir = None
+
+
+@app.command()
+@takes(_Words)
+def sweep(words: _Words) -> int:
+    """Find the best settings by many trainings, judged on validation samples.
+
+    Writes best.yaml, which `bfno train` takes, and a page, sweep.html. No trial sees test samples.
+    If it was stopped or killed, start it again: it goes on with what is still missing. Several of
+    them, on one machine or on many, may work on one folder.
+
+    Example: bfno sweep digits/bfno-node --set 'train.lr=log(1e-4,1e-2)' --trials 10
+    """
+    plan, folder = _planned(words)
+    from bfno.lab.runs.campaign.running import failure_code
+    from bfno.lab.runs.signals import Stopped
+    from bfno.lab.runs.sweep.running import Sweep
+    from bfno.lab.runs.sweep.study import Study
+
+    study = Study(folder, plan)
+    made = Sweep(study, words.trials, words.jobs, words.data_dir)
+    try:
+        with contextlib.closing(made.run()) as rounds:  # which stops them, whatever happens
+            follow(rounds, find_metric(study.metric), made.slots)
+    except Stopped as stop:
+        _write(made)
+        say(f"{stop}; the same command goes on from here", error=True)
+        return stop.exit_code
+    found = _write(made)
+    _say_result(found, folder)
+    unfinished = sum(one.state == "running" for one in found.trials)
+    if unfinished:
+        say(f"{unfinished} trials are unfinished; the same command goes on with them", error=True)
+    return 0 if found.best and not unfinished else failure_code(made.standings)
+
+
+def _planned(words: _Words) -> tuple[SweepPlan, Path]:
+    """What is asked for, once everything about it is known to be right."""
+    for package in ("optuna", "jinja2", "matplotlib"):
+        if importlib.util.find_spec(package) is None:
+            why = f"{package} is not installed"
+            raise ConfigError("bfno sweep", why, "pip install 'bfno[train,report,sweep]'")
+    from bfno.lab.experiments.trees import merged
+    from bfno.lab.runs.sweep.space import nested, read_ranges
+    from bfno.lab.runs.sweep.study import SweepPlan
+
+    ranges, changes = read_ranges(words.settings or [])
+    given = {
+        "seed": words.seed,
+        "train.epochs": words.epochs,
+        "data.dir": None if words.data_dir is None else str(words.data_dir),
+    }
+    options = {name: value for name, value in given.items() if value is not None}
+    names = {one.name for one in ranges}
+    if "train.epochs" in options and "train.epochs" in names | {*_flat(changes)}:
+        raise ConfigError("--epochs", "is given beside --set train.epochs", "keep one of them")
+    changes = merged(changes, nested(options))
+    plan = SweepPlan(
+        words.experiment, ranges, words.scale, changes, words.own_data, prune=words.prune
+    )
+    plan.check()
+    name = plan.config({}).experiment.replace("/", "-")
+    return plan, words.out or Path("runs") / f"{name}-sweep"
+
+
+def _flat(changes: dict) -> list[str]:
+    from bfno.lab.experiments.trees import differences
+
+    return [name for name, _ in differences({section: {} for section in changes}, changes)]
+
+
+def _write(made: Sweep) -> SweepResult:
+    """Write what was found so far; a later start writes it anew."""
+    from bfno.lab.files import write_atomically
+    from bfno.lab.views.report.sweep import render_sweep
+
+    found = made.study.result()
+    made.study.write_best()
+    if found.best is not None:
+        write_atomically(made.study.folder / "sweep.html", render_sweep(found).encode())
+    return found
+
+
+def _say_result(found: SweepResult, folder: Path) -> None:
+    from bfno.lab.views.report.sweep import settings_text, sweep_sentence
+
+    if found.best is None:
+        say(f"{folder}: no trial was finished; see output.log in the folders of the trials")
+        return
+    say(sweep_sentence(found))
+    say(f"best settings: {settings_text(found.best.values)}")
+    say(f"{folder}: try `bfno train {folder / 'best.yaml'}`; the page is {folder / 'sweep.html'}")

@@ -1,0 +1,186 @@
+"""Training the trials of a sweep side by side, each an ordinary run in a process of its own."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from bfno.lab.errors import ConfigError, NumericalError
+from bfno.lab.files import lock_file, make_folder, open_plain, write_atomically
+from bfno.lab.runs.campaign.plan import Job, RunState, state_of
+from bfno.lab.runs.campaign.running import Campaign, Standing
+from bfno.lab.runs.folder import RunFolder
+from bfno.lab.runs.sweep.study import Study, explained
+from bfno.lab.runs.sweep.trials import Trial
+
+__all__ = ["Sweep"]
+
+_SETTINGS = "trial.yaml"
+# Whoever trains with the same settings once more fails once more.
+_SETTINGS_AT_FAULT = (ConfigError.exit_code, NumericalError.exit_code)
+
+
+class Sweep(Campaign):
+    """Trains the trials of a study until there are enough.
+
+    A trial belongs to the program that holds the lock of its claim; the kernel gives it back when
+    that program ends, however it ends. Whoever finds it then goes on with its run. Scores go to the
+    study in the order of epochs, and the study decides which trials are stopped early.
+
+    Args:
+        study: The study.
+        trials: How many trials there are to be, those that exist included.
+        slots: How many run at a time; None for as many as do not disturb each other.
+        data_dir: Where the files of data sets are; None leaves it to the runs.
+    """
+
+    def __init__(
+        self,
+        study: Study,
+        trials: int,
+        slots: int | None = None,
+        data_dir: Path | None = None,
+    ) -> None:
+        super().__init__([], slots, data_dir)
+        self.study, self._most = study, trials
+        self._claims: dict[str, int] = {}
+        self._numbers: dict[str, int] = {}
+        self._told: dict[str, int] = {}  # the last epoch that the study knows
+        self._has_all = False
+        self._learn()
+
+    def _is_open(self) -> bool:
+        return not self._has_all or super()._is_open()
+
+    def _launch(self) -> None:
+        self._learn()
+        self._propose()
+        super()._launch()
+        self._tell()
+
+    def _collect(self, stopping: bool) -> None:
+        super()._collect(stopping)
+        self._tell()
+
+    def _judge(self, standing: Standing, code: int, stopping: bool) -> None:
+        if self._state_in_study(standing) == "pruned":
+            standing.state = "pruned"
+            return
+        super()._judge(standing, code, stopping)
+
+    def _state_of(self, job: Job) -> RunState:
+        return state_of(job.folder) if self._claim(job) else "in use"
+
+    # -- the study ------------------------------------------------------------------------------
+
+    def _learn(self) -> None:
+        """Take notice of what others have added to the study, and of what they have ended."""
+        ours = {one.job.name: one for one in self.standings}
+        for trial in self.study.trials():
+            standing = ours.get(trial.name) or self._added(trial)
+            if trial.state == "running" or standing.is_over or standing.state == "running":
+                continue
+            if standing.state != "stopped":
+                self._settle(standing, trial)
+
+    def _settle(self, standing: Standing, trial: Trial) -> None:
+        standing.state, standing.error = trial.state, trial.error
+        standing.code = NumericalError.exit_code if trial.state == "failed" else 0
+        if trial.score is not None:
+            standing.result = {self.study.metric: trial.score}
+        self._release(standing.job)
+
+    def _added(self, trial: Trial) -> Standing:
+        config = self.study.plan.config(trial.values)
+        folder = self.study.folder / trial.name
+        epochs = config.train.epochs_for(self.study.samples)
+        # A file of settings is an experiment like any other.
+        file = str(folder / _SETTINGS)
+        job = Job(file, config.scale, config.seed, folder, "missing", epochs, title=trial.name)
+        standing = Standing(job, "waiting")
+        self.standings.append(standing)
+        self._numbers[trial.name] = trial.number
+        self._told[trial.name] = max(trial.scores, default=0)
+        if trial.state != "running":
+            self._settle(standing, trial)
+            if trial.state == "finished":
+                standing.state = "there"
+        return standing
+
+    def _propose(self) -> None:
+        """Ask the study for as many trials as there are free places."""
+        while not self._has_all:
+            waiting = sum(one.state == "waiting" for one in self.standings)
+            if len(self._children) + waiting >= self.slots:
+                return
+            trial = self.study.propose(self._most)
+            if trial is None:
+                self._has_all = True
+                return
+            self._added(trial)
+
+    def _state_in_study(self, standing: Standing) -> str:
+        return self.study.trials()[self._numbers[standing.job.name]].state
+
+    def _tell(self) -> None:
+        """Tell the study what our trials have reached, epoch by epoch."""
+        for standing in self.standings:
+            if standing.job.name in self._claims:
+                self._tell_of(standing)
+
+    def _tell_of(self, standing: Standing) -> None:
+        job, number = standing.job, self._numbers[standing.job.name]
+        if self._state_in_study(standing) == "running" and not self._tell_epochs(standing):
+            # First of all: a trial that is not to go on must not, should this program be killed.
+            self.study.prune(number)
+            self._cancel(standing)
+            if standing.is_done:
+                standing.state = "pruned"
+        elif standing.is_done and self._state_in_study(standing) == "running":
+            record = RunFolder(job.folder).finished_record()
+            if record is not None:
+                self.study.finish(number, float(record.result[self.study.metric]))
+        elif standing.state == "failed" and standing.code in _SETTINGS_AT_FAULT:
+            self.study.fail(number, standing.error)
+        if standing.is_over:
+            self._release(job)
+
+    def _tell_epochs(self, standing: Standing) -> bool:
+        """Report the epochs that are new; whether the trial is worth going on with."""
+        job, metric = standing.job, self.study.metric
+        for epoch in standing.epochs:
+            number = epoch["epoch"]
+            if number <= self._told[job.name] or metric not in epoch:
+                continue
+            self._told[job.name] = number
+            is_worth_it = self.study.report(self._numbers[job.name], number, epoch[metric])
+            if not is_worth_it and number < job.epochs:  # the last one costs nothing more
+                return False
+        return True
+
+    # -- claims ---------------------------------------------------------------------------------
+
+    def _claim(self, job: Job) -> bool:
+        """Whether a trial is ours alone; if it becomes so, its settings are in its folder."""
+        if job.name in self._claims:
+            return True
+        with explained(job.folder):
+            make_folder(job.folder)
+            descriptor = open_plain(job.folder / ".claim", os.O_RDWR | os.O_CREAT)
+        if not lock_file(descriptor):
+            os.close(descriptor)
+            return False
+        trial = self.study.trials()[self._numbers[job.name]]
+        if trial.state != "running":  # its owner ended it between our two looks
+            os.close(descriptor)
+            return False
+        self._claims[job.name] = descriptor
+        self._told[job.name] = max(trial.scores, default=0)
+        settings = self.study.plan.config(trial.values).as_yaml()
+        write_atomically(job.folder / _SETTINGS, settings.encode())
+        return True
+
+    def _release(self, job: Job) -> None:
+        descriptor = self._claims.pop(job.name, None)
+        if descriptor is not None:
+            os.close(descriptor)

@@ -1,0 +1,447 @@
+"""The study of a sweep on disk, which any number of programs may work on at the same time.
+
+`sweep.yaml` says what is tried, `journal.jsonl` is Optuna's journal of the trials. A trial is one
+line there from the first moment: its settings are whole, or it does not exist.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import json
+import math
+import os
+import random
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from optuna import Study as OptunaStudy
+from optuna import create_study, importance, load_study, logging
+from optuna.pruners import BasePruner, MedianPruner, NopPruner, SuccessiveHalvingPruner
+from optuna.samplers import TPESampler
+from optuna.storages import JournalStorage
+from optuna.storages.journal import BaseJournalBackend
+from optuna.trial import FrozenTrial, create_trial
+from optuna.trial import TrialState as OptunaState
+
+from bfno.lab.errors import ConfigError, DataError
+from bfno.lab.experiments.experiment import Experiment
+from bfno.lab.experiments.resolve import resolve
+from bfno.lab.experiments.seeds import derive_seed
+from bfno.lab.experiments.settings import DATA_PLACES
+from bfno.lab.experiments.tasks import without_test
+from bfno.lab.experiments.trees import Tree, differences, merged
+from bfno.lab.files import (
+    append_line,
+    cut_file,
+    lock_file,
+    make_folder,
+    open_plain,
+    parse_yaml,
+    read_plain,
+    write_atomically,
+)
+from bfno.lab.runs.sweep.space import Range, nested
+from bfno.lab.runs.sweep.trials import SweepResult, Trial, TrialState
+
+__all__ = ["PRUNERS", "Study", "SweepPlan", "explained", "held"]
+
+_FORMAT = 1
+_NAME = "sweep"
+_STATES: dict[OptunaState, TrialState] = {
+    OptunaState.RUNNING: "running",
+    OptunaState.COMPLETE: "finished",
+    OptunaState.PRUNED: "pruned",
+    OptunaState.FAIL: "failed",
+}
+_FEWEST_TO_COMPARE = 4  # finished trials: with fewer, every setting seems to explain everything
+
+
+def _median(epochs: int) -> BasePruner:
+    return MedianPruner(n_startup_trials=4, n_warmup_steps=max(1, epochs // 10))
+
+
+def _halving(epochs: int) -> BasePruner:
+    return SuccessiveHalvingPruner(min_resource=max(1, epochs // 9), reduction_factor=3)
+
+
+PRUNERS = {"median": _median, "halving": _halving, "none": lambda epochs: NopPruner()}
+"""How trials are stopped early: a pruner for so many epochs, by its name."""
+
+
+@dataclass(frozen=True)
+class SweepPlan:
+    """What a sweep tries.
+
+    Attributes:
+        experiment: `data/method`, or a YAML file, as `resolve` takes it.
+        ranges: What is tried.
+        scale: The size; None leaves it to the file, or is `cpu`.
+        changes: Nested settings that all trials share.
+        data: One's own data.
+        prune: One of `PRUNERS`.
+    """
+
+    experiment: str
+    ranges: list[Range]
+    scale: str | None = None
+    changes: Mapping[str, Any] = field(default_factory=dict)
+    data: Path | None = None
+    prune: str = "median"
+
+    def config(self, values: Mapping[str, Any], *, test: bool = False) -> Experiment:
+        """The experiment with some values for what is tried.
+
+        Args:
+            values: Values by the full names of settings.
+            test: Whether it sees its test samples, which no trial does.
+
+        Raises:
+            ConfigError: If a setting is unknown or a value does not fit.
+        """
+        changes = merged(merged(self.changes, nested(values)), {"train": {"test": test}})
+        return resolve(self.experiment, scale=self.scale, changes=changes, data=self.data)
+
+    def check(self) -> None:
+        """Make sure that the experiment takes every range, from its lowest to its highest value.
+
+        Raises:
+            ConfigError: If it does not.
+        """
+        if self.prune not in PRUNERS:
+            raise ConfigError(f"--prune {self.prune}", "is not a way", f"write {_or(PRUNERS)}")
+        for one in self.ranges:
+            for value in one.samples:
+                self.config({one.name: value})
+
+    @property
+    def size(self) -> float:
+        """How many different trials there can be."""
+        return math.prod(one.size for one in self.ranges)
+
+    def described(self) -> Tree:
+        """All that decides about the trials, for comparison and for the file."""
+        settings = self.config({}).as_dict()
+        data = settings["data"]
+        del settings["threads"]
+        data.pop("dir", None)  # where known data lie says nothing about what they are
+        for name in DATA_PLACES:
+            if data.get(name) is not None:
+                data[name] = str(Path(data[name]).resolve())
+        ranges = {one.name: str(one) for one in self.ranges}
+        return {"ranges": ranges, "prune": self.prune, "settings": settings}
+
+
+def _or(names: Iterable[str]) -> str:
+    *others, last = names
+    return f"{', '.join(others)} or {last}"
+
+
+@contextlib.contextmanager
+def held(file: Path) -> Iterator[None]:
+    """Keep other processes out for a moment; waits for those that are in.
+
+    Raises:
+        DataError: If the file cannot be locked.
+    """
+    with explained(file):
+        descriptor = open_plain(file, os.O_RDWR | os.O_CREAT)
+    try:
+        while not lock_file(descriptor):
+            time.sleep(0.01)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+@contextlib.contextmanager
+def explained(file: Path) -> Iterator[None]:
+    """Turn the refusal of the system to read or write into an error that says what to do.
+
+    Args:
+        file: What is read or written.
+
+    Raises:
+        DataError: Where an OSError was raised.
+    """
+    try:
+        yield
+    except OSError as error:
+        why = f"cannot be used: {(error.strerror or str(error)).lower()}"
+        raise DataError(file, why, "choose another folder with --out") from error
+
+
+class _Journal(BaseJournalBackend):
+    """Optuna's journal in a file that survives kills and power cuts like all files of a run.
+
+    Args:
+        file: The journal, a JSON object per line.
+    """
+
+    def __init__(self, file: Path) -> None:
+        self._file, self._lock = file, file.with_name(f".{file.name}.lock")
+
+    def read_logs(self, log_number_from: int) -> list[dict[str, Any]]:
+        lines = self._whole_lines().split(b"\n")[:-1]
+        try:
+            return [json.loads(line) for line in lines[log_number_from:]]
+        except ValueError as error:
+            why = "is not the journal of a sweep"
+            fix = "copy it from a backup, or choose another folder with --out"
+            raise DataError(self._file, why, fix) from error
+
+    def append_logs(self, logs: list[dict[str, Any]]) -> None:
+        with held(self._lock):
+            size = len(self._whole_lines())
+            if self._file.exists() and self._file.stat().st_size > size:
+                cut_file(self._file, size)  # a line that a power cut left unfinished
+            append_line(self._file, "\n".join(map(json.dumps, logs)))
+
+    def _whole_lines(self) -> bytes:
+        with explained(self._file):
+            content = read_plain(self._file) if self._file.exists() else b""
+        return content[: content.rfind(b"\n") + 1]
+
+
+class Study:
+    """The trials of a sweep.
+
+    Opening it makes the study where there is none.
+
+    Args:
+        folder: Where it is, or will be.
+        plan: What is tried.
+
+    Attributes:
+        metric: Key of the score.
+        lower_is_better: Whether the best trial has the lowest score.
+        samples: Number of training samples.
+
+    Raises:
+        ConfigError: If the folder holds a study of something else, or the experiment has no
+            validation samples.
+        DataError: If a file cannot be read or written.
+    """
+
+    def __init__(self, folder: Path, plan: SweepPlan) -> None:
+        logging.set_verbosity(logging.WARNING)
+        self.folder, self.plan = Path(folder), plan
+        with explained(self.folder):
+            make_folder(self.folder)
+        with held(self._lock):
+            known = self._known()
+            if known is None:
+                known = self._described_anew()
+                write_atomically(self.file, _yaml(known).encode())
+            self.metric, self.lower_is_better = known["metric"], known["lower_is_better"]
+            self.samples: int = known["samples"]
+            self._storage = JournalStorage(_Journal(self.folder / "journal.jsonl"))
+            self._study = self._opened()
+        self._study_id = self._storage.get_study_id_from_name(_NAME)
+
+    @property
+    def file(self) -> Path:
+        """What is tried, for people and for the next start."""
+        return self.folder / "sweep.yaml"
+
+    @property
+    def _lock(self) -> Path:
+        return self.folder / ".lock"
+
+    # -- what it is -----------------------------------------------------------------------------
+
+    def _known(self) -> Tree | None:
+        """What `sweep.yaml` says, if there is one and it is of this plan."""
+        if not os.path.lexists(self.file):
+            self._refuse_others()
+            return None
+        other = "choose another folder with --out"
+        try:
+            found = parse_yaml(read_plain(self.file))
+            there = {name: found[name] for name in ("ranges", "prune", "settings")}
+            facts = {name: found[name] for name in ("metric", "lower_is_better", "samples")}
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise DataError(self.file, "is not the description of a sweep", other) from error
+        if found.get("format") != _FORMAT:
+            raise DataError(self.file, f"has format {found.get('format')}", other)
+        for name, (before, now) in differences(there, self.plan.described()):
+            what = name.removeprefix("ranges.").removeprefix("settings.")
+            why = f"holds a sweep with other settings: {what} is {before} there, {now} here"
+            raise ConfigError(self.folder, why, other)
+        return facts
+
+    def _refuse_others(self) -> None:
+        for name in ("config.yaml", "record.json", "journal.jsonl"):
+            if os.path.lexists(self.folder / name):
+                why = f"is not the folder of a sweep: it has {name}, and no sweep.yaml"
+                raise ConfigError(self.folder, why, "choose another folder with --out")
+
+    def _described_anew(self) -> Tree:
+        config = self.plan.config({})
+        task = config.task(without_test(config.load()))
+        if "validation" not in task.splits:
+            why = "a sweep needs validation samples to judge its trials by"
+            raise ConfigError(config.experiment, why, "keep some with --set data.validation=0.1")
+        return {
+            "format": _FORMAT,
+            "metric": f"validation_{task.selection}",
+            "lower_is_better": task.lower_is_better,
+            "samples": len(task.data.train),
+            **self.plan.described(),
+        }
+
+    def _opened(self) -> OptunaStudy:
+        pruner = PRUNERS[self.plan.prune](self.plan.config({}).train.epochs_for(self.samples))
+        if _NAME in (one.study_name for one in self._storage.get_all_studies()):
+            return load_study(study_name=_NAME, storage=self._storage, pruner=pruner)
+        return self._empty(storage=self._storage, pruner=pruner)
+
+    def _empty(self, **more: Any) -> OptunaStudy:
+        direction = "minimize" if self.lower_is_better else "maximize"
+        return create_study(study_name=_NAME, direction=direction, **more)
+
+    # -- its trials -----------------------------------------------------------------------------
+
+    def trials(self) -> list[Trial]:
+        """All trials so far, those of other programs included."""
+        return [_as_trial(one) for one in self._study.get_trials(deepcopy=False)]
+
+    def propose(self, most: int) -> Trial | None:
+        """A new trial, for the caller to train.
+
+        Args:
+            most: How many trials the sweep has in all.
+
+        Returns:
+            The trial; None if there are enough, or everything was tried. One that has the settings
+            of a finished trial has its score, too.
+        """
+        with held(self._lock):
+            trials = self._study.get_trials(deepcopy=False)
+            number = len(trials)
+            if number >= min(most, self.plan.size):
+                return None
+            values = self._next_values(trials, is_small=self.plan.size <= most)
+            kinds = {one.name: one.distribution() for one in self.plan.ranges}
+            self._study.add_trial(
+                create_trial(state=OptunaState.RUNNING, params=values, distributions=kinds)
+            )
+        same = (one for one in trials if one.state.is_finished() and one.params == values)
+        twin = next((one for one in same if one.state is OptunaState.COMPLETE), None)
+        if twin is not None and twin.value is not None:
+            self._note(number, same_as=twin.number)
+            self.finish(number, twin.value)
+        return self.trials()[number]
+
+    def _next_values(self, trials: list[FrozenTrial], is_small: bool) -> dict[str, Any]:
+        """The settings of the next trial: a function of the seed and the trials before."""
+        seed = derive_seed(self.plan.config({}).seed, "sweep", len(trials)) % 2**32
+        kinds = {one.name: one.distribution() for one in self.plan.ranges}
+        if is_small:
+            tried = [one.params for one in trials]
+            left = [values for values in self._everything() if values not in tried]
+            return random.Random(seed).choice(left)
+        # Of a copy in memory: a sampler draws one value after the other, and a kill in between
+        # would leave half a trial on the disk.
+        copy = self._empty(sampler=TPESampler(seed=seed, constant_liar=True))
+        copy.add_trials(trials)
+        return copy.ask(kinds).params
+
+    def _everything(self) -> list[dict[str, Any]]:
+        names = [one.name for one in self.plan.ranges]
+        values = (
+            one.values if one.kind == "choice" else range(one.values[0], one.values[1] + 1)
+            for one in self.plan.ranges
+        )
+        return [dict(zip(names, some, strict=True)) for some in itertools.product(*values)]
+
+    def report(self, number: int, epoch: int, score: float) -> bool:
+        """Note the score of an epoch, and say whether the trial is worth going on with."""
+        self._storage.set_trial_intermediate_value(self._id(number), epoch, score)
+        trial = self._storage.get_trial(self._id(number))
+        return not self._study.pruner.prune(self._study, trial)
+
+    def finish(self, number: int, score: float) -> None:
+        """Note the score of a trial."""
+        if math.isfinite(score):
+            self._end(number, OptunaState.COMPLETE, [score])
+        else:
+            self.fail(number, "its validation score is not a finite number")
+
+    def prune(self, number: int) -> None:
+        """Note that a trial is stopped early."""
+        self._end(number, OptunaState.PRUNED)
+
+    def fail(self, number: int, error: str) -> None:
+        """Note why a trial has no score."""
+        self._note(number, error=error)
+        self._end(number, OptunaState.FAIL)
+
+    def _note(self, number: int, **facts: Any) -> None:
+        for name, value in facts.items():
+            self._storage.set_trial_user_attr(self._id(number), name, value)
+
+    def _end(self, number: int, state: OptunaState, values: list[float] | None = None) -> None:
+        self._storage.set_trial_state_values(self._id(number), state, values)
+
+    def _id(self, number: int) -> int:
+        return self._storage.get_trial_id_from_study_id_trial_number(self._study_id, number)
+
+    # -- its result -----------------------------------------------------------------------------
+
+    def result(self) -> SweepResult:
+        """What was found so far."""
+        config, trials = self.plan.config({}), self.trials()
+        return SweepResult(
+            config.experiment,
+            config.scale,
+            config.seed,
+            self.metric,
+            self.lower_is_better,
+            {one.name: str(one) for one in self.plan.ranges},
+            frozenset(one.name for one in self.plan.ranges if one.kind == "log"),
+            trials,
+            self._importance(trials),
+        )
+
+    def _importance(self, trials: list[Trial]) -> dict[str, float]:
+        scores = {one.score for one in trials if one.score is not None}
+        # Of equal scores, no setting explains anything.
+        if len(scores) < 2 or sum(one.score is not None for one in trials) < _FEWEST_TO_COMPARE:
+            return {}
+        judge = importance.FanovaImportanceEvaluator(seed=0)
+        found = importance.get_param_importances(self._study, evaluator=judge)
+        return {name: float(share) for name, share in found.items() if math.isfinite(share)}
+
+    def write_best(self) -> Path | None:
+        """Write the best settings as a file for `bfno train`; None if no trial is finished."""
+        best = self.result().best
+        if best is None:
+            return None
+        file = self.folder / "best.yaml"
+        config = self.plan.config(best.values, test=True)
+        head = f"# {best.name} of this sweep: {self.metric} {best.score:.6g}\n"
+        write_atomically(file, (head + config.as_yaml()).encode())
+        return file
+
+
+def _yaml(tree: Tree) -> str:
+    import yaml
+
+    return yaml.safe_dump(tree, sort_keys=False, allow_unicode=True)
+
+
+def _as_trial(one: FrozenTrial) -> Trial:
+    finished = one.state is OptunaState.COMPLETE
+    return Trial(
+        one.number,
+        dict(one.params),
+        _STATES[one.state],
+        one.value if finished else None,
+        dict(one.intermediate_values),
+        str(one.user_attrs.get("error", "")),
+        one.user_attrs.get("same_as"),
+    )
