@@ -122,9 +122,11 @@ class SampleSums(Sums):
         return self._point if self.tableau.reuses_last_stage else self._moved(self.tableau.weights)
 
     def error(self) -> Tensor:
+        if self.tableau.error is None:
+            return torch.zeros_like(self._y, requires_grad=False)
         slopes = [slope.detach() for slope in self.slopes]
-        change = weighted_sum(slopes, self.tableau.error or ())
-        return torch.zeros_like(self._y) if change is None else change * self._size.detach()
+        change = weighted_sum(slopes, self.tableau.error)
+        return torch.zeros_like(slopes[0]) if change is None else change * self._size.detach()
 
     def _moved(self, weights: Sequence[float]) -> Tensor:
         change = weighted_sum(self.slopes, weights)
