@@ -504,8 +504,8 @@ class SampleIntegration:
 
     def _stacked(self, y0: Tensor) -> Tensor:
         """All requested states, those that were not reached as not-a-number."""
-        samples, places = (torch.cat(part).to(y0.device) for part in list(zip(*self._pieces))[:2])
-        values, shape = torch.cat([piece[2] for piece in self._pieces]), self._table.times.shape
+        parts = [torch.cat(part).to(y0.device) for part in zip(*self._pieces, strict=True)]
+        (samples, places, values), shape = parts, self._table.times.shape
         if self._table.is_shared:
             samples, places, shape = places, samples, shape[::-1]
         whole = y0.new_full((*shape, *y0.shape[1:]), math.nan)

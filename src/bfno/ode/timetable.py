@@ -82,7 +82,9 @@ class Timetable:
         self.direction = torch.where(self.times[:, -1] >= self.times[:, 0], 1.0, -1.0).double()
         anchors = [-1 if stop.moment.anchor is None else stop.moment.anchor for stop in stops]
         own = [
-            torch.full_like(self.direction, stop.moment.value) if place < 0 else self.times[:, place]
+            torch.full_like(self.direction, stop.moment.value)
+            if place < 0
+            else self.times[:, place]
             for stop, place in zip(stops, anchors, strict=True)
         ]
         # The last one is never reached, so that there always is one ahead.
@@ -129,7 +131,8 @@ class Timetable:
 
     def requests_at_start(self) -> tuple[Tensor, Tensor]:
         """Requested times that are the first one of their sample: samples and places."""
-        return (self.times == self.times[:, :1]).nonzero(as_tuple=True)
+        samples, places = (self.times == self.times[:, :1]).nonzero(as_tuple=True)
+        return samples, places
 
     def requests(
         self, samples: Tensor, begin: Points, end: Points
