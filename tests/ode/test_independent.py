@@ -397,6 +397,11 @@ def test_a_field_with_values_of_its_own_is_told_what_to_do(nested):
         solve(field, (y0,) if nested else y0, TIMES, independent=True)
 
 
+def test_a_field_that_takes_one_time_only_is_told_what_to_do():
+    with pytest.raises(ValueError, match=r"one time per sample, t of shape \(3,\)"):
+        solve(lambda t, y: t * y, torch.ones(3, 2), TIMES, independent=True)
+
+
 def test_an_error_of_the_field_is_passed_on():
     def field(t, y):
         raise KeyError("mine")

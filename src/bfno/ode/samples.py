@@ -146,20 +146,35 @@ def for_some_samples(field: Field, batch: int) -> Field:
     """A field that says what to do if it cannot be asked for some samples of its batch alone."""
 
     def explained(t: Tensor, y: Tensor) -> Tensor:
-        if len(y) == batch:
-            return field(t, y)
         try:
             slope = field(t, y)
         except torch.OutOfMemoryError:
             raise
         except (RuntimeError, ValueError, IndexError) as error:
+            if len(y) == batch:
+                _refuse_one_time(field, t, y)
+                raise
             raise ValueError(_CANNOT_SHRINK.format(len(y), batch, error)) from error
-        if isinstance(slope, Tensor) and slope.shape != y.shape:
+        if len(y) < batch and isinstance(slope, Tensor) and slope.shape != y.shape:
             reason = f"it returned {tuple(slope.shape)} for a state of shape {tuple(y.shape)}"
             raise ValueError(_CANNOT_SHRINK.format(len(y), batch, reason))
         return slope
 
     return explained
+
+
+def _refuse_one_time(field: Field, t: Tensor, y: Tensor) -> None:
+    """Look whether a call failed because the field takes one time only, for all samples."""
+    try:
+        with torch.no_grad():
+            field(t[0], y.clone())
+    except Exception:  # then it has another fault, which is raised
+        return
+    if not (y.is_leaf and y.requires_grad):  # into which the field may not write
+        raise ValueError(
+            f"independent=True gives the field one time per sample, t of shape {tuple(t.shape)}, "
+            "and it takes one for all; give t the state's axes, for example with t.view(-1, 1)"
+        )
 
 
 _CANNOT_SHRINK = (
