@@ -319,7 +319,7 @@ def test_rows_that_meet_no_numbers_spoil_no_gradient():
 
 
 def test_function_transforms_can_differentiate_it():
-    y0 = states(3, 3)
+    y0 = states(3, 3, rates=(1.0, 3.0))
 
     def loss(y0):
         return solve(chase, y0, TIMES, independent=True).ys[-1].sin().sum()
@@ -344,7 +344,7 @@ FATES = torch.tensor([[0.5, 1.0], [1.6, 1.0], [math.nan, 1.0], [-1.0, 1.0]]).dou
 def test_a_sample_that_fails_spoils_no_other(gradient):
     y0 = FATES.clone().requires_grad_()
     weight = torch.tensor(1.0, requires_grad=True)
-    options = {"throw": False, "independent": True, "gradient": gradient}
+    options: Any = {"throw": False, "independent": True, "gradient": gradient, "max_steps": 100}
     found = solve(lambda t, y: weight * explode(t, y), y0, TIMES, rtol=1e-6, **options)
     good = [0, 3]
     truth = 1 / (1 - FATES[good, 0] * TIMES[:, None])
@@ -354,7 +354,7 @@ def test_a_sample_that_fails_spoils_no_other(gradient):
     assert found.ys[1:, 2].isnan().all()
     statuses = costs_of(found).statuses
     assert statuses[0] is statuses[3] is Status.SUCCESS
-    assert statuses[1] in (Status.NON_FINITE, Status.STEP_UNDERFLOW)
+    assert statuses[1] is Status.STEP_LIMIT
     assert statuses[2] is Status.NON_FINITE
     assert found.status is statuses[1]
     by_state, by_weight = torch.autograd.grad(found.ys[-1, good, 1].sum(), (y0, weight))
