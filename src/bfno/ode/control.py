@@ -97,11 +97,20 @@ class Control:
         """
         scale = self._scale(y0.abs())
         size_y, size_f = self._measure_both(y0 / scale, slope / scale)
-        trial = 1e-6 if size_y < 1e-5 or size_f < 1e-5 else 0.01 * size_y / size_f
+        trial = self.trial_size(size_y, size_f)
         if not trial > 0:  # a slope beyond all numbers; the first step finds that out
             return 1e-6
         change = evaluate(trial, torch.add(y0, slope, alpha=trial)) - slope
-        bend = self._measure(change / scale) / trial
+        return self.size_after_trial(trial, size_f, self._measure(change / scale) / trial, order)
+
+    @staticmethod
+    def trial_size(size_y: float, size_f: float) -> float:
+        """How far ahead to look for a first step, given the sizes of the state and its slope."""
+        return 1e-6 if size_y < 1e-5 or size_f < 1e-5 else 0.01 * size_y / size_f
+
+    @staticmethod
+    def size_after_trial(trial: float, size_f: float, bend: float, order: int) -> float:
+        """The first step, given the size of the slope and its rate of change over a trial."""
         if size_f <= 1e-15 and bend <= 1e-15:
             size = max(1e-6, trial * 1e-3)
         else:

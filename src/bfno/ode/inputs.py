@@ -327,6 +327,9 @@ def read_settings(options: Any) -> dict[str, Any]:
     if options.adjoint is not None:
         found["adjoint"] = _read_adjoint(options.adjoint)
     found["parameters"] = read_parameters("parameters", options.parameters)
+    if not isinstance(options.independent, bool):
+        got = shown(options.independent)
+        raise ValueError(f"independent must be True or False, got {got}")
     return found
 
 

@@ -105,11 +105,9 @@ class Problem:
 
     def _stepper(self, y0: Tensor, times: Tensor) -> Stepper:
         clock = Clock(times.detach().flatten() if self.by_sample else times, y0)
-        method, stats, replayer = self.method, self.stats, None
+        method, stats, replayer = self.method, self.stats, self._replayer(y0)
         graph, stand_ins = torch.is_grad_enabled(), is_transformed()
         evaluate = Evaluator(self.field) if stand_ins else TrackingEvaluator(self.field, y0)
-        if self.replay and graph and not stand_ins and not borrows_parameters():
-            replayer = Replayer(y0, stats, self.room)
         if isinstance(method, AdamsMethod):
             return AdamsStepper(evaluate, method, clock, stats)
         if self.compile:
@@ -120,6 +118,20 @@ class Problem:
             evaluate = ReplayingEvaluator(self.field, y0, replayer)
         sums = Sums(method) if graph or stand_ins else TableSums(method, y0)
         return Stepper(evaluate, method, clock, sums, stats)
+
+    def evaluator(self, y0: Tensor) -> Evaluator:
+        """What calls the field, for steps that are recorded evaluation by evaluation."""
+        replayer = self._replayer(y0)
+        if replayer is not None:
+            return ReplayingEvaluator(self.field, y0, replayer)
+        return Evaluator(self.field) if is_transformed() else TrackingEvaluator(self.field, y0)
+
+    def _replayer(self, y0: Tensor) -> Replayer | None:
+        """What records and repeats calls, if a backward pass shall and can do that."""
+        wanted = self.replay and torch.is_grad_enabled()
+        if not wanted or is_transformed() or borrows_parameters():
+            return None
+        return Replayer(y0, self.stats, self.room)
 
     def refuse_failure(self, name: str) -> None:
         """Raise if the last integration failed."""

@@ -8,7 +8,7 @@ from typing import Any, Generic, Protocol, TypeVar
 
 from torch import Tensor
 
-__all__ = ["GradientError", "Solution", "SolverError", "Stats", "Status"]
+__all__ = ["GradientError", "SampleStats", "Solution", "SolverError", "Stats", "Status"]
 
 
 class Status(enum.Enum):
@@ -30,6 +30,23 @@ class Status(enum.Enum):
     )
 
 
+@dataclass(frozen=True)
+class SampleStats:
+    """What a solve with independent=True cost for each sample.
+
+    Attributes:
+        evaluations: Calls of the field that a sample needed, `(batch,)`.
+        accepted: Steps it took, `(batch,)`.
+        rejected: Steps it tried and discarded, `(batch,)`.
+        statuses: How it ended, for every sample.
+    """
+
+    evaluations: Tensor
+    accepted: Tensor
+    rejected: Tensor
+    statuses: tuple[Status, ...] = field(repr=False)
+
+
 @dataclass
 class Stats:
     """What a solve cost.
@@ -37,13 +54,14 @@ class Stats:
     Attributes:
         forward_evaluations: Calls of the field in the forward pass.
         backward_evaluations: Calls of the field in backward passes; grows while they run.
-        accepted: Steps taken.
-        rejected: Steps tried and discarded.
-        first_step: How large the first adaptive step had better been, by its error; zero if there
-            was none.
+        accepted: Steps taken; with independent=True those of all samples together.
+        rejected: Steps tried and discarded, likewise.
+        first_step: How large the first adaptive step had better been, by its error, for the sample
+            that needs the smallest; zero if there was none.
         step_ends: Times at which the accepted steps ended; where every sample has its own times, on
-            a clock from zero to one.
+            a clock from zero to one. Empty with independent=True.
         compiled: What compile=True compiled: "solve", or "step: " and why not the whole solve.
+        per_sample: What each sample cost, with independent=True.
     """
 
     forward_evaluations: int = 0
@@ -53,6 +71,7 @@ class Stats:
     first_step: float = field(default=0.0, repr=False)
     step_ends: list[float] = field(default_factory=list, repr=False)
     compiled: str = field(default="", repr=False)
+    per_sample: SampleStats | None = field(default=None, repr=False)
 
 
 State = TypeVar("State")

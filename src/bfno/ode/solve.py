@@ -16,7 +16,7 @@ from bfno.ode.adjoint import AdjointSettings, adjoint_norm, solve_adjoint
 from bfno.ode.control import Control, Norm, component_norm, root_mean_square
 from bfno.ode.dense import DenseOutput, DenseRecorder
 from bfno.ode.dependencies import refuse_batch_norm
-from bfno.ode.evaluate import Field, WithArguments
+from bfno.ode.evaluate import Field, WithArguments, is_mapped
 from bfno.ode.events import EventOutputs
 from bfno.ode.inputs import (
     check_function,
@@ -29,10 +29,12 @@ from bfno.ode.inputs import (
 from bfno.ode.integrate import Plan, SharedOutputs, Stop
 from bfno.ode.problem import Problem
 from bfno.ode.replay import Room
+from bfno.ode.samples import Gauge, Rule, SampleIntegration, for_some_samples
 from bfno.ode.solution import Solution, Stats, Status
 from bfno.ode.state import Packing, clock_dtype, on_host, real_dtype, scale_rows
 from bfno.ode.step import Clock, Moment
 from bfno.ode.tableaus import Tableau, find_method
+from bfno.ode.timetable import Timetable
 
 __all__ = [
     "GRADIENTS",
@@ -81,6 +83,10 @@ class Options:
             atol, step, and seminorm to leave the parameters' adjoints out of the error.
         parameters: The tensors that get gradients with gradient="adjoint", such as
             `net.parameters()`; None finds all.
+        independent: Whether every sample, along the state's first axis, has steps of its own:
+            sizes, error tests and ends that depend on no other sample. The field is called with one
+            time per sample, and without the samples that have finished. A sample that fails does
+            not stop the others. `Stats.per_sample` tells what each one cost.
     """
 
     args: tuple[Any, ...] = ()
@@ -102,6 +108,7 @@ class Options:
     compile: bool = False
     adjoint: Mapping[str, Any] | None = None
     parameters: Sequence[Tensor] | None = None
+    independent: bool = False
 
     def __post_init__(self) -> None:
         for name, value in read_settings(self).items():
@@ -123,7 +130,7 @@ def solve(
 
     Args:
         field: The derivative. `t` is a tensor without axes, or one value per sample where `ts` has
-            one row per sample. A module, or any callable.
+            one row per sample, or with `independent=True`. A module, or any callable.
         y0: A real or complex tensor of any shape, or a tuple, list, dict or nest of them.
         ts: Requested times, increasing or decreasing: `(time,)`, or `(batch, time)` with one row
             per sample, whose times may repeat (as padding does).
@@ -154,7 +161,9 @@ def solve(
     tolerances, settings = read_tolerances(rtol, atol, y0), read_options(options)
     check_use(settings, gradient, tolerances, y0)
     call = _Call(field, y0, ts, method, tolerances, gradient, settings)
-    if ts.dim() == 2:
+    if call.options.independent:
+        ys = call.independently(ts if ts.requires_grad else known)
+    elif ts.dim() == 2:
         ys = call.by_rows(ts, known)
     elif gradient == "adjoint":
         ys = call.adjoint(ts if ts.requires_grad else known)
@@ -163,7 +172,7 @@ def solve(
     else:
         ys = call.problem.states(call.y0, ts if ts.requires_grad else known)
     if call.options.throw:
-        call.problem.refuse_failure("solve")
+        call.problem.refuse_failure(call.who)
     problem, ys = call.problem, call.packing.unpack(ys)
     return Solution(ts, ys, problem.stats, problem.status, call.event_times, call.dense)
 
@@ -189,7 +198,8 @@ class _Call:
         if between and self._tableau.dense_order < min(3, self._tableau.order):
             self._tableau = self._tableau.with_end_stage()
         self._refuse_combinations(y0, ts)
-        samples = ts.dim() == 2 or (options.event is not None and _has_samples(y0))
+        samples = ts.dim() == 2 or options.independent
+        samples = samples or (options.event is not None and _has_samples(y0))
         self.packing = Packing(y0, by_sample=samples)
         self._control = _make_control(self.packing, options, *tolerances)
         self.y0 = _counting_changes(self.packing.pack(y0))
@@ -203,6 +213,7 @@ class _Call:
         )
         if options.on_step is not None:
             self.problem.watcher = _Reporter(options.on_step, self.packing, self.problem.stats)
+        self.who = "solve"
         self.event_times: Tensor | None = None
         self.dense: DenseOutput | None = None
 
@@ -227,6 +238,38 @@ class _Call:
         if isinstance(outputs, EventOutputs):
             self.event_times = outputs.event_times
         return outputs.stacked()
+
+    def independently(self, ts: Tensor) -> Tensor:
+        """Integrate every sample by steps of its own."""
+        options, problem, tableau = self.options, self.problem, self._tableau
+        adaptive = tableau.adaptive and options.step is None
+        count = ts.shape[-1]
+        landings = range(count - 1 if adaptive and not _is_coarse(tableau) else 1, count)
+        if adaptive and not options.land:
+            landings = range(0)
+        if ts.dim() == 1:
+            times = ts.tolist()
+            stops = _knots(times, landings, options, 1.0 if times[-1] >= times[0] else -1.0)
+        else:
+            times, stops = [], [Stop(Moment(math.nan, place)) for place in landings]
+        rule = Rule(
+            self._control if adaptive else None,
+            step=math.inf if options.step is None else options.step,
+            max_steps=options.max_steps,
+            jump_at_start=bool(times) and times[0] in options.jumps,
+        )
+        rtol, atol = self._control.rtol, self._control.atol
+        gauge = Gauge(rtol, atol, self.packing, options.norm, options.ignore)
+        problem.field = for_some_samples(problem.field, len(self.y0))
+        evaluate = problem.evaluator(self.y0)
+        table = Timetable(ts, self.y0, stops)
+        integration = SampleIntegration(
+            evaluate, tableau, table, rule, gauge, problem.stats, problem.room
+        )
+        ys = integration.run(self.y0)
+        problem.status, sample, self.who = integration.failure()
+        problem.reached = float(integration.reached[sample]) if self.who else 0.0
+        return ys
 
     def by_rows(self, ts: Tensor, known: Tensor) -> Tensor:
         """Integrate with one row of times per sample, which are known as numbers, too."""
@@ -322,6 +365,8 @@ class _Call:
     def _refuse_combinations(self, y0: Any, ts: Tensor) -> None:
         """Refuse options that exclude each other."""
         options = self.options
+        if options.independent:
+            _refuse_dependent(options, self.gradient, y0)
         extras = [name for name in ("event", "dense") if getattr(options, name)]
         if extras and (ts.dim() == 2 or self.gradient == "adjoint" or options.compile):
             raise ValueError(
@@ -338,6 +383,30 @@ class _Call:
                 "compile=True needs a state that is one tensor, and times that all samples share "
                 "and that need no gradient"
             )
+
+
+def _refuse_dependent(options: Options, gradient: str, y0: Any) -> None:
+    """Refuse what independent=True cannot do."""
+    if not _has_samples(y0):
+        raise ValueError(
+            "independent=True needs samples along the first axis of the state, the same number in "
+            f"each component, got shapes {[tuple(part.shape) for part in tree_leaves(y0)]}"
+        )
+    if gradient == "adjoint":
+        raise ValueError(
+            "independent=True needs gradient='checkpoint' or 'direct', got gradient='adjoint'"
+        )
+    shared = [name for name in ("event", "dense", "on_step", "compile") if getattr(options, name)]
+    if shared:
+        raise ValueError(
+            f"{shared[0]} needs steps that all samples share; pass independent=False, or leave "
+            f"{shared[0]} out"
+        )
+    if is_mapped():
+        raise ValueError(
+            "independent=True needs numbers, and torch.func.vmap has none; solve the whole batch "
+            "at once without vmap"
+        )
 
 
 def _has_samples(y0: Any) -> bool:

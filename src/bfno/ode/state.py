@@ -99,10 +99,15 @@ class Packing:
         """A field on states as a field on packed states."""
         if not self.is_nest:
             return field
-        return lambda t, y, *args: self._join(self.components(field(t, self.unpack(y), *args)))
+        return lambda t, y, *args: self._join(self.components(field(t, self.unpack(y), *args), y))
 
-    def components(self, slopes: Any) -> Sequence[Tensor]:
-        """The components of a derivative, which is refused if it is not built like the state."""
+    def components(self, slopes: Any, packed: Tensor) -> Sequence[Tensor]:
+        """The components of a derivative, which is refused if it is not built like the state.
+
+        Args:
+            slopes: The derivative.
+            packed: The state, of which there may be fewer samples than in the example.
+        """
         if self._is_tuple and type(slopes) is tuple and len(slopes) == len(self._shapes):
             parts, structure = slopes, self._structure
         else:
@@ -115,11 +120,13 @@ class Packing:
                 f"the field must return {len(self._shapes)} tensors, one for each component of the "
                 f"state, got {type(slopes).__name__}"
             )
-        likes = zip(parts, self._shapes, self._dtypes, strict=True)
-        for index, (part, shape, dtype) in enumerate(likes):
+        lead = tuple(packed.shape[: self._lead])
+        likes = zip(parts, self._tails, self._dtypes, strict=True)
+        for index, (part, tail, dtype) in enumerate(likes):
+            shape = lead + tail
             if part.shape != shape:
                 raise ValueError(
-                    f"the field must return the state's shape {tuple(shape)} as its component "
+                    f"the field must return the state's shape {shape} as its component "
                     f"{index}, got {tuple(part.shape)}"
                 )
             if part.is_complex() and not dtype.is_complex:

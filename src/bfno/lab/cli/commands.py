@@ -20,6 +20,7 @@ from bfno.lab.cli.options import (
     Debug,
     Epochs,
     Group,
+    Independent,
     Json,
     Log,
     OldFolder,
@@ -171,6 +172,7 @@ def evaluate(
         ),
     ] = None,
     batch: Annotated[int | None, typer.Option(min=1, help="Samples per batch.")] = None,
+    independent: Independent = False,
     reading: Reading = None,
     any_checkpoint: AnyCheckpoint = False,
     as_json: Json = False,
@@ -186,10 +188,11 @@ def evaluate(
     from bfno.lab.runs.load import open_run
 
     opened = open_run(run, any_checkpoint=any_checkpoint).read_with(_changes(reading))
+    apart = {"independent": opened.config.make_independent(opened.model)} if independent else {}
     with bar("images decoded") as decoded, bar("samples") as progress:
-        request = TestRequest(data, data_dir, limit, batch, progress)
+        request = TestRequest(data, data_dir, limit, batch, progress, independent)
         with telling(decoded):
-            found = opened.config.evaluate(opened, request)
+            found = {**opened.config.evaluate(opened, request), **apart}
     say(*([json.dumps(found)] if as_json else display.evaluation(found)))
 
 
@@ -207,6 +210,7 @@ def predict(
         Path | None, typer.Option("--out", "-o", help="File to write: .csv, .json or .jsonl.")
     ] = None,
     force: Annotated[bool, typer.Option("--force", help="Replace an existing file.")] = False,
+    independent: Independent = False,
     reading: Reading = None,
     any_checkpoint: AnyCheckpoint = False,
 ) -> int:
@@ -222,6 +226,9 @@ def predict(
     from bfno.lab.runs.load import open_run
 
     opened = open_run(run, any_checkpoint=any_checkpoint).read_with(_changes(reading))
+    if independent:
+        alone = "each file is solved by itself" if opened.config.solves_files_alone else None
+        say(f"independent: {alone or opened.config.make_independent(opened.model)}", error=True)
     code, failed = 0, 0
     for prediction in opened.config.predict(opened, _files(opened, files)):
         if prediction.error is None:

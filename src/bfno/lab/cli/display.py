@@ -75,6 +75,8 @@ def _next_commands(headline: str) -> tuple[str, ...]:
 def evaluation(found: dict[str, Any]) -> list[str]:
     """The result of an evaluation as lines."""
     lines = list(_metric_lines(found))
+    if "independent" in found:
+        lines.append(f"independent: {found['independent']}")
     if found.get("transductive"):
         from bfno.lab.views.methods import TRANSDUCTIVE
 

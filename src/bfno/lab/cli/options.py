@@ -10,8 +10,8 @@ from typing import Annotated, Any, get_type_hints
 import typer
 from typer.core import TyperGroup
 
-__all__ = ["AnyCheckpoint", "DataDir", "Debug", "Epochs", "Group", "Json", "Log", "OldFolder"]
-__all__ += ["OwnData", "Reading", "Run", "Runs", "Scale", "Seed", "Sets", "takes"]
+__all__ = ["AnyCheckpoint", "DataDir", "Debug", "Epochs", "Group", "Independent", "Json", "Log"]
+__all__ += ["OldFolder", "OwnData", "Reading", "Run", "Runs", "Scale", "Seed", "Sets", "takes"]
 
 Run = Annotated[Path, typer.Argument(help="Folder of a run.")]
 Runs = Annotated[list[Path], typer.Argument(metavar="RUN", help="Folders of runs.")]
@@ -23,6 +23,12 @@ Reading = Annotated[
     typer.Option("--set", "-s", help="How other files are read, data.key=value; repeatable."),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON, one object per line.")]
+Independent = Annotated[
+    bool,
+    typer.Option(
+        "--independent", help="Let no result depend on the other samples of its batch, and say how."
+    ),
+]
 Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")]
 Seed = Annotated[
     int | None, typer.Option(help="Seed of everything random; default 7, or the file's.")

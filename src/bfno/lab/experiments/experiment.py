@@ -23,8 +23,8 @@ from bfno.lab.errors import ConfigError, DataError, NumericalError
 from bfno.lab.experiments.settings import Scale, Settings, SolverSettings, TrainSettings, parse
 from bfno.lab.experiments.tasks import FAILURES, Share, Task
 from bfno.lab.experiments.trees import Tree, differences, merged
-from bfno.models import count_parameters
-from bfno.ode import SolverError
+from bfno.models import LatentGenerator, count_parameters
+from bfno.ode import NeuralODE, SolverError
 
 __all__ = [
     "Conclusion",
@@ -83,6 +83,8 @@ class Experiment(Settings, ABC):
     """The method for data of one's own where the name of the experiment has none."""
     of_files: ClassVar[tuple[str, ...]] = ()
     """Settings of `data` that may be others for other files than those of the training."""
+    solves_files_alone: ClassVar[bool] = False
+    """Whether `predict` solves each file by itself."""
 
     experiment: str
     scale: Scale = "cpu"
@@ -197,6 +199,27 @@ class Experiment(Settings, ABC):
     def predict(self, run: TrainedRun, files: Iterable[Path]) -> Iterator[Prediction]:
         """Classify or score what files hold; a file that cannot be read spoils no other."""
 
+    def make_independent(self, model: nn.Module) -> str:
+        """Let each sample of a batch be solved by steps of its own.
+
+        Returns:
+            Why no result depends on the other samples of its batch.
+
+        Raises:
+            ConfigError: If the model itself makes samples depend on each other.
+        """
+        if getattr(model, "couples_series", False):
+            why = "cannot hold, as the model couples all series of a batch"
+            raise ConfigError("--independent", why, "leave it out")
+        solvers = [one for one in model.modules() if isinstance(one, NeuralODE | LatentGenerator)]
+        for solver in solvers:
+            # Whose gradients no one asks for.
+            kept = {k: v for k, v in solver.settings.items() if k not in ("memory", "adjoint")}
+            solver.settings = {**kept, "gradient": "direct", "independent": True}
+        if not solvers:
+            return "the model has no solver whose steps samples would share"
+        return "every sample was solved by steps of its own"
+
     def conclude(self, run: TrainedRun, data: Any) -> Conclusion:
         """What is found once, after the training, with the weights that were chosen.
 
@@ -293,6 +316,7 @@ class TestRequest:
             whose files are in random order: the first ones); None is the run's own test split.
         batch: Samples at a time; None is the run's own.
         progress: Called with the number of samples done and of all.
+        independent: Whether samples keep apart, see `Experiment.make_independent`.
     """
 
     __test__ = False  # pytest takes the name for that of tests
@@ -302,6 +326,7 @@ class TestRequest:
     limit: int | None = None
     batch: int | None = None
     progress: Callable[[int, int], object] | None = None
+    independent: bool = False
 
     def whole(self, batch: int, total: int) -> Share:
         """The whole of an evaluation, which tells how far it has come if it was asked to."""

@@ -11,6 +11,7 @@ from typing import Any, ClassVar
 
 import torch
 from pydantic import Field
+from torch import nn
 
 from bfno.lab.data import DATA_SETS, TOYS, images_below
 from bfno.lab.errors import ConfigError, DataError
@@ -95,6 +96,7 @@ class DensityExperiment(Experiment):
         "folder-density": OwnData("folder", "for colour images")
     }
     of_files: ClassVar[tuple[str, ...]] = ("corrupt",)
+    solves_files_alone: ClassVar[bool] = True
     recommended: ClassVar[Mapping[str, str]] = {"folder-density": "glow"}
 
     data: DensityDataSettings
@@ -196,6 +198,10 @@ class DensityExperiment(Experiment):
             "seconds": round(time.perf_counter() - started, 3),
             "step": run.step,
         }
+
+    def make_independent(self, model: nn.Module) -> str:
+        why = "cannot hold in a batch of this model, whose noise is drawn for the whole batch"
+        raise ConfigError("--independent", why, "pass --batch 1 instead")
 
     def conclude(self, run: TrainedRun, data: DensityData) -> Conclusion:
         """Scores of images that the flow did not learn from, which `predict` compares files with.

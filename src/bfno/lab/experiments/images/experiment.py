@@ -69,6 +69,7 @@ class ImageExperiment(Experiment):
     # Whether a folder is read in colour also decides its model.
     deciding: ClassVar[tuple[tuple[str, str], ...]] = (("data", "colour"),)
     of_files: ClassVar[tuple[str, ...]] = ("corrupt",)
+    solves_files_alone: ClassVar[bool] = True
     recommended: ClassVar[Mapping[str, str]] = {"folder": "bfno-net"}
 
     data: ImageDataSettings

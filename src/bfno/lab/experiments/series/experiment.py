@@ -183,7 +183,9 @@ class SeriesExperiment(Experiment):
         batch = request.batch or self.train.eval_batch
         with explained_failure():
             share = request.whole(batch, len(series))
-            found = predict_series(run.model, series, batch, self.data.times, share)
+            # Times of all series of a batch would be stops for each.
+            times = "own" if request.independent else self.data.times
+            found = predict_series(run.model, series, batch, times, share)
         pooled, classes = self.data.is_pooled, list(run.model.class_names)
         judged = found.judged(pooled=pooled)
         if len(judged[1]) == 0:
