@@ -80,7 +80,10 @@ class Task(Protocol):
     """All that the loop knows of a task."""
 
     data: Any
-    """The divided samples: `train`, `validation` and `test`, each of some length."""
+    """The divided samples: `train`, `validation` and `test`, each of some length.
+
+    `validation` is None where nothing is held out. `test` is empty where it is the user's business.
+    """
 
     selection: str
     """Metric of the validation split that decides which epoch is best."""
@@ -99,8 +102,9 @@ class Task(Protocol):
 
     @property
     def splits(self) -> tuple[str, ...]:
-        """Names of the splits that are evaluated after an epoch."""
-        ...
+        """Names of the splits that are evaluated after an epoch: those that have samples."""
+        held_out = {name: getattr(self.data, name) for name in ("validation", "test")}
+        return tuple(name for name, part in held_out.items() if part is not None and len(part))
 
     def prepare(self, model: nn.Module, device: torch.device) -> None:
         """Set what a new model takes from its data before the first step, if it takes anything.

@@ -96,10 +96,6 @@ class DensityTask(Task):
         self.flip, self.shown_first, self.least_steps = flip, shown_first, least_steps
         self.selection = _measures(data.train)[0]
 
-    @property
-    def splits(self) -> tuple[str, ...]:
-        return ("test",) if self.data.validation is None else ("validation", "test")
-
     def prepare(self, model: nn.Module, device: torch.device) -> None:
         """Show a flow of layers its first batch, from which some take their scale."""
         if self.shown_first:

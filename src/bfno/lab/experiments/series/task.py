@@ -85,10 +85,6 @@ class SeriesTask(Task):
         self.data, self.settings, self.weights = data, settings, weights
         self.selection = headline(data.train.by_row, len(data.classes))
 
-    @property
-    def splits(self) -> tuple[str, ...]:
-        return ("test",) if self.data.validation is None else ("validation", "test")
-
     def batches(self, size: int, generator: torch.Generator) -> list[Tensor]:
         return length_batches(self.data.train.lengths, size, generator)
 
