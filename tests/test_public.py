@@ -13,7 +13,7 @@ import bfno
 from tests.conftest import REPOSITORY
 
 NAMES: list[str] = vars(bfno)["__all__"]
-PARTS = {"layers", "fields", "dynamics", "ode", "models"}
+PARTS = {"layers", "fields", "dynamics", "ode", "models", "sklearn"}
 EXTRAS = ("pydantic", "yaml", "accelerate", "safetensors", "sklearn", "typer", "pooch", "PIL")
 
 
