@@ -10,10 +10,9 @@ from pathlib import Path
 
 # What each part may import from the package, besides itself: first the library, then, behind the
 # wall, the program. In both, the direction is that of the data. Dynamics know no field, only what a
-# field looks like. `program` is the door from Python into the program, `sklearn` that of estimators,
-# which train as all runs do. Errors that a user can mend
-# are words, not a part: all of the program may use them, and the one door through which files are
-# written.
+# field looks like. `program` is the door from Python into the program, `sklearn` its estimators.
+# Errors that a user can mend are words, not a part: all of the program may use them, and the one
+# door through which files are written.
 _LIBRARY = {"layers", "fields", "dynamics", "ode", "models"}
 _WORDS = {"lab.errors", "lab.files"}
 # What views know of runs: what they left on the disk, never how they are trained.

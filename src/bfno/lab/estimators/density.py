@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import torch
@@ -14,7 +14,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import Tensor
 
 from bfno.lab.data.stratify import hold_out_of_each_class
-from bfno.lab.estimators.training import TrainedEstimator, mended, undisturbed
+from bfno.lab.estimators.training import TrainedEstimator, undisturbed
 from bfno.lab.experiments.density.data import DensityData
 from bfno.lab.experiments.density.experiment import DensityExperiment
 from bfno.lab.experiments.density.task import Noise, costs
@@ -69,7 +69,8 @@ class DensityEstimator(DensityMixin, TrainedEstimator):
         (3, 2)
     """
 
-    _experiment: ClassVar[type[DensityExperiment]] = DensityExperiment
+    _experiment = DensityExperiment
+    n_features_in_: int
 
     def __init__(
         self,
@@ -109,10 +110,10 @@ class DensityEstimator(DensityMixin, TrainedEstimator):
             ValueError: If points or parameters do not fit.
             NumericalError: If the training leaves the finite numbers.
         """
-        points = validate_data(self, X, dtype=np.float64, ensure_min_samples=2)
+        points: Any = validate_data(self, X, dtype=np.float64, ensure_min_samples=2)
         mean, scale = _standard(points)
         scaled = torch.from_numpy((points - mean) / scale).float()
-        about = {"coordinates": points.shape[1], "samples": fingerprint(torch.from_numpy(points))}
+        about = {"coordinates": points.shape[1], "samples": fingerprint(torch.tensor(points))}
         config = self._config(about)
         data = _divided(scaled, config.data.validation, config.seed, (mean, scale))
         self._run = self._train(config, data)
@@ -124,14 +125,14 @@ class DensityEstimator(DensityMixin, TrainedEstimator):
     def score_samples(self, X: Any) -> np.ndarray:
         """The logarithm of the density at each point, `(n,)`, in nats."""
         check_is_fitted(self)
-        points = validate_data(self, X, dtype=np.float64, reset=False)
+        points: Any = validate_data(self, X, dtype=np.float64, reset=False)
         scaled = torch.from_numpy((points - self.mean_) / self.scale_)
         noise = Noise(self._run.config.seed, "scores")
         with undisturbed(), explained_failure("evaluation"):
             found = costs(self.model_, scaled, _BATCH, noise, "nll")
         return -found.numpy() - np.log(self.scale_).sum()
 
-    def score(self, X: Any, y: Any = None) -> float:
+    def score(self, X: Any, y: Any = None) -> float:  # pyright: ignore  # the mixin's does nothing
         """The mean of `score_samples`, which is comparable between sets of other sizes."""
         return float(self.score_samples(X).mean())
 

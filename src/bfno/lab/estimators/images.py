@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -75,7 +75,7 @@ class ImageClassifier(ClassifierMixin, TrainedEstimator):
         (2, 10)
     """
 
-    _experiment: ClassVar[type[ImageExperiment]] = ImageExperiment
+    _experiment = ImageExperiment
 
     def __init__(
         self,
@@ -175,6 +175,8 @@ def image_bytes(X: Any, channels: str) -> tuple[Tensor, str]:
     if channels not in ("auto", "first", "last"):
         raise ValueError(f"channels must be 'auto', 'first' or 'last', got {channels!r}")
     images = np.asarray(X)
+    if images.dtype == object:
+        raise ValueError("X must be one array; images of several sizes have to be resized first")
     if images.ndim == 3:
         return torch.from_numpy(_as_bytes(images)[:, None].copy()), channels
     if images.ndim != 4:

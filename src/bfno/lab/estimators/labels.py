@@ -30,15 +30,15 @@ def encoded_labels(y: Any, count: int, samples: str) -> tuple[np.ndarray, Tensor
     """
     if y is None:
         raise ValueError("fit requires y to be passed, but the target y is None")
-    labels = column_or_1d(np.asarray(y))
+    labels = column_or_1d(np.asarray(y), warn=True)
     if len(labels) != count:
         raise ValueError(f"y must hold one label for each of the {count} {samples}, got {len(y)}")
     if labels.dtype.kind == "f":
         assert_all_finite(labels, input_name="y")
     if labels.dtype.kind == "O" and any(_is_missing(label) for label in labels):
         raise ValueError("y must hold no missing label; leave samples without label out")
-    check_classification_targets(labels)
     try:
+        check_classification_targets(labels)
         classes, codes = np.unique(labels, return_inverse=True)
     except TypeError:
         raise ValueError("y must hold labels of one kind, such as str, got a mixture") from None

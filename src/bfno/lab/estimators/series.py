@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
-import torch
+from scipy.sparse import issparse
 from sklearn.base import ClassifierMixin
 from sklearn.utils import Tags
 from sklearn.utils.validation import check_is_fitted
@@ -81,7 +81,7 @@ class SeriesClassifier(ClassifierMixin, TrainedEstimator):
         (3, 2)
     """
 
-    _experiment: ClassVar[type[SeriesExperiment]] = SeriesExperiment
+    _experiment = SeriesExperiment
 
     def __init__(
         self,
@@ -160,7 +160,8 @@ class SeriesClassifier(ClassifierMixin, TrainedEstimator):
 
     def predict(self, X: Any) -> np.ndarray:
         """The likeliest class of each series."""
-        return self.classes_[self.predict_proba(X).argmax(1)]
+        found = self.predict_proba(X).argmax(1)
+        return self.classes_[found]
 
     def _as_in_fit(self, X: Any) -> Series:
         if is_frame(X) != (self._layout is not None):
@@ -226,14 +227,18 @@ def _arrays(X: Any) -> tuple[list[np.ndarray], list[np.ndarray]]:
     Raises:
         ValueError: If these are no series.
     """
-    if isinstance(X, np.ndarray | torch.Tensor) and X.ndim not in (2, 3) and X.dtype != object:
+    if issparse(X):
+        raise TypeError("Sparse input is not supported: X must be a list of series or an array")
+    if hasattr(X, "__array__"):
+        X = np.asarray(X)
+        if X.ndim not in (2, 3) and X.dtype != object:
+            raise ValueError(
+                "X must be a list of series or an array (n, rows, features) or (n, rows), got an "
+                f"array of shape {X.shape}. Reshape your data: X[None] is one series"
+            )
+    elif not isinstance(X, Sequence) or isinstance(X, str):
         raise ValueError(
-            "X must be a list of series or an array (n, rows, features) or (n, rows), got an array "
-            f"of shape {tuple(X.shape)}"
-        )
-    if not isinstance(X, Sequence | np.ndarray | torch.Tensor) or isinstance(X, str):
-        raise ValueError(
-            "X must be a list of series, an array or a data frame, got " + type(X).__name__
+            f"X must be a list of series, an array or a data frame, got {type(X).__name__}"
         )
     if len(X) == 0:
         raise ValueError("X must hold at least one series, got none")
@@ -246,11 +251,18 @@ def _pair(number: int, one: Any) -> tuple[np.ndarray, np.ndarray]:
     if is_pair and len(one) != 2:
         raise ValueError(f"series {number} must be a pair (times, values), got {len(one)} parts")
     try:
-        values = np.asarray(one[1] if is_pair else one, dtype=np.float64)
-        times = np.asarray(one[0], dtype=np.float64) if is_pair else np.arange(1.0 * len(values))
+        values = _numbers(one[1] if is_pair else one)
+        times = _numbers(one[0]) if is_pair else np.arange(1.0 * len(values))
     except (TypeError, ValueError) as error:
-        raise ValueError(f"series {number} must hold numbers: {error}") from None
+        raise type(error)(f"series {number} must hold numbers: {error}") from None
     return times, values[:, None] if values.ndim == 1 else values
+
+
+def _numbers(array: Any) -> np.ndarray:
+    found = np.asarray(array)
+    if found.dtype.kind == "c":
+        raise ValueError("Complex data not supported")
+    return found.astype(np.float64)
 
 
 def _as_polars(X: Any) -> Any:

@@ -30,6 +30,7 @@ from bfno.lab.runs import session
 from bfno.lab.runs.folder import RunFolder, read_run
 from bfno.lab.runs.load import open_run
 from bfno.lab.runs.loop import Watcher
+from bfno.lab.runs.record import flat_config
 from bfno.lab.runs.signals import Stopped
 
 __all__ = ["TrainedEstimator", "mended", "quiet", "undisturbed"]
@@ -88,7 +89,7 @@ class TrainedEstimator(BaseEstimator):
             ValueError: If a parameter or a setting is unknown or does not fit.
         """
         given = nested(self.settings or {})
-        for name, _ in differences({}, given):
+        for name in flat_config(given):
             if name in _OWN_PARAMETER:
                 raise ValueError(
                     f"settings must not hold {name!r}; use the parameter {_OWN_PARAMETER[name]}"

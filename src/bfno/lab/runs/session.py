@@ -154,9 +154,7 @@ def _pinned(config: Experiment) -> Experiment:
     return config.model_copy(update={"data": data, "threads": threads})
 
 
-def _prepare(
-    config: Experiment, run: RunFolder, watchers: Sequence[Watcher], data: Any
-) -> Trainer:
+def _prepare(config: Experiment, run: RunFolder, watchers: Sequence[Watcher], data: Any) -> Trainer:
     source_commit()  # now, while the checkout is still what was imported
     if config.threads:
         torch.set_num_threads(config.threads)
