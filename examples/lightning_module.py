@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import argparse
 
-import lightning
+import lightning  # pyright: ignore[reportMissingImports]  # an extra
 import torch
 from sklearn.datasets import load_digits
 from torch import Tensor
@@ -22,7 +22,8 @@ class DigitsModule(lightning.LightningModule):
 
     def __init__(self) -> None:
         super().__init__()
-        block = bfno.NeuralODE(bfno.OperatorField("bfno", 1, 8, depth=1), rtol=1e-2, atol=1e-2)
+        dynamics = bfno.FirstOrder(bfno.OperatorField("bfno", 1, 8, depth=1))
+        block = bfno.NeuralODE(dynamics, rtol=1e-2, atol=1e-2)
         self.model = bfno.ImageClassifier(block, (1, 8, 8), 10)
 
     def training_step(self, batch: tuple[Tensor, Tensor], number: int) -> Tensor:
