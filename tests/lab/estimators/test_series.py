@@ -17,7 +17,7 @@ SERIES, LABELS = waves(30)
 OF_FEATURES = {
     "check_n_features_in": "series may have any number of rows, so there is no n_features_in_",
     "check_n_features_in_after_fitting": "longer and shorter series than in fit are welcome",
-    "check_classifiers_train": "it wants a transposed array, of series of another length, refused",
+    "check_classifiers_train": "asks for 83 % after a short training, and for one length of series",
     "check_classifier_data_not_an_array": "a data frame is a table with columns for id and time",
     "check_estimators_empty_data_messages": "no columns are a series without rows, and so called",
 }
