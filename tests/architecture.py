@@ -10,9 +10,9 @@ from pathlib import Path
 
 # What each part may import from the package, besides itself: first the library, then, behind the
 # wall, the program. In both, the direction is that of the data. Dynamics know no field, only what a
-# field looks like. `program` is the door from Python into the program. Errors that a user can mend
-# are words, not a part: all of the program may use them, and the one door through which files are
-# written.
+# field looks like. `program` is the door from Python into the program, `sklearn` its estimators.
+# Errors that a user can mend are words, not a part: all of the program may use them, and the one
+# door through which files are written.
 _LIBRARY = {"layers", "fields", "dynamics", "ode", "models"}
 _WORDS = {"lab.errors", "lab.files"}
 # What views know of runs: what they left on the disk, never how they are trained.
@@ -25,11 +25,13 @@ ALLOWED: dict[str, set[str]] = {
     "dynamics": {"fields.interface", "layers.activation"},
     "models": {"layers", "fields", "dynamics", "ode"},
     "program": {"lab.experiments", "lab.runs"},
+    "sklearn": {"lab.estimators", "program"},
     "lab.errors": set(),
     "lab.files": {"lab.errors"},
     "lab.data": _WORDS,
     "lab.experiments": _LIBRARY | {"lab.data"} | _WORDS,
     "lab.runs": _LIBRARY | {"lab.experiments", "lab.data"} | _WORDS,
+    "lab.estimators": {"lab.runs", "lab.experiments", "lab.data"} | _WORDS,
     "lab.views": _RECORDS | {"lab.experiments.settings", "ode"} | _WORDS,
     "lab.paper": _RECORDS | {"lab.experiments.settings", "lab.views"} | _WORDS,
     "lab.cli": {"lab.data", "lab.experiments", "lab.runs", "lab.views", "lab.paper"} | _WORDS,

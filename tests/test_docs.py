@@ -108,7 +108,8 @@ def _trains(page: str) -> bool:
     programs = any(
         {*words[1:2]} & {"train", "demo", "resume", "sweep"} for _, words in _commands(page)
     )
-    return programs or any("bfno.train(" in block.text for block in documents.blocks(page))
+    texts = [block.text for block in documents.blocks(page)]
+    return programs or any("bfno.train(" in text or "bfno.sklearn" in text for text in texts)
 
 
 # Pages that train models take long; of these, README is what everyone tries first.

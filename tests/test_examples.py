@@ -2,6 +2,7 @@
 
 import runpy
 
+import pytest
 import torch
 
 from tests.conftest import REPOSITORY
@@ -34,3 +35,14 @@ def test_flow_example_learns_a_density_and_draws(tmp_path, capsys):
     assert found < 3.5 and abs(mass - 1) < 0.02
     assert (tmp_path / "moons.png").stat().st_size > 10_000
     assert "integrates to" in capsys.readouterr().out
+
+
+# Lightning warns of few workers and few batches, and looks for packages in ways that have aged.
+@pytest.mark.filterwarnings("ignore")
+def test_lightning_trains_a_model_of_the_library(capsys):
+    pytest.importorskip("lightning", reason="needs lightning: pip install 'bfno[lightning]'")
+    torch.set_default_dtype(torch.float32)
+    example = runpy.run_path(str(REPOSITORY / "examples" / "lightning_module.py"))
+    # Ten classes: chance is 10 %.
+    assert example["main"](epochs=2, samples=300) > 0.2
+    assert "training accuracy" in capsys.readouterr().out

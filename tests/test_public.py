@@ -4,6 +4,7 @@ import ast
 import importlib
 import inspect
 import json
+import re
 import subprocess
 import sys
 
@@ -13,7 +14,7 @@ import bfno
 from tests.conftest import REPOSITORY
 
 NAMES: list[str] = vars(bfno)["__all__"]
-PARTS = {"layers", "fields", "dynamics", "ode", "models"}
+PARTS = {"layers", "fields", "dynamics", "ode", "models", "sklearn"}
 EXTRAS = ("pydantic", "yaml", "accelerate", "safetensors", "sklearn", "typer", "pooch", "PIL")
 
 
@@ -133,6 +134,22 @@ def test_without_the_extras_the_error_says_what_to_install(call):
     )
     assert said.startswith(f"{name} needs ")
     assert said.endswith("which is not installed; pip install 'bfno[train]'")
+
+
+def test_without_the_extras_estimators_say_what_to_install():
+    said = run(
+        "import sys, bfno\n"
+        f"for name in {EXTRAS}: sys.modules[name] = None\n"
+        "try:\n"
+        "    bfno.sklearn.ImageClassifier\n"
+        "except ImportError as error:\n"
+        "    print(error)"
+    )
+    assert re.fullmatch(r"bfno.sklearn needs \w+, which is .*; pip install 'bfno\[train\]'", said)
+
+
+def test_an_estimator_and_the_model_of_the_same_name_are_two():
+    assert bfno.sklearn.ImageClassifier is not bfno.ImageClassifier
 
 
 def test_the_library_needs_none_of_the_extras():

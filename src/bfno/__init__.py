@@ -14,6 +14,7 @@ if _typing.TYPE_CHECKING:
     from bfno import layers as layers
     from bfno import models as models
     from bfno import ode as ode
+    from bfno import sklearn as sklearn
     from bfno.dynamics import AdamODE as AdamODE
     from bfno.dynamics import Dynamics as Dynamics
     from bfno.dynamics import FirstOrder as FirstOrder
@@ -92,7 +93,7 @@ if _typing.TYPE_CHECKING:
     from bfno.program import resume as resume
     from bfno.program import train as train
 else:
-    _PARTS = ("layers", "fields", "dynamics", "ode", "models")
+    _PARTS = ("layers", "fields", "dynamics", "ode", "models", "sklearn")
     _NAMES = {
         "bfno.layers": "AFNO BFNO FNO",
         "bfno.fields": """

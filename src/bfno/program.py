@@ -83,13 +83,13 @@ def train(
         >>> run.metrics["test_accuracy"]  # doctest: +SKIP
         0.2
     """
-    with _installed("bfno.train"):
+    with installed("bfno.train"):
         from bfno.lab.experiments.resolve import resolve
-        from bfno.lab.experiments.trees import merged
+        from bfno.lab.experiments.trees import merged, nested
         from bfno.lab.runs import session
 
         seeded = {} if seed is None else {"seed": seed}
-        changes = merged(_nested(settings or {}), seeded)
+        changes = merged(nested(settings or {}), seeded)
         config = resolve(str(experiment), scale=scale, changes=changes, data=data)
         folder = session.default_folder(config) if out is None else Path(out)
         session.start(config, folder, _watchers(on_epoch))
@@ -121,10 +121,11 @@ def resume(
         4
     """
     folder = _folder(run)
-    with _installed("bfno.resume"):
+    with installed("bfno.resume"):
+        from bfno.lab.experiments.trees import nested
         from bfno.lab.runs import session
 
-        session.resume(folder, _nested(settings or {}), _watchers(on_epoch))
+        session.resume(folder, nested(settings or {}), _watchers(on_epoch))
         return _finished(folder)
 
 
@@ -164,7 +165,7 @@ def load(
         ['9', '1', '1']
     """
     folder = _folder(run)
-    with _installed("bfno.load"):
+    with installed("bfno.load"):
         from bfno.lab.runs.load import open_run
 
         model = open_run(folder, any_checkpoint=any_checkpoint).model
@@ -196,20 +197,8 @@ def _watchers(on_epoch: OnEpoch | None) -> list[Any]:
     return [Told()]
 
 
-def _nested(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Settings whose names have dots as sections within sections."""
-    from bfno.lab.experiments.trees import merged
-
-    tree: dict[str, Any] = {}
-    for name, value in settings.items():
-        for part in reversed(name.split(".")):
-            value = {part: value}
-        tree = merged(tree, value)
-    return tree
-
-
 @contextlib.contextmanager
-def _installed(what: str) -> Iterator[None]:
+def installed(what: str) -> Iterator[None]:
     """Say what to install where a package is missing that the library itself does not need."""
     try:
         yield

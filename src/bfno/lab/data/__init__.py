@@ -19,14 +19,15 @@ if TYPE_CHECKING:
         read_image,
     )
     from bfno.lab.data.image_cache import telling
-    from bfno.lab.data.images import ImageSet, Split, Splits, divide, resized
+    from bfno.lab.data.images import ImageSet, Split, Splits, divide, divide_drawn, resized
     from bfno.lab.data.listing import files_below, images_below
     from bfno.lab.data.ordering import length_batches
     from bfno.lab.data.places import data_folder
-    from bfno.lab.data.protocols import SeriesSource, load_series, thinned
+    from bfno.lab.data.protocols import SeriesSource, divided_series, load_series, thinned
     from bfno.lab.data.series import UNLABELLED, Scaling, Series, SeriesBatch, SeriesSplits
+    from bfno.lab.data.series_arrays import series_from_arrays
     from bfno.lab.data.series_catalogue import SERIES_SETS, SeriesSet
-    from bfno.lab.data.series_files import SeriesTable, read_series
+    from bfno.lab.data.series_files import SeriesTable, read_frame, read_series
     from bfno.lab.data.spirals import Motions, synthetic_series
     from bfno.lab.data.stl import stl10_folds
     from bfno.lab.data.store import check, get, load, locate
@@ -60,6 +61,8 @@ __all__ = [
     "check",
     "data_folder",
     "divide",
+    "divide_drawn",
+    "divided_series",
     "files_below",
     "find_data_set",
     "get",
@@ -71,9 +74,11 @@ __all__ = [
     "load_folder_test",
     "load_series",
     "locate",
+    "read_frame",
     "read_image",
     "read_series",
     "resized",
+    "series_from_arrays",
     "stl10_folds",
     "synthetic_series",
     "telling",
@@ -92,14 +97,22 @@ _HOMES = {
         "read_image",
     ),
     "bfno.lab.data.image_cache": ("telling",),
-    "bfno.lab.data.images": ("ImageSet", "Split", "Splits", "divide", "resized"),
+    "bfno.lab.data.images": (
+        "ImageSet",
+        "Split",
+        "Splits",
+        "divide",
+        "divide_drawn",
+        "resized",
+    ),
     "bfno.lab.data.listing": ("files_below", "images_below"),
     "bfno.lab.data.ordering": ("length_batches",),
     "bfno.lab.data.places": ("data_folder",),
-    "bfno.lab.data.protocols": ("SeriesSource", "load_series", "thinned"),
+    "bfno.lab.data.protocols": ("SeriesSource", "divided_series", "load_series", "thinned"),
     "bfno.lab.data.series": ("UNLABELLED", "Scaling", "Series", "SeriesBatch", "SeriesSplits"),
     "bfno.lab.data.series_catalogue": ("SERIES_SETS", "SeriesSet"),
-    "bfno.lab.data.series_files": ("SeriesTable", "read_series"),
+    "bfno.lab.data.series_arrays": ("series_from_arrays",),
+    "bfno.lab.data.series_files": ("SeriesTable", "read_frame", "read_series"),
     "bfno.lab.data.spirals": ("Motions", "synthetic_series"),
     "bfno.lab.data.stl": ("stl10_folds",),
     "bfno.lab.data.store": ("check", "get", "load", "locate"),

@@ -12,7 +12,8 @@ from torch.nn import functional
 from bfno.lab.data.stratify import drawn_order
 from bfno.lab.errors import ConfigError, DataError
 
-__all__ = ["ImageSet", "Parts", "Split", "Splits", "checked", "choose", "divide", "resized"]
+__all__ = ["ImageSet", "Parts", "Split", "Splits", "checked", "choose", "divide", "divide_drawn"]
+__all__ += ["resized"]
 
 # Images that are resized at once: 25 million float32 numbers for the largest images.
 _CHUNK = 512
@@ -196,6 +197,29 @@ def divide(
         return found
     held_out = None if found.validation is None else resized(found.validation, size)
     return Splits(resized(found.train, size), held_out, resized(found.test, size), found.classes)
+
+
+def divide_drawn(
+    images: Split, classes: tuple[str, ...], *, validation: float = 0.0, seed: int = 0
+) -> Splits:
+    """Divide images for training and validation, with the classes in proportion.
+
+    Args:
+        images: All images.
+        classes: Name of each class, by its label.
+        validation: Share that is set apart, from 0 to below 1.
+        seed: Number that fixes which.
+
+    Returns:
+        Splits whose test part is empty.
+
+    Raises:
+        ConfigError: If the share is out of range or none of the images.
+    """
+    nothing = torch.arange(0)
+    parts = choose(images.labels, images.labels[nothing], validation=validation, seed=seed)
+    held_out = None if parts.validation is None else images.take(parts.validation)
+    return Splits(images.take(parts.train), held_out, images.take(nothing), classes)
 
 
 def _taken(split: Split, which: Tensor) -> Split:

@@ -28,7 +28,7 @@ from bfno.lab.data.stratify import hold_out_of_each_class
 from bfno.lab.data.table_layout import TableLayout, naming
 from bfno.lab.errors import ConfigError, DataError
 
-__all__ = ["SeriesSource", "load_series", "thinned"]
+__all__ = ["SeriesSource", "divided_series", "load_series", "thinned"]
 
 _LOG = logging.getLogger(__name__)
 _TEST_SEED = 0  # the test part is the same for every run
@@ -92,6 +92,34 @@ def load_series(source: SeriesSource, seed: int) -> SeriesSplits:
     """
     _check(source)
     return _LOADERS[source.name, source.protocol](source, seed)
+
+
+def divided_series(
+    whole: Series,
+    features: tuple[str, ...],
+    classes: tuple[str, ...],
+    *,
+    validation: float = 0.1,
+    seed: int = 0,
+) -> SeriesSplits:
+    """Divide series in memory for training and validation, and standardise them.
+
+    Args:
+        whole: The series; each has a label.
+        features: Name of each feature.
+        classes: Name of each class, by its label.
+        validation: Share of each class for model selection; 0 for none.
+        seed: Number that fixes which.
+
+    Returns:
+        Splits whose test part is empty.
+    """
+    kept, held_out = torch.arange(len(whole)), torch.arange(0)
+    if validation:
+        kept, held_out = _hold_out(whole, validation, seed)
+    train, chosen = whole.take(kept), whole.take(held_out) if len(held_out) else None
+    nothing = whole.take(torch.arange(0))
+    return _scaled(train, chosen, nothing, (features, classes), _standard(train))
 
 
 def thinned(series: Series, limit: int | None) -> Series:

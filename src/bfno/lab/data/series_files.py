@@ -7,6 +7,7 @@ import os
 from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -15,11 +16,14 @@ from bfno.lab.data.series import Series
 from bfno.lab.data.series_folder import read_folder
 from bfno.lab.data.series_rows import to_series
 from bfno.lab.data.table_columns import Understood
-from bfno.lab.data.table_file import read_tables
+from bfno.lab.data.table_file import RawTable, frame_table, read_tables
 from bfno.lab.data.table_layout import UNITS, TableLayout
 from bfno.lab.errors import ConfigError, DataError
 
-__all__ = ["SeriesTable", "read_series"]
+if TYPE_CHECKING:
+    import polars as pl
+
+__all__ = ["SeriesTable", "read_frame", "read_series"]
 
 _LOG = logging.getLogger(__name__)
 
@@ -91,9 +95,36 @@ def read_series(
     path = Path(path)
     is_folder = os.path.isdir(path)
     table = read_folder(path, layout) if is_folder else read_tables([path], layout.file)[0]
+    found = _understood(table, layout, features, is_folder)
+    return _series_of(found, labels, classes)
+
+
+def read_frame(
+    frame: pl.DataFrame, layout: TableLayout, features: tuple[str, ...] | None = None
+) -> SeriesTable:
+    """The series of a data frame in memory, each with one label at most; see `read_series`.
+
+    Args:
+        frame: One table, whose rows name their series.
+        layout: What is known about it.
+        features: Names that the features must have.
+
+    Raises:
+        DataError: If it is not as described; it names row and column.
+    """
+    found = _understood(frame_table("the data frame", frame), layout, features, False)
+    return _series_of(found, "series", None)
+
+
+def _understood(
+    table: RawTable, layout: TableLayout, features: tuple[str, ...] | None, is_folder: bool
+) -> Understood:
     if not len(table.frame):
-        raise DataError(path, "holds no rows", "add rows below the column names")
-    found = Understood(table, layout, features, is_folder)
+        raise DataError(table.source, "holds no rows", "add rows below the column names")
+    return Understood(table, layout, features, is_folder)
+
+
+def _series_of(found: Understood, labels: str, classes: tuple[str, ...] | None) -> SeriesTable:
     rows = found.rows()
     series, names, firsts = to_series(rows, labels, classes)
     begins = None

@@ -23,7 +23,8 @@ from bfno.lab.errors import ConfigError, DataError
 if TYPE_CHECKING:
     import polars as pl
 
-__all__ = ["SEPARATORS", "TABLE_SUFFIXES", "FileFormat", "RawTable", "joined", "read_tables"]
+__all__ = ["SEPARATORS", "TABLE_SUFFIXES", "FileFormat", "RawTable", "frame_table", "joined"]
+__all__ += ["read_tables"]
 
 _EXCEL = (".xlsx", ".xlsm", ".xlsb", ".xls", ".ods")
 _PARQUET = (".parquet", ".pq")
@@ -96,6 +97,17 @@ def read_tables(paths: Sequence[Path], wanted: FileFormat) -> list[RawTable]:
     """
     opened = (_open(path, wanted) for path in paths)
     return [_compact(_one_table(list(group))) for _, group in groupby(opened, key=_kind)]
+
+
+def frame_table(name: str, frame: pl.DataFrame) -> RawTable:
+    """The cells of a data frame in memory, whose rows are counted from 0.
+
+    Args:
+        name: What messages call it.
+        frame: The frame.
+    """
+    numbers, source = np.arange(len(frame)), Path(name)
+    return _compact(RawTable(source, frame, numbers, (source,), np.zeros_like(numbers), True))
 
 
 def joined(source: Path, tables: Sequence[RawTable]) -> RawTable:

@@ -77,6 +77,8 @@ class Experiment(Settings, ABC):
     """What may stand before the slash in the name of such an experiment."""
     own_data: ClassVar[Mapping[str, OwnData]] = {}
     """Those of these names that mean data of one's own."""
+    in_memory: ClassVar[str]
+    """The name for samples that a Python program holds, which no command can name."""
     deciding: ClassVar[tuple[tuple[str, str], ...]] = ()
     """Settings, as section and name, on which the preset of the others depends."""
     recommended: ClassVar[Mapping[str, str]] = {}

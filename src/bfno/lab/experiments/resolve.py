@@ -147,7 +147,7 @@ def _kind_of(experiment: str) -> type[Experiment]:
     """The kind of an experiment, by the data before its slash."""
     data = experiment.partition("/")[0]
     for kind in EXPERIMENTS:
-        if data in kind.data_names:
+        if data in kind.data_names or data == kind.in_memory:
             return kind
     known = [name for kind in EXPERIMENTS for name in kind.data_names]
     near = nearest_names(data, known)

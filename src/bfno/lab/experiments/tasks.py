@@ -22,7 +22,6 @@ __all__ = [
     "Share",
     "Sums",
     "Task",
-    "evaluated_splits",
     "failure_line",
     "read_together",
     "solver_stats",
@@ -82,7 +81,10 @@ class Task(Protocol):
     """All that the loop knows of a task."""
 
     data: Any
-    """The divided samples: `train`, `validation` if there is one, and `test`, maybe empty."""
+    """The divided samples: `train`, `validation` and `test`, each of some length.
+
+    `validation` is None where nothing is held out. `test` is empty where it is not to be seen.
+    """
 
     selection: str
     """Metric of the validation split that decides which epoch is best."""
@@ -101,8 +103,9 @@ class Task(Protocol):
 
     @property
     def splits(self) -> tuple[str, ...]:
-        """Names of the splits that are evaluated after an epoch."""
-        ...
+        """Names of the splits that are evaluated after an epoch: those that have samples."""
+        held_out = {name: getattr(self.data, name) for name in ("validation", "test")}
+        return tuple(name for name, part in held_out.items() if part is not None and len(part))
 
     def prepare(self, model: nn.Module, device: torch.device) -> None:
         """Set what a new model takes from its data before the first step, if it takes anything.
@@ -133,12 +136,6 @@ class Task(Protocol):
     def evaluate(self, model: nn.Module, split: str, batch: int, share: Share) -> Evaluation:
         """Evaluate a split without gradients."""
         ...
-
-
-def evaluated_splits(data: Any) -> tuple[str, ...]:
-    """Names of the parts of divided samples that are there to evaluate a model."""
-    parts = {name: getattr(data, name) for name in ("validation", "test")}
-    return tuple(name for name, part in parts.items() if part is not None and len(part))
 
 
 def without_test(data: Any) -> Any:

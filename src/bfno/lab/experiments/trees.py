@@ -8,7 +8,7 @@ from typing import Any
 from bfno.lab.errors import ConfigError
 from bfno.lab.files import parse_yaml
 
-__all__ = ["Tree", "differences", "merged", "read_settings", "setting"]
+__all__ = ["Tree", "differences", "merged", "nested", "read_settings", "setting"]
 
 Tree = dict[str, Any]
 
@@ -27,6 +27,21 @@ def merged(base: Mapping[str, Any], change: Mapping[str, Any]) -> Tree:
             value = merged(old, value)
         result[key] = value
     return result
+
+
+def nested(settings: Mapping[str, Any]) -> Tree:
+    """Settings whose names have dots as sections within sections.
+
+    Example:
+        >>> nested({"train.lr": 0.01, "train": {"epochs": 3}})
+        {'train': {'lr': 0.01, 'epochs': 3}}
+    """
+    tree: Tree = {}
+    for name, value in settings.items():
+        for part in reversed(name.split(".")):
+            value = {part: value}
+        tree = merged(tree, value)
+    return tree
 
 
 def read_settings(pairs: Iterable[str]) -> Tree:
@@ -51,9 +66,7 @@ def read_settings(pairs: Iterable[str]) -> Tree:
         except ValueError as error:
             shown = pair if len(pair) <= 60 else f"{pair[:57]}..."
             raise ConfigError(shown, f"the value {error}", "quote it") from None
-        for part in reversed(name.split(".")):
-            value = {part: value}
-        tree = merged(tree, value)
+        tree = merged(tree, nested({name: value}))
     return tree
 
 

@@ -24,6 +24,7 @@ from typing import Annotated, Any
 from pydantic import AfterValidator, BeforeValidator, Field, Strict, TypeAdapter, ValidationError
 from pydantic.dataclasses import dataclass
 
+from bfno.lab.experiments.memory import is_in_memory
 from bfno.lab.experiments.settings import CIRCUMSTANCES, DATA_PLACES
 
 __all__ = [
@@ -185,7 +186,9 @@ class Record:
 
     @property
     def command(self) -> str:
-        """The command that trains this run again."""
+        """The command that trains this run again; of samples in memory, what does."""
+        if is_in_memory(self.section("data")):
+            return f"fit with method={self.method!r}, random_state={self.seed} (bfno.sklearn)"
         words = ["bfno", "train", self.experiment, "--scale", self.scale, "--seed", str(self.seed)]
         for key, name in self.own_data.items():
             is_own = key in ("folder", "path")

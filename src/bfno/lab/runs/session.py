@@ -40,13 +40,16 @@ def default_folder(config: Experiment) -> Path:
     return Path("runs") / f"{name}-s{config.seed}"
 
 
-def start(config: Experiment, folder: Path, watchers: Sequence[Watcher] = ()) -> Record:
+def start(
+    config: Experiment, folder: Path, watchers: Sequence[Watcher] = (), *, data: Any = None
+) -> Record:
     """Train a model from the beginning and return the record of the run.
 
     Args:
         config: Complete settings.
         folder: Where the run is written; must hold no other run.
         watchers: Who is told of steps and epochs.
+        data: Samples in memory, divided as `config.load` would; None loads those of the settings.
 
     Raises:
         ConfigError: If the folder holds a run, or settings do not fit.
@@ -56,7 +59,7 @@ def start(config: Experiment, folder: Path, watchers: Sequence[Watcher] = ()) ->
     """
     config, run = _pinned(config), RunFolder(folder)
     run.check_unused()  # before the data are loaded, which may take long
-    trainer = _prepare(config, run, watchers)
+    trainer = _prepare(config, run, watchers, data)
     if trainer.processes.is_first:
         run.create()
     with _held(trainer):
@@ -66,7 +69,11 @@ def start(config: Experiment, folder: Path, watchers: Sequence[Watcher] = ()) ->
 
 
 def resume(
-    folder: Path, changes: Mapping[str, Any] | None = None, watchers: Sequence[Watcher] = ()
+    folder: Path,
+    changes: Mapping[str, Any] | None = None,
+    watchers: Sequence[Watcher] = (),
+    *,
+    data: Any = None,
 ) -> Record:
     """Go on with a run from its newest checkpoint that is whole, bit for bit.
 
@@ -74,6 +81,7 @@ def resume(
         folder: The run.
         changes: Nested settings to change, of training or solver, such as more epochs.
         watchers: Who is told of steps and epochs.
+        data: Samples in memory, the same as in the beginning; None loads those of the settings.
 
     Raises:
         ConfigError: If this is not a run, or the settings no longer fit its checkpoints.
@@ -88,7 +96,7 @@ def resume(
     config.refuse_idle(changes or {})
     # Now, for preparation takes seconds; the first process holds it from then on.
     run.check_free()
-    trainer = _prepare(config, run, watchers)
+    trainer = _prepare(config, run, watchers, data)
     with _held(trainer):
         checkpoint, problems = run.checkpoints.newest()
         if checkpoint is None and not problems and os.path.lexists(run.record_file):
@@ -147,11 +155,12 @@ def _pinned(config: Experiment) -> Experiment:
     return config.model_copy(update={"data": data, "threads": threads})
 
 
-def _prepare(config: Experiment, run: RunFolder, watchers: Sequence[Watcher]) -> Trainer:
+def _prepare(config: Experiment, run: RunFolder, watchers: Sequence[Watcher], data: Any) -> Trainer:
     source_commit()  # now, while the checkout is still what was imported
     if config.threads:
         torch.set_num_threads(config.threads)
-    data = config.load() if config.train.test else without_test(config.load())
+    data = config.load() if data is None else data
+    data = data if config.train.test else without_test(data)
     torch.manual_seed(derive_seed(config.seed, "weights"))
     known = config.facts(data)
     model = config.build(known)
@@ -181,7 +190,7 @@ def _fit(trainer: Trainer) -> Record:
     facts = {
         **trainer.facts,
         "samples": {name: len(getattr(task.data, name)) for name in ("train", *task.splits)},
-        "judged_by": f"{task.splits[-1]}_{task.selection}",
+        "judged_by": f"{task.splits[-1] if task.splits else 'train'}_{task.selection}",
         "threads": torch.get_num_threads(),
         "processes": trainer.processes.count,
         "changes": changed_settings(_as_asked(trainer)),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import Discriminator, Field, Tag
 from torch import Tensor
@@ -18,6 +18,7 @@ from bfno.lab.experiments.images.data import (
     held_out_images,
     other_images,
 )
+from bfno.lab.experiments.memory import InMemory, gone, is_in_memory
 from bfno.lab.experiments.seeds import derive_seed
 from bfno.lab.experiments.settings import Settings, one_of
 
@@ -25,6 +26,7 @@ __all__ = [
     "DensityData",
     "DensityDataSettings",
     "ImagesSettings",
+    "MemoryPointsSettings",
     "PointsSettings",
     "held_out_samples",
     "load_samples",
@@ -64,16 +66,39 @@ class PointsSettings(Settings):
         return (2,)
 
 
+class MemoryPointsSettings(InMemory):
+    """Points in memory, of any number of coordinates.
+
+    Attributes:
+        name: Says that they are.
+        coordinates: How many numbers make a point.
+        validation: Share of the points that is kept for model selection.
+    """
+
+    name: Literal["memory"] = "memory"
+    coordinates: int = Field(default=2, ge=1)
+    validation: float = Field(default=0.1, ge=0, lt=1)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Shape of a sample."""
+        return (self.coordinates,)
+
+
 def _kind(settings: Any) -> str:
+    if is_in_memory(settings):
+        return "memory"
     name = settings.get("name") if isinstance(settings, dict) else getattr(settings, "name", None)
     return "points" if name in TOYS else "images"
 
 
 DensityDataSettings = Annotated[
-    Annotated[ImagesSettings, Tag("images")] | Annotated[PointsSettings, Tag("points")],
+    Annotated[ImagesSettings, Tag("images")]
+    | Annotated[PointsSettings, Tag("points")]
+    | Annotated[MemoryPointsSettings, Tag("memory")],
     Discriminator(_kind),
 ]
-"""The settings of either; the name says of which."""
+"""The settings of any of them; the name says of which."""
 
 
 @dataclass(frozen=True)
@@ -85,12 +110,15 @@ class DensityData:
         validation: What decides between epochs, if anything does.
         test: What is looked at once, at the end.
         test_is_own: Whether a user chose the test samples, which may differ from the others.
+        scaling: Of points that were standardised: what was taken off each coordinate, and what it
+            was divided by then.
     """
 
     train: Tensor
     validation: Tensor | None
     test: Tensor
     test_is_own: bool = False
+    scaling: tuple[tuple[float, ...], tuple[float, ...]] | None = None
 
     def not_learned(self) -> dict[str, Tensor]:
         """Parts of which a model has learned nothing and that are like the training samples."""
@@ -101,13 +129,17 @@ class DensityData:
         return {"validation": self.validation, **alike}
 
 
-def load_samples(settings: ImagesSettings | PointsSettings, seed: int) -> DensityData:
+def load_samples(
+    settings: ImagesSettings | PointsSettings | MemoryPointsSettings, seed: int
+) -> DensityData:
     """Read or draw samples and divide them as the settings say.
 
     Raises:
         DataError: If files are missing or wrong.
         ConfigError: If the settings name no folder where they have to.
     """
+    if isinstance(settings, MemoryPointsSettings):
+        raise gone()
     if isinstance(settings, PointsSettings):
         drawn = derive_seed(seed, "points") % 2**31
         return DensityData(
@@ -144,6 +176,8 @@ def held_out_samples(
         DataError: If files are missing or wrong.
     """
     settings = run.config.data
+    if isinstance(settings, MemoryPointsSettings):
+        raise gone()
     if isinstance(settings, PointsSettings):
         if data is not None and data not in TOYS:
             raise ConfigError(data, "names no points", f"use one of {', '.join(TOYS)}")

@@ -46,6 +46,7 @@ from bfno.lab.experiments.experiment import (
 )
 from bfno.lab.experiments.images.data import folder_settings, read_image_file
 from bfno.lab.experiments.images.presets import IMAGE_DATA
+from bfno.lab.experiments.memory import MEMORY
 from bfno.lab.experiments.presets import (
     layered,
     model_of_its_kind,
@@ -95,6 +96,7 @@ class DensityExperiment(Experiment):
     own_data: ClassVar[Mapping[str, OwnData]] = {
         "folder-density": OwnData("folder", "for colour images")
     }
+    in_memory: ClassVar[str] = f"{MEMORY}-points"
     of_files: ClassVar[tuple[str, ...]] = ("corrupt",)
     solves_files_alone: ClassVar[bool] = True
     recommended: ClassVar[Mapping[str, str]] = {"folder-density": "glow"}
@@ -108,7 +110,7 @@ class DensityExperiment(Experiment):
 
     @classmethod
     def preset(cls, data: str, method: str, tree: Mapping[str, Any]) -> Tree:
-        name, presets = DENSITY_DATA[data], read_presets("density")
+        name, presets = DENSITY_DATA.get(data, MEMORY), read_presets("density")
         group = _group(name, setting(tree, "data", "colour", True) is not False)
         require_method(data, method, POINT_METHODS if group == "points" else DENSITY_METHODS)
         scale, both = presets["scales"][tree["scale"]], f"{group}/{method}"
@@ -124,6 +126,8 @@ class DensityExperiment(Experiment):
                 *(scale.get(part, {}) for part in parts),
             )
         )
+        if name == MEMORY:
+            settings["data"] = {"name": name}  # how many points there are is known
         model = settings["model"]
         if setting(tree, "model", "field", model.get("field")) != model.get("field"):
             model = {key: value for key, value in model.items() if key not in _OF_THE_FIELD}
@@ -145,7 +149,9 @@ class DensityExperiment(Experiment):
         return self.train.batch * self.model.width * math.prod(self.data.shape[1:])
 
     def facts(self, data: DensityData) -> dict[str, Any]:
-        return {"event_shape": list(data.train.shape[1:])}
+        shift, scale = data.scaling or ((), ())
+        scaling = {"scaling": {"shift": list(shift), "scale": list(scale)}} if scale else {}
+        return {"event_shape": list(data.train.shape[1:]), **scaling}
 
     def known_facts(self) -> dict[str, Any]:
         return {"event_shape": list(self.data.shape)}
@@ -212,7 +218,7 @@ class DensityExperiment(Experiment):
         may be the odd ones; they serve only where there are no validation images.
         """
         parts = data.not_learned()
-        if not is_images(data.test):
+        if not is_images(data.train):
             return Conclusion()
         split = " and ".join(parts)
         # Evenly, because files are in the order of their folders.
@@ -280,7 +286,7 @@ def _group(data: str, colour: bool) -> str:
         data: Name of the data set.
         colour: Whether a folder is read in colour.
     """
-    if data in TOYS:
+    if data in TOYS or data == MEMORY:
         return "points"
     is_colour = colour if data == "folder" else DATA_SETS[data].shape[0] == 3
     return "colour" if is_colour else "grey"

@@ -22,7 +22,6 @@ from bfno.lab.experiments.tasks import (
     Share,
     Sums,
     Task,
-    evaluated_splits,
     solver_stats,
 )
 from bfno.models.flows import bits_per_dim, dequantise
@@ -96,10 +95,6 @@ class DensityTask(Task):
         self.data, self.weights, self.seed = data, weights, seed
         self.flip, self.shown_first, self.least_steps = flip, shown_first, least_steps
         self.selection = _measures(data.train)[0]
-
-    @property
-    def splits(self) -> tuple[str, ...]:
-        return evaluated_splits(self.data)
 
     def prepare(self, model: nn.Module, device: torch.device) -> None:
         """Show a flow of layers its first batch, from which some take their scale."""

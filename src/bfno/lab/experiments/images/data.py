@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
 import torch
-from pydantic import Field
+from pydantic import Discriminator, Field, Tag
 from torch import Tensor
 
 from bfno.lab.data import (
@@ -24,10 +24,13 @@ from bfno.lab.data import (
     resized,
 )
 from bfno.lab.errors import ConfigError
+from bfno.lab.experiments.memory import InMemory, gone, is_in_memory, source_of
 from bfno.lab.experiments.settings import Settings, one_of
 
 __all__ = [
+    "AnyImageDataSettings",
     "ImageDataSettings",
+    "MemoryImageSettings",
     "divided_images",
     "folder_settings",
     "held_out_images",
@@ -84,6 +87,28 @@ class ImageDataSettings(Settings):
         return (channels, self.size or height, self.size or width)
 
 
+class MemoryImageSettings(ImageDataSettings, InMemory):
+    """Images in memory.
+
+    Attributes:
+        in_shape: Their channels, height and width.
+    """
+
+    # Settings are frozen, so that a narrower type cannot be undone by an assignment.
+    name: Literal["memory"] = "memory"  # pyright: ignore[reportIncompatibleVariableOverride]
+    in_shape: tuple[int, int, int] = (3, 32, 32)
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        return self.in_shape
+
+
+AnyImageDataSettings = Annotated[
+    Annotated[ImageDataSettings, Tag("files")] | Annotated[MemoryImageSettings, Tag("memory")],
+    Discriminator(source_of),
+]
+"""The settings of either; the name says of which."""
+
 SettingsT = TypeVar("SettingsT", bound=ImageDataSettings)
 
 
@@ -109,6 +134,8 @@ def divided_images(settings: ImageDataSettings, seed: int, *, labelled: bool = T
         "train_limit": settings.train_limit,
         "test_limit": settings.test_limit,
     }
+    if is_in_memory(settings):
+        raise gone()
     if settings.name == "folder":
         return load_folder_splits(_source(settings, seed, labelled), **limits)
     found = load(settings.name, settings.dir)
@@ -133,6 +160,8 @@ def held_out_images(
         DataError: If files are missing or wrong.
         ConfigError: If the settings name no folder where they have to.
     """
+    if is_in_memory(settings):
+        raise gone()
     if settings.name == "folder":
         source = _source(settings, seed, labelled)
         if limit is not None:
@@ -205,6 +234,7 @@ def read_image_file(settings: ImageDataSettings, file: Path) -> Tensor:
     Raises:
         DataError: If it cannot be read.
     """
-    native = settings.shape if settings.name == "folder" else DATA_SETS[settings.name].shape
-    split = Split(read_image(file, native).unsqueeze(0), torch.zeros(1, dtype=torch.int64))
-    return resized(split, settings.shape[-1]).images
+    if settings.name not in DATA_SETS:
+        return read_image(file, settings.shape).unsqueeze(0)
+    image = read_image(file, DATA_SETS[settings.name].shape).unsqueeze(0)
+    return resized(Split(image, torch.zeros(1, dtype=torch.int64)), settings.shape[-1]).images

@@ -29,7 +29,7 @@ from bfno.lab.experiments.experiment import (
 from bfno.lab.experiments.images.augment import AugmentSettings
 from bfno.lab.experiments.images.calibration import temperature_of
 from bfno.lab.experiments.images.data import (
-    ImageDataSettings,
+    AnyImageDataSettings,
     divided_images,
     folder_settings,
     held_out_images,
@@ -48,6 +48,7 @@ from bfno.lab.experiments.images.presets import (
     paper_recipe,
 )
 from bfno.lab.experiments.images.task import ImageTask, ImageTrainSettings, evaluate_images
+from bfno.lab.experiments.memory import MEMORY, is_in_memory
 from bfno.lab.experiments.presets import layered, require_method
 from bfno.lab.experiments.trees import Tree, setting
 from bfno.models import ConvNet, ImageClassifier, count_parameters
@@ -66,13 +67,14 @@ class ImageExperiment(Experiment):
     own_data: ClassVar[Mapping[str, OwnData]] = {
         "folder": OwnData("folder", "for two classes", {"classes": ("one", "other")})
     }
+    in_memory: ClassVar[str] = MEMORY
     # Whether a folder is read in colour also decides its model.
     deciding: ClassVar[tuple[tuple[str, str], ...]] = (("data", "colour"),)
     of_files: ClassVar[tuple[str, ...]] = ("corrupt",)
     solves_files_alone: ClassVar[bool] = True
     recommended: ClassVar[Mapping[str, str]] = {"folder": "bfno-net"}
 
-    data: ImageDataSettings
+    data: AnyImageDataSettings
     model: ImageModelSettings = Field(discriminator="kind")
     # Settings are frozen, so a section may be a narrower one.
     train: ImageTrainSettings = ImageTrainSettings()  # pyright: ignore[reportIncompatibleVariableOverride]
@@ -114,8 +116,8 @@ class ImageExperiment(Experiment):
         return preset.published if preset and self.scale == "paper" else None
 
     @property
-    def shows(self) -> Shown:
-        return "exhibit"
+    def shows(self) -> Shown | None:
+        return None if is_in_memory(self.data) else "exhibit"  # of test images
 
     def refuse_idle(self, changes: Mapping[str, Any]) -> None:
         for name in changes.get("solver", {}) if self.model.kind == "cnn" else ():
@@ -174,7 +176,8 @@ class ImageExperiment(Experiment):
                 f"has other classes ({here}, …) than the run ({there}, …)",
                 "evaluate on data with the same classes" + _about_the_locale(),
             )
-        split = resized(found, run.model.in_shape[-1])
+        is_as_needed = found.images.shape[1:] == run.model.in_shape
+        split = found if is_as_needed else resized(found, run.model.in_shape[-1])
         started = time.perf_counter()
         batch = request.batch or self.train.eval_batch
         with explained_failure():
@@ -235,8 +238,8 @@ def _without_equation(name: str, experiment: str) -> ConfigError:
 
 
 def _preset(data: str, method: str, colour: bool) -> ImagePreset:
-    """The preset of data and method; a folder has those of CIFAR-10 or of MNIST."""
-    if data != "folder":
+    """The preset of data and method; one's own images have those of CIFAR-10 or of MNIST."""
+    if data not in ("folder", MEMORY):
         return find_image_preset(data, method)
     like = "cifar10" if colour else "mnist"
     require_method(data, method, (*NETS, *(known for of, known in IMAGE_PRESETS if of == like)))

@@ -13,7 +13,7 @@ from typing import Any
 from bfno.lab.data.catalogue import DATA_SETS
 from bfno.lab.errors import ConfigError, nearest_names
 from bfno.lab.experiments.presets import layered
-from bfno.lab.experiments.trees import Tree
+from bfno.lab.experiments.trees import Tree, merged
 
 __all__ = [
     "IMAGE_DATA",
@@ -49,6 +49,12 @@ _COLOUR: Tree = {
 # The solver that `bfno bench precision` finds best at this tolerance, for data that are in no
 # table. The others keep the paper's, with which their records were made.
 _FEW_EVALUATIONS: Tree = {"method": "bosh3", "first_step": "last"}
+# Nobody knows which images these are: on a grid of 32, the rate of the others makes some fields
+# stiff.
+_OWN: Tree = {
+    "solver": _FEW_EVALUATIONS,
+    "train": {"epochs": 10, "lr": 3e-3, "decay": 0.9, "decay_every": 100},
+}
 _SCALES: Mapping[str, Mapping[str, Tree]] = {
     "paper": {},
     # About four minutes on two cores: fewer images on a coarser grid, a third of the width, a
@@ -72,12 +78,8 @@ _SCALES: Mapping[str, Mapping[str, Tree]] = {
         "cifar10": _COLOUR,
         "cifar100": _COLOUR,
         "stl10": _COLOUR,
-        # Nobody knows which images these are: on a grid of 32, the rate above makes some fields
-        # stiff.
-        "folder": {
-            "solver": _FEW_EVALUATIONS,
-            "train": {"epochs": 10, "lr": 3e-3, "decay": 0.9, "decay_every": 100},
-        },
+        "folder": _OWN,
+        "memory": _OWN,
     },
     # Seconds: whether everything runs, not how well.
     "smoke": {
@@ -126,6 +128,7 @@ _NET_DATA: Mapping[str, Tree] = {
     "digits": _UPRIGHT,
     "mnist": _UPRIGHT,
     "folder": {"augment": {"mix": 0.4}},  # often a few hundred images
+    "memory": merged(_UPRIGHT, {"augment": {"mix": 0.4}}),  # arrays of anything, digits too
 }
 _NET_SCALES: Mapping[str, Mapping[str, Tree]] = {
     "paper": {},

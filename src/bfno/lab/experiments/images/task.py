@@ -20,11 +20,10 @@ from bfno.lab.experiments.tasks import (
     Share,
     Sums,
     Task,
-    evaluated_splits,
     solver_stats,
 )
 
-__all__ = ["ImageTask", "ImageTrainSettings", "evaluate_images"]
+__all__ = ["ImageTask", "ImageTrainSettings", "evaluate_images", "image_scores"]
 
 _logger = logging.getLogger(__name__)
 
@@ -75,10 +74,6 @@ class ImageTask(Task):
         self._weights = self._class_weights()
         self._temperature: float | None = None
 
-    @property
-    def splits(self) -> tuple[str, ...]:
-        return evaluated_splits(self.data)
-
     def batches(self, size: int, generator: torch.Generator) -> list[Tensor]:
         order = torch.randperm(len(self.data.train), generator=generator)
         batches = list(order.split(size))
@@ -109,7 +104,7 @@ class ImageTask(Task):
     def evaluate(self, model: nn.Module, split: str, batch: int, share: Share) -> Evaluation:
         """Evaluate a split; the test images at the temperature of the validation images."""
         images, classes = getattr(self.data, split), len(self.data.classes)
-        scores, nfe = _scores(model, images, classes, batch, share)
+        scores, nfe = image_scores(model, images, classes, batch, share)
         if split != "validation":
             return _evaluation(scores, images.labels, nfe, self._temperature)
         self._temperature = fitted_temperature(scores, images.labels)
@@ -161,14 +156,17 @@ def evaluate_images(
         share: This process's part; None is the whole.
         temperature: What scores are divided by so that probabilities can be believed, if known.
     """
-    scores, nfe = _scores(model, split, classes, batch, share or Share())
+    scores, nfe = image_scores(model, split, classes, batch, share or Share())
     return _evaluation(scores, split.labels, nfe, temperature)
 
 
-def _scores(
+def image_scores(
     model: nn.Module, split: Split, classes: int, batch: int, share: Share
 ) -> tuple[Tensor, float]:
-    """The scores of all images in double precision, and the evaluations per batch."""
+    """The scores of all images in double precision, and the evaluations per batch.
+
+    Arguments are those of `evaluate_images`; labels do not matter.
+    """
     processes, was_training = share.processes, model.training
     model.eval()
     scores = torch.zeros(len(split), classes, dtype=torch.float64)

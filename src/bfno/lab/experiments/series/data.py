@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 import torch
-from pydantic import BeforeValidator, Field
+from pydantic import BeforeValidator, Discriminator, Field, Tag
 
 from bfno.lab.data import (
     FileFormat,
@@ -23,10 +23,13 @@ from bfno.lab.data.table_file import read_tables
 from bfno.lab.data.table_layout import find_column
 from bfno.lab.errors import ConfigError, DataError
 from bfno.lab.experiments.experiment import TrainedRun
+from bfno.lab.experiments.memory import InMemory, source_of
 from bfno.lab.experiments.settings import Settings
 
 __all__ = [
     "OF_FILES",
+    "AnySeriesDataSettings",
+    "MemorySeriesSettings",
     "SeriesDataSettings",
     "names_series",
     "own_splits",
@@ -148,6 +151,20 @@ class SeriesDataSettings(Settings):
         """What these settings say about which series to load."""
         plain = self.model_dump(exclude={*_OF_LAYOUT, *_OF_FILE, "columns", "times"})
         return SeriesSource(**plain, layout=self.layout)
+
+
+class MemorySeriesSettings(SeriesDataSettings, InMemory):
+    """Series in memory; what says how files are read holds for data frames too."""
+
+    # Settings are frozen, so that a narrower type cannot be undone by an assignment.
+    name: Literal["memory"] = "memory"  # pyright: ignore[reportIncompatibleVariableOverride]
+
+
+AnySeriesDataSettings = Annotated[
+    Annotated[SeriesDataSettings, Tag("files")] | Annotated[MemorySeriesSettings, Tag("memory")],
+    Discriminator(source_of),
+]
+"""The settings of either; the name says of which."""
 
 
 def refuse_endless(series: Series, source: object) -> None:

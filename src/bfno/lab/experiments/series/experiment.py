@@ -34,6 +34,7 @@ from bfno.lab.experiments.experiment import (
     explained_failure,
     explained_misfit,
 )
+from bfno.lab.experiments.memory import MEMORY, gone, is_in_memory
 from bfno.lab.experiments.presets import (
     layered,
     model_of_its_kind,
@@ -42,7 +43,7 @@ from bfno.lab.experiments.presets import (
 )
 from bfno.lab.experiments.series.data import (
     OF_FILES,
-    SeriesDataSettings,
+    AnySeriesDataSettings,
     names_series,
     own_splits,
     read_table,
@@ -92,24 +93,27 @@ class SeriesExperiment(Experiment):
             {"features": ("one", "other"), "classes": ("one", "other"), "by_row": False},
         )
     }
+    in_memory: ClassVar[str] = f"{MEMORY}-series"
     # The protocol scales the values, and with them the deviation of an observation.
     deciding: ClassVar[tuple[tuple[str, str], ...]] = (("data", "protocol"),)
     of_files: ClassVar[tuple[str, ...]] = OF_FILES
     recommended: ClassVar[Mapping[str, str]] = {"series": "latent-bfno-node"}
 
-    data: SeriesDataSettings
+    data: AnySeriesDataSettings
     model: SeriesModelSettings = Field(discriminator="kind")
     loss: LossSettings = LossSettings()
 
     @classmethod
     def preset(cls, data: str, method: str, tree: Mapping[str, Any]) -> Tree:
         require_method(data, method, SERIES_METHODS)
-        presets = read_presets("series")
+        presets, name = read_presets("series"), data
+        if data == cls.in_memory:
+            name, data = MEMORY, "series"  # with the models of one's own tables
         protocol = setting(tree, "data", "protocol", "sound")
         scale = presets["scales"][tree["scale"]]
         settings = layered(
             (
-                {"data": {"name": data}, "model": {}},
+                {"data": {"name": name}, "model": {}},
                 presets["recipe"],
                 presets["data"][data],
                 presets["protocols"].get(protocol, {}),
@@ -131,6 +135,8 @@ class SeriesExperiment(Experiment):
         return "reconstruction" if drawable else None
 
     def load(self) -> SeriesSplits:
+        if is_in_memory(self.data):
+            raise gone()
         splits = load_series(self.data.source, self.seed)
         refuse_endless(splits.test, self.data.test_path or self.data.path or self.data.name)
         return splits

@@ -21,7 +21,6 @@ from bfno.lab.experiments.tasks import (
     Share,
     Sums,
     Task,
-    evaluated_splits,
     solver_stats,
 )
 from bfno.models import SeriesModel, SeriesOutput
@@ -85,10 +84,6 @@ class SeriesTask(Task):
     ) -> None:
         self.data, self.settings, self.weights = data, settings, weights
         self.selection = headline(data.train.by_row, len(data.classes))
-
-    @property
-    def splits(self) -> tuple[str, ...]:
-        return evaluated_splits(self.data)
 
     def batches(self, size: int, generator: torch.Generator) -> list[Tensor]:
         return length_batches(self.data.train.lengths, size, generator)

@@ -1,0 +1,1 @@
+"""Estimators with the interface of scikit-learn, trained by the program's own loop."""

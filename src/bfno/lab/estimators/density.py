@@ -1,0 +1,186 @@
+"""The density of points."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from sklearn.base import DensityMixin
+from sklearn.utils import check_random_state
+from sklearn.utils.validation import check_is_fitted, validate_data
+from torch import Tensor
+
+from bfno.lab.data.stratify import hold_out_of_each_class
+from bfno.lab.estimators.training import TrainedEstimator, undisturbed
+from bfno.lab.experiments.density.data import DensityData
+from bfno.lab.experiments.density.experiment import DensityExperiment
+from bfno.lab.experiments.density.task import Noise, costs
+from bfno.lab.experiments.experiment import explained_failure
+from bfno.lab.experiments.memory import fingerprint
+
+__all__ = ["DensityEstimator"]
+
+# Finer than any use of a density needs, so that a score does not depend on its neighbours: the
+# solver's steps suit all points of a batch.
+_PRECISE = {"rtol": 1e-8, "atol": 1e-8}
+_BATCH = 1000
+
+
+class DensityEstimator(DensityMixin, TrainedEstimator):
+    """The density of points by a continuous normalizing flow, with the interface of scikit-learn.
+
+    Points are standardised first; scores and samples are in the units of the data. Scores are found
+    in double precision at tolerance 1e-8.
+
+    Args:
+        method: A method of `bfno models` for points: `ffjord`, `ffjord-rnode` or
+            `ffjord-bfno-rnode`.
+        epochs: Passes over the training points; each takes 8 steps at least.
+        batch_size: Points per step; None is the method's own.
+        lr: The highest learning rate; None is the method's own.
+        validation: Share of the points that is kept from training to choose the best epoch; 0
+            takes the last one.
+        patience: Stop after so many epochs in a row that are no better on the validation points.
+            None trains all epochs.
+        settings: Further settings of the experiment, such as `{"model.width": 16}`; `bfno config
+            moons/METHOD` prints them all.
+        checkpoints: Folder of a run that is kept. If it holds one of the same points already, `fit`
+            goes on with it; None keeps nothing. Its model is that of the standardised points.
+        random_state: Decides everything random.
+        verbose: 1 prints a line for each epoch, and the notes of the training.
+
+    Attributes:
+        n_features_in_: Number of coordinates.
+        mean_, scale_: What is taken off each coordinate, and what it is divided by then.
+        model_: The trained torch module, a `bfno.Flow` of standardised points.
+        history_: Metrics of each epoch.
+        n_iter_: Number of epochs that were trained.
+
+    Example:
+        >>> import numpy as np
+        >>> points = np.random.RandomState(0).normal(5, 2, (100, 2))
+        >>> density = DensityEstimator(epochs=2, random_state=0).fit(points)
+        >>> density.score_samples([[5, 5], [50, 5]]).argmax()
+        np.int64(0)
+        >>> density.sample(3, random_state=0).shape
+        (3, 2)
+    """
+
+    _experiment = DensityExperiment
+    n_features_in_: int
+
+    def __init__(
+        self,
+        method: str = "ffjord-rnode",
+        *,
+        epochs: int = 20,
+        batch_size: int | None = None,
+        lr: float | None = None,
+        validation: float = 0.1,
+        patience: int | None = None,
+        settings: Mapping[str, Any] | None = None,
+        checkpoints: str | Path | None = None,
+        random_state: int | np.random.RandomState | None = None,
+        verbose: int = 0,
+    ) -> None:
+        super().__init__(
+            method,
+            epochs=epochs,
+            batch_size=batch_size,
+            lr=lr,
+            validation=validation,
+            patience=patience,
+            settings=settings,
+            checkpoints=checkpoints,
+            random_state=random_state,
+            verbose=verbose,
+        )
+
+    def fit(self, X: Any, y: Any = None) -> DensityEstimator:
+        """Train on points.
+
+        Args:
+            X: Points, `(n, coordinates)`.
+            y: Not used; scikit-learn passes it in searches.
+
+        Raises:
+            ValueError: If points or parameters do not fit.
+            NumericalError: If the training leaves the finite numbers.
+        """
+        points: Any = validate_data(self, X, dtype=np.float64, ensure_min_samples=2)
+        mean, scale = _standard(points)
+        scaled = torch.from_numpy((points - mean) / scale).float()
+        about = {"coordinates": points.shape[1], "samples": fingerprint(torch.tensor(points))}
+        config = self._config(about)
+        data = _divided(scaled, config.data.validation, config.seed, (mean, scale))
+        self._run = self._train(config, data)
+        self.model_.double()
+        self.model_.solve_with(**config.evaluation.model_dump() | _PRECISE)
+        self.mean_, self.scale_ = mean, scale
+        return self
+
+    def score_samples(self, X: Any) -> np.ndarray:
+        """The logarithm of the density at each point, `(n,)`, in nats."""
+        check_is_fitted(self)
+        points: Any = validate_data(self, X, dtype=np.float64, reset=False)
+        scaled = torch.from_numpy((points - self.mean_) / self.scale_)
+        noise = Noise(self._run.config.seed, "scores")
+        with undisturbed(), explained_failure("evaluation"):
+            found = costs(self.model_, scaled, _BATCH, noise, "nll")
+        return -found.numpy() - np.log(self.scale_).sum()
+
+    def score(self, X: Any, y: Any = None) -> float:  # pyright: ignore  # the mixin's does nothing
+        """The mean of `score_samples`, which is comparable between sets of other sizes."""
+        return float(self.score_samples(X).mean())
+
+    def sample(
+        self, n_samples: int = 1, random_state: int | np.random.RandomState | None = None
+    ) -> np.ndarray:
+        """Draw points from the density.
+
+        Args:
+            n_samples: How many.
+            random_state: Decides which; None draws others each time.
+
+        Returns:
+            Points, `(n_samples, coordinates)`.
+        """
+        check_is_fitted(self)
+        if not isinstance(n_samples, (int, np.integer)) or n_samples < 1:
+            raise ValueError(f"n_samples must be a whole number of at least 1, got {n_samples!r}")
+        seed = int(check_random_state(random_state).randint(2**31 - 1))
+        with undisturbed(seed, "samples"), torch.no_grad(), explained_failure("evaluation"):
+            drawn = self.model_.sample(int(n_samples)).double().numpy()
+        return drawn * self.scale_ + self.mean_
+
+
+def _standard(points: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Mean and deviation of each coordinate.
+
+    Raises:
+        ValueError: If a coordinate is the same for all points: there, no density is finite.
+    """
+    mean, deviation = points.mean(0), points.std(0)
+    # Rounding alone makes the deviation of equal numbers this large.
+    rounding = 10 * np.finfo(np.float64).eps * np.abs(points).max(0)
+    for number in np.flatnonzero(~(deviation > rounding)):
+        raise ValueError(
+            f"column {number} of X must vary, got {points[0, number]:g} in all {len(points)} "
+            "points, where no density is finite; leave it out"
+        )
+    return mean, deviation
+
+
+def _divided(
+    points: Tensor, validation: float, seed: int, scaling: tuple[np.ndarray, np.ndarray]
+) -> DensityData:
+    """Points for training and for validation; none are for testing."""
+    kept, held_out = torch.arange(len(points)), torch.arange(0)
+    if validation:
+        kept, held_out = hold_out_of_each_class(torch.zeros(len(points)), validation, seed)
+    chosen = points[held_out] if len(held_out) else None
+    mean, scale = (tuple(part.tolist()) for part in scaling)
+    return DensityData(points[kept], chosen, points[:0], scaling=(mean, scale))

@@ -1,0 +1,61 @@
+"""Samples that a Python program holds instead of files, as the data of an experiment."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import TYPE_CHECKING, Any
+
+from bfno.lab.errors import ConfigError
+from bfno.lab.experiments.settings import Settings
+
+if TYPE_CHECKING:
+    from torch import Tensor  # not at run time: tables read records without it
+
+__all__ = ["MEMORY", "InMemory", "fingerprint", "gone", "is_in_memory", "source_of"]
+
+MEMORY = "memory"
+"""What `data.name` says of such samples; only the program that holds them can train on them."""
+
+
+class InMemory(Settings):
+    """What settings say about samples in memory besides what their kind does.
+
+    Attributes:
+        samples: `fingerprint` of the samples and labels, by which a run knows them again; empty in
+            settings that are not those of a run.
+    """
+
+    samples: str = ""
+
+
+def is_in_memory(settings: Any) -> bool:
+    """Whether settings of data, parsed or not, are those of samples in memory."""
+    is_raw = isinstance(settings, dict)
+    return (settings.get("name") if is_raw else getattr(settings, "name", None)) == MEMORY
+
+
+def source_of(settings: Any) -> str:
+    """`memory` or `files`: which of two kinds of settings these are."""
+    return "memory" if is_in_memory(settings) else "files"
+
+
+def fingerprint(*tensors: Tensor) -> str:
+    """A number that other samples do not have.
+
+    Example:
+        >>> import torch
+        >>> fingerprint(torch.zeros(2)) == fingerprint(torch.zeros(2, 1))
+        False
+    """
+    digest = hashlib.sha256()
+    for tensor in tensors:
+        digest.update(f"{tuple(tensor.shape)} {tensor.dtype} ".encode())
+        digest.update(tensor.detach().cpu().contiguous().numpy().tobytes())
+    return digest.hexdigest()[:32]
+
+
+def gone() -> ConfigError:
+    """What to say to somebody who asks a run for samples that it never had as files."""
+    why = "were in the memory of the program that trained this run, and are not here"
+    fix = "call fit of the estimator again with the same samples and checkpoints=FOLDER"
+    return ConfigError("the samples", why, fix)

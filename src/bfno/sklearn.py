@@ -1,0 +1,16 @@
+"""Estimators with the interface of scikit-learn: `fit`, `predict`, `score`, pipelines, searches.
+
+They need what training needs, `pip install 'bfno[train]'`. `bfno.sklearn.ImageClassifier` takes
+arrays and trains a model; `bfno.ImageClassifier` is such a model, a torch module.
+"""
+
+from __future__ import annotations
+
+from bfno.program import installed
+
+with installed("bfno.sklearn"):
+    from bfno.lab.estimators.density import DensityEstimator
+    from bfno.lab.estimators.images import ImageClassifier
+    from bfno.lab.estimators.series import SeriesClassifier
+
+__all__ = ["DensityEstimator", "ImageClassifier", "SeriesClassifier"]
