@@ -13,11 +13,14 @@ Hermitian symmetry, where libraries and devices otherwise differ.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import math
+from collections.abc import Iterator
 
 import torch
 from torch import Tensor
+from torch.utils._python_dispatch import _disable_current_modes
 
 from bfno.layers.memory import recycled
 
@@ -195,6 +198,21 @@ def _steps(like: Tensor, grid: list[int], doubled: bool, ordered: bool) -> tuple
     return _folded_matrices(tuple(grid), doubled, like.dtype, like.device)
 
 
+@contextlib.contextmanager
+def _lasting() -> Iterator[None]:
+    """Makes tensors that are kept fit for any later use.
+
+    Training refuses tensors made in inference mode, and those that an exporter makes while it
+    traces hold no numbers.
+    """
+    with torch.inference_mode(False):
+        if torch.compiler.is_dynamo_compiling():  # which keeps nothing, and knows no modes
+            yield
+        else:
+            with _disable_current_modes():
+                yield
+
+
 @functools.lru_cache(maxsize=64)
 def _matrices(
     grid: tuple[int, ...], doubled: bool, dtype: torch.dtype, device: torch.device
@@ -205,7 +223,7 @@ def _matrices(
     to (frequency, plane), so that each product leaves its planes next to the axis that follows.
     `doubled` counts the inner frequencies of the first axis twice.
     """
-    with torch.inference_mode(False):  # kept for training too, which refuses inference tensors
+    with _lasting():
         first = [part[: frequencies(grid[0])] for part in _waves(grid[0])]
         cosine, sine = first[0], first[1] * _inner_frequencies(grid[0])[:, None]
         real = torch.stack((cosine, -sine), dim=1)
@@ -225,7 +243,7 @@ def _folded_matrices(
     grid: tuple[int, ...], doubled: bool, dtype: torch.dtype, device: torch.device
 ) -> tuple[Tensor, ...]:
     """`_matrices`, with pairs for even and odd frequencies of the axes that are folded."""
-    with torch.inference_mode(False):
+    with _lasting():
         first, *others = _matrices(grid, doubled, dtype, device)
         return first, *(_folded(matrix) for matrix in others)
 
@@ -254,7 +272,7 @@ def _inner_frequencies(size: int) -> Tensor:
 
 @functools.lru_cache(maxsize=64)
 def _multiplicities(size: int, dtype: torch.dtype, device: torch.device) -> Tensor:
-    with torch.inference_mode(False):
+    with _lasting():
         return (1 + _inner_frequencies(size)).to(device=device, dtype=dtype)
 
 
