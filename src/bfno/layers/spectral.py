@@ -53,6 +53,11 @@ def frequencies(size: int) -> int:
     return size // 2 + 1
 
 
+def _by_products(grid: list[int]) -> bool:
+    """Whether a grid is transformed by matrix products; other programs know no complex numbers."""
+    return max(grid) <= DFT_LIMIT or torch.compiler.is_exporting()
+
+
 def analyse(signal: Tensor, *, adjoint: bool = False) -> Tensor:
     """Transform a signal to its half spectrum, orthonormally.
 
@@ -64,7 +69,7 @@ def analyse(signal: Tensor, *, adjoint: bool = False) -> Tensor:
         `(batch, *reversed grid, channels)` to `(batch, frequencies, *other axes, 2 * channels)`.
     """
     batch, *grid, channels = signal.shape
-    if max(grid) > DFT_LIMIT:
+    if not _by_products(grid):
         return _analyse_fast(signal, adjoint)
     x, leads = signal, _leads(batch, grid)
     for matrix, lead in zip(_matrices_like(signal, grid, adjoint), leads, strict=True):
@@ -85,7 +90,7 @@ def synthesise(spectrum: Tensor, size: int, *, adjoint: bool = False) -> Tensor:
     """
     batch, _, *others, channels = spectrum.shape
     grid = [size, *others]
-    if max(grid) > DFT_LIMIT:
+    if not _by_products(grid):
         return _synthesise_fast(spectrum, size, adjoint)
     x, leads = spectrum, _leads(batch, grid)
     matrices = _matrices_like(spectrum, grid, not adjoint)
