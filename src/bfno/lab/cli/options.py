@@ -49,7 +49,7 @@ AnyCheckpoint = Annotated[
 ]
 # In the order in which somebody new needs them; a group has some of these commands.
 _ORDER = (
-    *("demo", "train", "resume", "eval", "predict", "reconstruct", "sample"),
+    *("demo", "train", "resume", "eval", "predict", "export", "reconstruct", "sample"),
     *("runs", "compare", "report", "figures", "table", "results"),
     *("models", "config", "data", "list", "get", "check", "import-released", "bench"),
 )
