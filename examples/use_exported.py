@@ -31,5 +31,6 @@ def classify(model: str, pictures: list[str]) -> list[tuple[str, float]]:
 
 
 if __name__ == "__main__":
-    for file, (label, share) in zip(sys.argv[2:], classify(*sys.argv[1:2], sys.argv[2:])):
+    found = classify(sys.argv[1], sys.argv[2:])
+    for file, (label, share) in zip(sys.argv[2:], found, strict=True):
         print(f"{file}: {label} ({share:.0%})")
