@@ -20,6 +20,8 @@ __all__ = ["is_plain", "plain_steps"]
 # What has to look at the numbers of a state, or to tell somebody of them.
 _CURIOUS = ("event", "dense", "on_step", "jumps")
 
+_is_exporting = getattr(torch.compiler, "is_exporting", lambda: False)  # since torch 2.7
+
 
 def is_plain(settings: Mapping[str, Any]) -> bool:
     """Whether a solve can be written down before any number of its state is known.
@@ -32,7 +34,7 @@ def is_plain(settings: Mapping[str, Any]) -> bool:
     """
     adaptive = find_method(settings["method"]).adaptive and settings.get("step") is None
     wanted = [name for name in _CURIOUS if settings.get(name)]
-    exporting = torch.compiler.is_exporting()
+    exporting = _is_exporting()
     if exporting and (adaptive or wanted):
         problem = f"got {wanted[0]}={settings[wanted[0]]!r}" if wanted else "got adaptive ones"
         raise ValueError(

@@ -40,6 +40,11 @@ session = onnxruntime.InferenceSession(sys.argv[1])
 numpy.save(sys.argv[3], session.run(["probabilities"], {"images": numpy.load(sys.argv[2])})[0])
 print(session.get_modelmeta().custom_metadata_map["bfno"])
 """
+RUN_SCRIPT = """
+import runpy
+sys.argv = sys.argv[1:]
+runpy.run_path(sys.argv[0], {}, "__main__")
+"""
 CLOSE = 1e-5  # what the program itself demands of a file
 
 
