@@ -80,7 +80,8 @@ class NeuralODE(nn.Module):
 
     Note:
         For distributed training wrap the model that holds this module, never the field: ranks
-        evaluate their fields unequally often.
+        evaluate their fields unequally often. Under `torch.export` and `torch.compile`, fixed steps
+        are one graph of plain operations, in which nobody looks whether the state is finite.
     """
 
     first_step: Tensor

@@ -29,7 +29,7 @@ FACTS = "bfno"
 
 _NEEDED = {".onnx": ("onnx", "onnxscript", "onnxruntime"), ".pt2": ()}
 _CLOSE = 1e-5  # how far an exported file may be from the model it was made of
-_MIX = 2  # samples to trace with: one would be taken for a constant
+_TRACED = 2  # samples to trace with: one would be taken for a constant
 
 
 def check_target(target: Path, *, force: bool = False) -> None:
@@ -87,7 +87,7 @@ def export_run(
 
 
 def _traced(portable: Portable) -> Any:
-    samples = portable.example[:1].repeat(_MIX, *[1] * (portable.example.dim() - 1))
+    samples = portable.example[:1].repeat(_TRACED, *[1] * (portable.example.dim() - 1))
     batch = {0: torch.export.Dim("batch")}
     return torch.export.export(portable.program, (samples,), dynamic_shapes=(batch,), strict=False)
 

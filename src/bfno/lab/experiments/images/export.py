@@ -122,9 +122,10 @@ def _with_fixed_steps(
         model = _stepping(run.model, count)
         try:
             scores = _scores(model, images)
-        except SolverError:  # so few steps blow up
+        except SolverError as error:  # so few steps blow up
             if steps is not None:
-                raise
+                why = f"{steps} steps leave the finite numbers"
+                raise ConfigError("--steps", why, "give more, or leave it out") from error
             continue
         # A run's own solve has an error, too: whatever is nearer to the exact one will do.
         excess = [((scores - one).abs().amax(1) / tolerance).max().item() for one in (own, exact)]
