@@ -26,7 +26,7 @@ def classify(model: str, pictures: list[str]) -> list[tuple[str, float]]:
         kind = Image.Resampling.BOX if whole else Image.Resampling.BILINEAR
         pixels = np.asarray(picture.resize((width, height), kind))
         image[:] = pixels.reshape(height, width, channels).transpose(2, 0, 1)
-    (probabilities,) = session.run(None, {"images": images})
+    probabilities = np.asarray(session.run(None, {"images": images})[0])
     return [(facts["classes"][row.argmax()], float(row.max())) for row in probabilities]
 
 

@@ -1,6 +1,7 @@
 """Fixed steps under `torch.export` and `torch.compile` are plain operations, and one graph."""
 
 import itertools
+from typing import Any
 
 import pytest
 import torch
@@ -23,7 +24,7 @@ from bfno.layers.spectral import DFT_LIMIT
 from bfno.ode import NeuralODE
 
 # The same operations in another order of sums: a few roundings of float64.
-CLOSE = {"rtol": 1e-10, "atol": 1e-12}
+CLOSE: dict[str, Any] = {"rtol": 1e-10, "atol": 1e-12}
 STATE = (2, 5, 4)
 FIELDS = {
     "conv": lambda channels: ConvField(channels, 4, 2),
@@ -76,7 +77,7 @@ def test_every_dynamics_of_every_operator_is_exported_for_any_batch(dynamics, fi
 @pytest.mark.slow
 @pytest.mark.parametrize("layer", ["conv", "bfno", "fno", "afno"])
 def test_normed_fields_are_exported(layer):
-    options = {"fno": {"modes": 2}, "afno": {"blocks": 2}}.get(layer, {})
+    options: dict[str, Any] = {"fno": {"modes": 2}, "afno": {"blocks": 2}}.get(layer, {})
     field = NormedField(layer, 2, **options)
     check_export(NeuralODE(FirstOrder(field), method="rk4", step=0.5).eval())
 
@@ -91,7 +92,7 @@ def test_normed_fields_are_exported(layer):
     ],
 )
 def test_steps_of_every_kind_are_those_of_the_solver(options):
-    made = NeuralODE(FirstOrder(lambda t, y: torch.sin(t) * y), **options).eval()
+    made = NeuralODE(FirstOrder(lambda t, y: y * torch.as_tensor(t).sin()), **options).eval()
     x = torch.randn(3, 2)
     program = exported(made, x).module()
     torch.testing.assert_close(program(x), made(x), **CLOSE)

@@ -111,7 +111,7 @@ def test_an_onnx_file_classifies_pictures_as_predict_does(run, tmp_path, capsys)
     capsys.readouterr()
     assert main(["predict", str(run), str(picture), "--format", "json"]) == 0
     predicted = json.loads(capsys.readouterr().out)
-    assert told.startswith(f"{picture}: {predicted['class']} (")
+    assert told.startswith(f"{picture}: {predicted['label']} (")
 
 
 def portable(run, steps=None):
