@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import importlib.metadata
 import importlib.util
 import io
 import json
@@ -15,7 +16,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from bfno import __version__
 from bfno.lab.errors import ConfigError, NumericalError
 from bfno.lab.experiments.experiment import ExportRequest, Portable
 from bfno.lab.files import write_atomically
@@ -73,7 +73,8 @@ def export_run(
     record = RunFolder(folder).finished()
     opened = open_run(folder, any_checkpoint=any_checkpoint)
     portable = opened.config.portable(opened, request)
-    facts = {"bfno": __version__, "step": opened.step, "commit": record.commit, **portable.facts}
+    version = importlib.metadata.version("bfno")
+    facts = {"bfno": version, "step": opened.step, "commit": record.commit, **portable.facts}
     make, run = _FORMATS[target.suffix.lower()]
     with torch.no_grad(), _quiet():
         content = make(portable, json.dumps(facts))
