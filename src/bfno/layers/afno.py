@@ -7,6 +7,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from bfno.layers.fourier import inverse_last_axis, other_axes
+from bfno.layers.pointwise import channels_first, channels_last
+from bfno.layers.spectral import analyse, synthesise
 
 __all__ = ["AFNO"]
 
@@ -63,11 +65,26 @@ class AFNO(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         others = other_axes(x)
+        if torch.compiler.is_compiling():
+            return self._in_reals(x)
         spectrum = torch.fft.rfftn(x, dim=(*others, -1), norm="ortho")
         spectrum = self._mix(spectrum[..., : self._frequencies(x)])
         if others:
             spectrum = torch.fft.ifftn(spectrum, dim=others, norm="ortho")
         return inverse_last_axis(spectrum, x.shape[-1], norm="ortho") + x
+
+    def _in_reals(self, x: Tensor) -> Tensor:
+        """The same without complex numbers, for compilers and exporters, which lack them."""
+        spectrum = analyse(channels_last(x).contiguous())
+        low = spectrum[:, : self._frequencies(x)]
+        batch, *kept = low.shape  # not len(), which would fix the number of samples
+        rows = low.reshape(batch, -1, 2, self.blocks, x.shape[1] // self.blocks)
+        points = rows.shape[1]
+        rows = rows.permute(0, 3, 2, 4, 1).reshape(batch, self.blocks, -1, points)
+        rows = self._network(rows).reshape(batch, self.blocks, 2, -1, points)
+        low = rows.permute(0, 4, 2, 1, 3).reshape(batch, *kept)
+        missing = low.new_zeros(batch, spectrum.shape[1] - kept[0], *kept[1:])
+        return channels_first(synthesise(torch.cat((low, missing), dim=1), x.shape[-1])) + x
 
     def _frequencies(self, x: Tensor) -> int:
         """Number of frequencies that pass, at least one, along the last axis."""
@@ -80,10 +97,14 @@ class AFNO(nn.Module):
         size = channels // self.blocks
         rows = torch.view_as_real(spectrum).reshape(batch, self.blocks, size, -1, 2)
         rows = rows.movedim(-1, 2).reshape(batch, self.blocks, 2 * size, -1)
-        hidden = _affine(rows, self.weight_in, self.bias_in).relu_()
-        rows = F.softshrink(_affine(hidden, self.weight_out, self.bias_out), self.shrink)
+        rows = self._network(rows)
         real, imaginary = rows.view(batch, self.blocks, 2, size, -1).unbind(2)
         return torch.complex(real, imaginary).reshape(batch, channels, *grid)
+
+    def _network(self, rows: Tensor) -> Tensor:
+        """The network of all blocks: `(batch, blocks, planes * channels, points)` to the same."""
+        hidden = _affine(rows, self.weight_in, self.bias_in).relu_()
+        return F.softshrink(_affine(hidden, self.weight_out, self.bias_out), self.shrink)
 
 
 def _affine(rows: Tensor, weight: Tensor, bias: Tensor) -> Tensor:

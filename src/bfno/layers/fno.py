@@ -6,7 +6,8 @@ import torch
 from torch import Tensor, nn
 
 from bfno.layers.fourier import inverse_last_axis, other_axes
-from bfno.layers.pointwise import Pointwise
+from bfno.layers.pointwise import Pointwise, channels_first, channels_last
+from bfno.layers.spectral import analyse, synthesise
 
 __all__ = ["FNO"]
 
@@ -67,32 +68,44 @@ class FNO(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         self._check_grid(x)
-        # Contiguous because moving a model to another memory format also permutes its weights.
-        weight = torch.view_as_complex(self.weight.contiguous())
-        y = self._synthesise(_multiply(self._analyse(x), weight), x)
+        y = self._in_reals(x) if torch.compiler.is_compiling() else self._filter(x)
         if self.linear is not None:
             return y + self.linear(x)
         return y + x if self.skip == "identity" else y
+
+    def _filter(self, x: Tensor) -> Tensor:
+        # Contiguous because moving a model to another memory format also permutes its weights.
+        weight = torch.view_as_complex(self.weight.contiguous())
+        return self._synthesise(_multiply(self._analyse(x), weight), x)
+
+    def _in_reals(self, x: Tensor) -> Tensor:
+        """The same without complex numbers, for compilers and exporters, which lack them."""
+        spectrum = analyse(channels_last(x).contiguous())
+        last, *others = reversed(self.modes)  # as the axes are
+        axes = list(enumerate(others, start=2))
+        low = spectrum[:, :last]
+        for axis, modes in axes:
+            low = _ends(low, axis, modes)
+        real, imaginary = self.weight.permute(*range(self.weight.dim() - 2, -1, -1), -1).unbind(-1)
+        rows = torch.cat((real, -imaginary), dim=-1), torch.cat((imaginary, real), dim=-1)
+        low = torch.einsum("b...i,...oi->b...o", low, torch.cat(rows, dim=-2))
+        for axis, _ in axes:
+            low = _with_gap(low, axis, spectrum.shape[axis])
+        missing = low.new_zeros(x.shape[0], spectrum.shape[1] - last, *low.shape[2:])
+        return channels_first(synthesise(torch.cat((low, missing), dim=1), x.shape[-1]))
 
     def _analyse(self, x: Tensor) -> Tensor:
         """Low frequencies of a signal; each axis is cut before the next one is transformed."""
         *others, last = self.modes
         spectrum = torch.fft.rfft(x)[..., :last]
         for axis, modes in zip(other_axes(x), others, strict=True):
-            spectrum = torch.fft.fft(spectrum, dim=axis)
-            size = spectrum.shape[axis]
-            low, high = spectrum.narrow(axis, 0, modes), spectrum.narrow(axis, size - modes, modes)
-            spectrum = torch.cat((low, high), dim=axis)
+            spectrum = _ends(torch.fft.fft(spectrum, dim=axis), axis, modes)
         return spectrum
 
     def _synthesise(self, spectrum: Tensor, like: Tensor) -> Tensor:
         """Signal on the grid of `like` whose frequencies other than the low ones are zero."""
         for axis in reversed(other_axes(like)):
-            low, high = spectrum.chunk(2, dim=axis)
-            gap = list(spectrum.shape)
-            gap[axis] = like.shape[axis] - gap[axis]
-            spectrum = torch.cat((low, spectrum.new_zeros(gap), high), dim=axis)
-            spectrum = torch.fft.ifft(spectrum, dim=axis)
+            spectrum = torch.fft.ifft(_with_gap(spectrum, axis, like.shape[axis]), dim=axis)
         return inverse_last_axis(spectrum, like.shape[-1], norm="backward")
 
     def _check_grid(self, x: Tensor) -> None:
@@ -116,6 +129,21 @@ def _check_modes(modes: tuple[int, ...]) -> None:
             f"modes must hold one positive number for each of 1 to 3 space axes, got {modes}; "
             f"pass for example modes=(8, 8)"
         )
+
+
+def _ends(spectrum: Tensor, axis: int, modes: int) -> Tensor:
+    """The lowest frequencies of either sign along an axis."""
+    size = spectrum.shape[axis]
+    low, high = spectrum.narrow(axis, 0, modes), spectrum.narrow(axis, size - modes, modes)
+    return torch.cat((low, high), dim=axis)
+
+
+def _with_gap(spectrum: Tensor, axis: int, size: int) -> Tensor:
+    """The way back: `size` frequencies, of which those between the two ends are zero."""
+    low, high = spectrum.chunk(2, dim=axis)
+    gap = list(spectrum.shape)
+    gap[axis] = size - gap[axis]
+    return torch.cat((low, spectrum.new_zeros(gap), high), dim=axis)
 
 
 def _multiply(spectrum: Tensor, weight: Tensor) -> Tensor:

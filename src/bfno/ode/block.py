@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from bfno.ode.inputs import check_use, read_tolerances, shown
+from bfno.ode.plain import is_plain, plain_steps
 from bfno.ode.solution import Solution, Stats
 from bfno.ode.solve import GRADIENTS, read_options, solve
 from bfno.ode.tableaus import Tableau, find_method
@@ -79,7 +80,8 @@ class NeuralODE(nn.Module):
 
     Note:
         For distributed training wrap the model that holds this module, never the field: ranks
-        evaluate their fields unequally often.
+        evaluate their fields unequally often. Under `torch.export` and `torch.compile`, fixed steps
+        are one graph of plain operations, in which nobody looks whether the state is finite.
     """
 
     first_step: Tensor
@@ -111,6 +113,10 @@ class NeuralODE(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         begin, end = self.dynamics.interval
+        if torch.compiler.is_compiling() and is_plain(self.settings):
+            y0 = self.dynamics.initial(x)
+            y1, self.stats = plain_steps(self.dynamics, y0, (begin, end), self.settings)
+            return self.dynamics.read_out(y1)
         ts = torch.tensor((begin, end), dtype=torch.float64)
         solution = self._solve(x, ts)
         # Not while it is evaluated: results would depend on the order of batches.

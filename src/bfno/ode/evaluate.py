@@ -50,9 +50,9 @@ def is_transformed() -> bool:
     Then tensors are stand-ins, whose memory and history cannot be looked at.
     """
     return (
-        torch._C._are_functorch_transforms_active()
+        torch.compiler.is_compiling()
+        or torch._C._are_functorch_transforms_active()
         or forward_ad._current_level >= 0
-        or torch.compiler.is_compiling()
     )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
@@ -39,6 +39,7 @@ from bfno.ode.timetable import Timetable
 __all__ = [
     "GRADIENTS",
     "Options",
+    "fixed_stops",
     "make_plan",
     "read_options",
     "solve",
@@ -474,17 +475,20 @@ def make_plan(
     """Where steps end on the way through the requested times."""
     times = requested.tolist()
     start = Moment(times[0], 0)
-    direction = 1.0 if times[-1] >= times[0] else -1.0
     if tableau.adaptive and options.step is None:
         coarse = _is_coarse(tableau)
         landings = range(1 if coarse else len(times) - 1, len(times)) if options.land else ()
-        stops = _knots(times, landings, options, direction)
+        stops = _knots(times, landings, options.stops, options.jumps)
     else:
-        knots = _knots(times, range(1, len(times)), options, direction)
-        stops, control = list(_fixed_stops(start, knots, options.step, direction)), None
-    jumps = times[0] in options.jumps
+        stops, control = fixed_stops(times, options.step, options.stops, options.jumps), None
     return Plan(
-        start, stops, control, direction, tableau.order, options.max_steps, jump_at_start=jumps
+        start,
+        stops,
+        control,
+        _direction(times),
+        tableau.order,
+        options.max_steps,
+        jump_at_start=times[0] in options.jumps,
     )
 
 
@@ -493,31 +497,50 @@ def _is_coarse(tableau: Tableau) -> bool:
     return tableau.dense_order < tableau.order - 1
 
 
+def _direction(times: Sequence[float]) -> float:
+    return 1.0 if times[-1] >= times[0] else -1.0
+
+
 def _knots(
-    times: Sequence[float], landings: Iterable[int], options: Options, direction: float
+    times: Sequence[float],
+    landings: Iterable[int],
+    others: Iterable[float],
+    jumps: Iterable[float],
 ) -> list[Stop]:
     """Jumps, other stops and some of the requested times, in order."""
     # Where the field jumps does not depend on the requested times, unless it is one of them.
-    stops = {time: Stop(Moment(time, None)) for time in options.stops}
+    stops = {time: Stop(Moment(time, None)) for time in others}
     stops |= {times[index]: Stop(Moment(times[index], index)) for index in landings}
-    for time in options.jumps:
+    for time in jumps:
         stops[time] = Stop(stops.get(time, Stop(Moment(time, None))).moment, jump=True)
+    direction = _direction(times)
     ahead = [stop for time, stop in stops.items() if (time - times[0]) * direction > 0]
     return sorted(ahead, key=lambda stop: stop.moment.value * direction)
 
 
-def _fixed_stops(
-    start: Moment, knots: Iterable[Stop], step: float | None, direction: float
-) -> Iterator[Stop]:
-    """Equal steps from each knot to the next; the last one takes what is left."""
-    begin = start
-    for knot in knots:
+def fixed_stops(
+    times: Sequence[float],
+    step: float | None,
+    others: Iterable[float] = (),
+    jumps: Iterable[float] = (),
+) -> list[Stop]:
+    """Where fixed steps end: equal ones from each knot to the next, the last takes what is left.
+
+    Args:
+        times: Requested times.
+        step: Size of the steps; None takes one from knot to knot.
+        others: Other times at which steps have to end.
+        jumps: Times at which the field may jump.
+    """
+    stops, begin, direction = [], Moment(times[0], 0), _direction(times)
+    for knot in _knots(times, range(1, len(times)), others, jumps):
         if step is not None:
             length = abs(knot.moment.value - begin.value)
             for part in range(1, max(1, math.ceil(length / step - 1e-9))):
-                yield Stop(Moment(begin.value + direction * part * step, begin.anchor))
-        yield knot
+                stops.append(Stop(Moment(begin.value + direction * part * step, begin.anchor)))
+        stops.append(knot)
         begin = knot.moment
+    return stops
 
 
 def _rescaled(field: Field, first: Tensor, span: Tensor) -> Field:

@@ -13,7 +13,7 @@ from typing import Annotated, Any
 
 import typer
 
-from bfno.lab.cli import data, display, reconstruct, sample, show, sweep, table
+from bfno.lab.cli import data, display, export, reconstruct, sample, show, sweep, table
 from bfno.lab.cli.options import (
     AnyCheckpoint,
     DataDir,
@@ -58,7 +58,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 app.add_typer(data.app, name="data")
-for commands in (reconstruct, sample, sweep, table, show):
+for commands in (export, reconstruct, sample, sweep, table, show):
     app.add_typer(commands.app)
 
 

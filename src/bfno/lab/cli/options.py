@@ -58,7 +58,7 @@ AnyCheckpoint = Annotated[
 ]
 # In the order in which somebody new needs them; a group has some of these commands.
 _ORDER = (
-    *("demo", "train", "resume", "sweep", "eval", "predict", "reconstruct", "sample"),
+    *("demo", "train", "resume", "sweep", "eval", "predict", "export", "reconstruct", "sample"),
     *("runs", "compare", "report", "figures", "table", "results"),
     *("models", "config", "data", "list", "get", "check", "import-released", "bench"),
 )

@@ -17,7 +17,7 @@ from typing import Any, ClassVar, Literal
 import torch
 import yaml
 from pydantic import Field
-from torch import nn
+from torch import Tensor, nn
 
 from bfno.lab.errors import ConfigError, DataError, NumericalError
 from bfno.lab.experiments.settings import Scale, Settings, SolverSettings, TrainSettings, parse
@@ -29,7 +29,9 @@ from bfno.ode import NeuralODE, SolverError
 __all__ = [
     "Conclusion",
     "Experiment",
+    "ExportRequest",
     "OwnData",
+    "Portable",
     "Prediction",
     "Shown",
     "TestRequest",
@@ -251,6 +253,18 @@ class Experiment(Settings, ABC):
         """
         raise ConfigError(self.experiment, "has no exhibit", "name a run of images")
 
+    def portable(self, run: TrainedRun, request: ExportRequest) -> Portable:
+        """The trained model as other programs can have it: fixed steps, everything inside.
+
+        Raises:
+            ConfigError: If such a model cannot be exported, or takes more steps than are allowed.
+        """
+        raise ConfigError(
+            self.experiment,
+            "cannot be exported: its model works on more than one tensor of a known shape",
+            "name a run that classifies images, or use `bfno.load` in Python",
+        )
+
 
 @dataclass(frozen=True)
 class TrainedRun:
@@ -336,6 +350,36 @@ class TestRequest:
         if progress is None:
             return Share()
         return Share(pause=lambda: progress(min(next(batches) * batch, total), total))
+
+
+@dataclass(frozen=True)
+class ExportRequest:
+    """How a trained model is to be exported.
+
+    Attributes:
+        steps: Number of fixed steps of each equation; None finds how many it takes.
+        data_dir: Where the files of data sets are; None is where the run found them.
+    """
+
+    steps: int | None = None
+    data_dir: Path | None = None
+
+
+@dataclass(frozen=True)
+class Portable:
+    """A model that needs nothing but one tensor.
+
+    Attributes:
+        program: Maps the tensor, whose first axis is the samples, to another one.
+        example: A few samples, on which an exported file can be compared with the program.
+        output: Name of the result; that of the input is the argument's of `program.forward`.
+        facts: What a user of the file has to know, ready for JSON.
+    """
+
+    program: nn.Module
+    example: Tensor
+    output: str
+    facts: dict[str, Any]
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,9 @@ from bfno.lab.data import DATA_SETS, Splits, images_below, resized
 from bfno.lab.errors import ConfigError, DataError
 from bfno.lab.experiments.experiment import (
     Experiment,
+    ExportRequest,
     OwnData,
+    Portable,
     Prediction,
     Shown,
     TestRequest,
@@ -37,6 +39,7 @@ from bfno.lab.experiments.images.data import (
     read_image_file,
 )
 from bfno.lab.experiments.images.exhibit import exhibit_of
+from bfno.lab.experiments.images.export import portable_classifier
 from bfno.lab.experiments.images.models import CNNSettings, ImageModelSettings, NetSettings
 from bfno.lab.experiments.images.presets import (
     IMAGE_DATA,
@@ -222,6 +225,9 @@ class ImageExperiment(Experiment):
 
     def exhibit(self, run: TrainedRun) -> dict[str, Any]:
         return exhibit_of(run)
+
+    def portable(self, run: TrainedRun, request: ExportRequest) -> Portable:
+        return portable_classifier(run, request)
 
 
 def _refuse_parts_of_an_ode(experiment: str, tree: Mapping[str, Any]) -> None:

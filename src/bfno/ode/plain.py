@@ -1,0 +1,78 @@
+"""Fixed steps between known times in plain operations, which compilers and exporters follow."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from bfno.ode.evaluate import Evaluator
+from bfno.ode.solution import Stats
+from bfno.ode.solve import fixed_stops
+from bfno.ode.state import real_dtype
+from bfno.ode.step import Sums, take_stages
+from bfno.ode.tableaus import find_method
+
+__all__ = ["is_plain", "plain_steps"]
+
+# What has to look at the numbers of a state, or to tell somebody of them.
+_CURIOUS = ("event", "dense", "on_step", "jumps")
+
+_is_exporting = getattr(torch.compiler, "is_exporting", lambda: False)  # since torch 2.7
+
+
+def is_plain(settings: Mapping[str, Any]) -> bool:
+    """Whether a solve can be written down before any number of its state is known.
+
+    Args:
+        settings: Arguments of `solve`.
+
+    Raises:
+        ValueError: If it cannot, and `torch.export` is to write it down.
+    """
+    adaptive = find_method(settings["method"]).adaptive and settings.get("step") is None
+    wanted = [name for name in _CURIOUS if settings.get(name)]
+    exporting = _is_exporting()
+    if exporting and (adaptive or wanted):
+        problem = f"got {wanted[0]}={settings[wanted[0]]!r}" if wanted else "got adaptive ones"
+        raise ValueError(
+            f"torch.export needs fixed steps and none of {', '.join(_CURIOUS)}, {problem}; make "
+            "the NeuralODE with step=…, such as step=0.1"
+        )
+    # The adjoint's gradient is not that of the steps; an exported model is evaluated only.
+    is_exact = settings["gradient"] != "adjoint" or exporting or not torch.is_grad_enabled()
+    return not adaptive and not wanted and is_exact
+
+
+def plain_steps(
+    field: Callable[..., Any], y: Tensor, interval: tuple[float, float], settings: Mapping[str, Any]
+) -> tuple[Tensor, Stats]:
+    """The state at the end of an interval, and what it cost.
+
+    Nobody looks whether the state is finite.
+
+    Args:
+        field: The derivative.
+        y: The state at the start.
+        interval: The start and the end.
+        settings: Arguments of `solve` that `is_plain`.
+    """
+    tableau, stats = find_method(settings["method"]), Stats()
+    arguments, dtype = settings.get("args", ()), real_dtype(y.dtype)
+    evaluate = Evaluator(lambda t, y: field(t, y, *arguments))
+    sums, slopes, begin = Sums(tableau), [], float(interval[0])
+    for stop in fixed_stops(interval, settings.get("step"), settings.get("stops", ())):
+        size = stop.moment.value - begin
+        sums.begin(y, size)
+        for slope in slopes:
+            sums.add(slope)
+        times = [y.new_full((), begin + node * size, dtype=dtype) for node in tableau.nodes]
+        y = take_stages(evaluate, times, sums)
+        stats.forward_evaluations += len(times) - len(slopes)
+        slopes = [sums.slopes[-1]] if tableau.reuses_last_stage else []
+        begin = stop.moment.value
+        stats.accepted += 1
+        stats.step_ends.append(begin)
+    return y, stats
