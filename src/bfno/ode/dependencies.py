@@ -175,15 +175,11 @@ class Dependencies:
             variable = getattr(node, "variable", None)
             if any(variable is one for one in inputs):
                 continue
-            if variable is None:
-                what = f"a result of {node.name()}"
-            else:
-                what = f"a tensor of shape {tuple(variable.shape)}"
             raise GradientError(
-                f"the backward pass of gradient='adjoint' met {what} that the field did not use "
-                "at the start of the solve, and cannot give it a gradient; if one was replaced "
-                "since, call backward() before; else name all such tensors with parameters=…, or "
-                "use gradient='checkpoint'"
+                f"the backward pass of gradient='adjoint' met {_described(node)} that the field "
+                "did not use at the start of the solve, and cannot give it a gradient; if one was "
+                "replaced since, call backward() before; else name all such tensors with "
+                "parameters=…, or use gradient='checkpoint'"
             )
 
     def pull_back(
@@ -269,11 +265,13 @@ class Gathering:
             again: Repeats the evaluation.
         """
         missing = _outward(slope, since, self._known) - self._known.keys()
-        found = {edge: getattr(edge[0], "variable", None) for edge in missing}
-        found = {edge: leaf for edge, leaf in found.items() if leaf is not y}
-        results = {edge for edge, leaf in found.items() if leaf is None}
+        found = {edge: leaf for edge, leaf in _leaves(missing).items() if leaf is not y}
+        results = missing - _leaves(missing).keys()
         if results:
             found |= _find_results(again, results, _UNSEEN)
+        if results and torch.is_autocast_enabled(y.device.type):
+            # Whose copies of weights a backward pass makes anew, from the weights themselves.
+            found |= _leaves({edge for node, _ in results for edge in node.next_functions})
         if not found:
             return False
         for tensor in found.values():
@@ -306,15 +304,11 @@ class Gathering:
         for node, _ in _all_outward(results, since, self._known) - self._known.keys():
             variable = getattr(node, "variable", None)
             if not any(variable is one for one in inputs):
-                what = (
-                    f"a result of {node.name()}"
-                    if variable is None
-                    else (f"a tensor of shape {tuple(variable.shape)}")
-                )
                 raise GradientError(
-                    f"the backward pass met {what} that the field did not use in the solve, and "
-                    "cannot give it a gradient; if one was replaced since, call backward() before; "
-                    "if the field keeps one in a cache, leave that out, or use memory=0"
+                    f"the backward pass met {_described(node)} that the field did not use in the "
+                    "solve, and cannot give it a gradient; if one was replaced since, call "
+                    "backward() before; if the field keeps one in a cache, leave that out, or use "
+                    "memory=0"
                 )
 
     def is_tangled(self) -> bool:
@@ -324,6 +318,19 @@ class Gathering:
     def untangle(self, found: Sequence[Tensor | None]) -> list[Tensor | None]:
         """Take what came by way of another of the tensors out of their gradients."""
         return _untangle(self.tensors, found)
+
+
+def _leaves(edges: Iterable[Edge]) -> dict[Edge, Tensor]:
+    """Those edges that are leaves."""
+    return {edge: edge[0].variable for edge in edges if hasattr(edge[0], "variable")}
+
+
+def _described(node: Node) -> str:
+    """What a tensor is, in words."""
+    leaf = getattr(node, "variable", None)
+    return (
+        f"a result of {node.name()}" if leaf is None else f"a tensor of shape {tuple(leaf.shape)}"
+    )
 
 
 def _age(edge: Edge) -> int:

@@ -263,8 +263,8 @@ def read_memory(name: str, value: Any) -> float | str:
         base = 1024 if binary else 1000
         size = round(float(number) * base ** (" kmgt".index(letter) if letter else 0))
         return f"steps {size}" if steps else size
-    if _is_number(value) and value >= 0:
-        return value if math.isinf(value) else int(value)
+    if _is_number(value) and float(value) >= 0:
+        return math.inf if float(value) == math.inf else int(value)
     raise ValueError(
         f"{name} must be a number of bytes or text such as '256 MB', '2 GiB', 'unlimited', "
         f"'stages', 'steps', 'steps 50 MB' or 'log', got {shown(value)}"

@@ -91,6 +91,11 @@ class SharedOutputs:
         self.states = [y0]
         self._forward = 1.0 if len(times) < 2 or times[-1] >= times[0] else -1.0
 
+    @property
+    def served(self) -> int:
+        """How many requests were served so far."""
+        return len(self.states)
+
     def complete(self) -> bool:
         return len(self.states) == len(self.times)
 

@@ -31,7 +31,7 @@ from bfno.ode.integrate import (
     Watcher,
 )
 from bfno.ode.replay import Replayer, Room
-from bfno.ode.snapshots import Chain
+from bfno.ode.snapshots import Chain, ChainStepper
 from bfno.ode.solution import SolverError, Stats, Status
 from bfno.ode.step import Clock, ReplayedStepper, Stepper, Sums, TableSums
 from bfno.ode.tableaus import Tableau
@@ -84,8 +84,8 @@ class Problem:
         """
         if self.compile and (ys := solve_whole(self, y0, times, slope)) is not None:
             return ys
-        if self.snapshots is not None and self._lets_go():
-            return self._states_by_snapshots(y0, times)
+        if self.snapshots is not None and isinstance(self.method, Tableau) and self._lets_go():
+            return self._states_by_snapshots(self.method, y0, times, self.snapshots)
         outputs = RowOutputs(times, y0) if self.by_sample else SharedOutputs(times.tolist(), y0)
         integration = self.integration(y0, times, outputs)
         integration.run(y0, slope)
@@ -96,23 +96,26 @@ class Problem:
         """Whether graphs need not be kept, since a backward pass can repeat what they are of."""
         return torch.is_grad_enabled() and not is_transformed() and not borrows_parameters()
 
-    def _states_by_snapshots(self, y0: Tensor, times: Tensor) -> Tensor:
+    def _states_by_snapshots(
+        self, method: Tableau, y0: Tensor, times: Tensor, size: float
+    ) -> Tensor:
         """The same with a graph of one node, whose backward pass repeats the steps."""
         plan = self._plan(times)
         chain = Chain(
             self.field,
-            self.method,
+            method,
             (y0, times, self._knots(plan, times)),
             self.stats,
-            size=self.snapshots or 0.0,
+            size=size,
             by_sample=self.by_sample,
             by_step=y0.numel() <= SMALL_STATE,
         )
-        integration = self._integration(chain.stepper, plan, chain.requests.outputs)
+        outputs = chain.requests.outputs_of(y0.detach())
+        integration = self._integration(ChainStepper(chain, outputs), plan, outputs)
         with torch.no_grad():
             integration.run(y0.detach())
         self.note(integration)
-        return chain.states()
+        return chain.states(outputs)
 
     def note(self, integration: Integration) -> None:
         """Remember how an integration ended."""

@@ -426,6 +426,12 @@ class Recording:
         """Hold the tensors without their history, which would hold this call in turn."""
         self.saved = [(tensor.detach(), version) for tensor, version in self.saved]
 
+    def verify(self) -> None:
+        """Repeat the call, and refuse to go on if it is another one now."""
+        with self._replayer.lock:
+            self._repeat()
+            self._replayer.hold(None)
+
     def _repeat(self) -> None:
         replayer = self._replayer
         replayer.hold(None)

@@ -25,13 +25,20 @@ from torch._C._functorch import is_legacy_batchedtensor
 from bfno.ode.dependencies import Gathering, mark, without_hooks
 from bfno.ode.evaluate import Field, ReplayingEvaluator, TrackingEvaluator, is_transformed
 from bfno.ode.integrate import RowOutputs, SharedOutputs
-from bfno.ode.replay import NOT_REPEATABLE, RandomState, Replayer, Room, Surroundings, address
+from bfno.ode.replay import (
+    NOT_REPEATABLE,
+    RandomState,
+    Recording,
+    Replayer,
+    Room,
+    address,
+)
 from bfno.ode.solution import GradientError, Stats
 from bfno.ode.state import clock_dtype
 from bfno.ode.step import Clock, Moment, Stepper, Sums
 from bfno.ode.tableaus import Tableau
 
-__all__ = ["Chain", "Shelf", "split"]
+__all__ = ["Chain", "ChainStepper", "Shelf", "split"]
 
 Root = tuple[Tensor, Tensor | None]
 """A result of a step and its gradient."""
@@ -56,8 +63,8 @@ class Link(NamedTuple):
     end_inside: bool
     random: RandomState
     begun: tuple[Moment, RandomState] | None
-    checksum: float
-    served: int
+    checksum: float = 0.0
+    served: int = 0
 
 
 class Snapshot(NamedTuple):
@@ -151,13 +158,15 @@ class _LettingGo(TrackingEvaluator):
         self._is_wanted = chain.y0.requires_grad or bool(chain.moving)
 
     def __call__(self, t: Tensor, y: Tensor) -> Tensor:
-        gathering = self._chain.gathering
         with torch.enable_grad():
-            since, y = mark(), gathering.state(y, wanted=self._is_wanted)
-            slope = super().__call__(t.detach(), y)
+            since, y = mark(), self._chain.gathering.state(y, wanted=self._is_wanted)
+            slope = self._call(t.detach(), y)
             self._look_at(slope, since, t, y)
         self._is_wanted |= slope.requires_grad
         return slope.detach()
+
+    def _call(self, t: Tensor, y: Tensor) -> Tensor:
+        return super().__call__(t, y)
 
     def _look_at(self, slope: Tensor, since: int, t: Tensor, y: Tensor) -> None:
         """A repeated call is looked at when it is differentiated."""
@@ -165,6 +174,17 @@ class _LettingGo(TrackingEvaluator):
 
 class _Gathering(_LettingGo):
     """Also notes which tensors the field uses."""
+
+    def _call(self, t: Tensor, y: Tensor) -> Tensor:
+        chain = self._chain
+        if chain.calls == 2:
+            return super()._call(t, y)
+        # A function that knows nothing of the chain, which would keep itself alive through it.
+        again = TrackingEvaluator(self.field, y)
+        with chain.replayer.recording(again, (t, y)) as call:
+            slope = call.result = super()._call(t, y)
+        chain.calls, chain.witness = chain.calls + 1, call
+        return slope
 
     def _look_at(self, slope: Tensor, since: int, t: Tensor, y: Tensor) -> None:
         chain = self._chain
@@ -178,12 +198,18 @@ class _Gathering(_LettingGo):
             chain.note_tensors()
 
 
-class _ChainStepper(Stepper):
-    """Takes steps without a graph, and makes accepted ones links of a chain."""
+class ChainStepper(Stepper):
+    """Takes steps without a graph, and makes accepted ones links of a chain.
 
-    def __init__(self, chain: Chain, clock: Clock) -> None:
-        super().__init__(_Gathering(chain), chain.method, clock, Sums(chain.method), chain.stats)
-        self._chain = chain
+    Args:
+        chain: The chain.
+        outputs: Collects requested states.
+    """
+
+    def __init__(self, chain: Chain, outputs: SharedOutputs | RowOutputs) -> None:
+        method = chain.method
+        super().__init__(_Gathering(chain), method, chain.clock, Sums(method), chain.stats)
+        self._chain, self._outputs = chain, outputs
         self._begun: tuple[Moment, RandomState] | None = None
         self._tried: Any = None
 
@@ -195,14 +221,15 @@ class _ChainStepper(Stepper):
         self._chain.refuse_written(y)
         random = self._chain.surroundings.random_state()
         y1 = super().attempt(start, end, y, end_inside=end_inside)
-        self._tried = (start, end, end_inside, random, self._begun), y1, y1._version
+        link = Link(start, end, end_inside, random, self._begun)
+        self._tried = link, y1, y1._version
         return y1
 
     def accept(self) -> None:
         super().accept()
-        facts, y1, version = self._tried
+        link, y1, version = self._tried
         checksum = self._chain.checksum(y1, self.slopes)
-        link = Link(*facts, checksum, self._chain.requests.served)
+        link = link._replace(checksum=checksum, served=self._outputs.served)
         self._chain.add(link, Snapshot(y1, self._first, version))
         self._begun = self._tried = None
 
@@ -221,12 +248,14 @@ class Chain:
 
     Attributes:
         requests: What is asked of the steps.
-        served_at_start: How many requests the first state of all serves.
-        stepper: Takes the steps.
         links: The accepted steps.
         shelf: Some of the states.
         gathering: The tensors that the field uses.
         moving: Stand-ins of the times that are to be differentiated.
+        clock: Tells the time.
+        calls: How many of the first two evaluations were made.
+        witness: The last one of these, whose repetition shows whether the field has changed.
+        draws: Whether the field draws random numbers.
     """
 
     def __init__(
@@ -244,13 +273,14 @@ class Chain:
         self.field, self.method, self.y0, self.stats = field, method, y0, stats
         self._by_step = by_step
         self.replayer = Replayer(y0, stats, Room(0))
-        self.surroundings: Surroundings = self.replayer.surroundings
+        self.surroundings = self.replayer.surroundings
         self.gathering = Gathering()
         self.links: list[Link] = []
         self.shelf = Shelf(size)
         self.lock = threading.RLock()  # several threads may differentiate one graph at once
         self._noted: list[tuple[Tensor, int, int]] = []
-        self._last = Snapshot(y0, None, y0._version)
+        self.draws = False
+        self._first = self._last = Snapshot(y0, None, y0._version)
         # Of rows, the clocks move; of shared times, the step boundaries.
         self._times = times if by_sample else knots
         alone = _alone(self._times)
@@ -259,28 +289,18 @@ class Chain:
         if by_sample:
             self.requests = _RowRequests(alone, y0.detach())
         else:
-            self.requests = _SharedRequests(times.tolist(), y0.detach())
-        self.served_at_start = self.requests.served
+            self.requests = _SharedRequests(times.tolist())
         self.clock = Clock(knots if by_sample else alone, y0)
-        self.stepper = _ChainStepper(self, self.clock)
-
-    @property
-    def draws(self) -> bool:
-        """Whether the field draws random numbers, as far as the last step tells."""
-        return self._last.slope is not None
-
-    @property
-    def size(self) -> int:
-        """Bytes that a kept state takes."""
-        return self._last.size
+        self.calls = 0
+        self.witness: Recording | None = None
 
     def add(self, link: Link, end: Snapshot) -> None:
         """Append a step and the state at its end."""
         self.links.append(link)
         # A slope takes as much memory as a state, and can be had for one evaluation, unless that
         # would draw other random numbers.
-        draws = self.surroundings.random_state() is not link.random
-        self._last = end if draws else end._replace(slope=None)
+        self.draws |= self.surroundings.random_state() is not link.random
+        self._last = end if self.draws else end._replace(slope=None)
         self.shelf.put(len(self.links), self._last)
 
     def note_tensors(self) -> None:
@@ -314,17 +334,21 @@ class Chain:
                     "changed in place as optimizer.step() changes parameters, before the backward "
                     "pass; call backward() first, or solve again"
                 )
+        if self.witness is not None:
+            self.witness.verify()
 
-    def states(self) -> Tensor:
-        """The states at the requested times, for autograd to differentiate."""
-        if not self.links:
+    def states(self, outputs: SharedOutputs | RowOutputs) -> Tensor:
+        """The states that were collected, for autograd to differentiate."""
+        if not self.links or self.witness is None:
             return self.requests.outputs_of(self.y0).stacked()
+        self.witness.saved = None
+        self._last = self._first
         self.shelf.kept.pop(len(self.links), None)  # where no step begins
-        for snapshot in self.shelf.kept.values():
+        for snapshot in (self._first, *self.shelf.kept.values()):
             if snapshot.y._version != snapshot.version:
                 raise GradientError(_WRITTEN)
         times = [self._times.to(clock_dtype(self._times.device))] if self.moving else []
-        return _Rewound.apply(self, self.y0, *times, *self.gathering.tensors)
+        return _Rewound.apply(self, outputs, self.y0, *times, *self.gathering.tensors)
 
     def recording_evaluator(self) -> TrackingEvaluator:
         """Calls the field in a step that is differentiated.
@@ -338,8 +362,8 @@ class Chain:
 
 
 _WRITTEN = (
-    "a state of the solve was changed in place (what a callback was given); change a copy instead: "
-    "y.clone()"
+    "a state of the solve was changed in place (y0, or what a callback was given); change a copy "
+    "instead: y.clone()"
 )
 
 
@@ -351,10 +375,12 @@ def _alone(times: Tensor) -> Tensor:
 
 def _mixed(y1: Tensor, slopes: Sequence[Tensor]) -> Tensor:
     """The result of a step, of which every slope is a part that a small step does not hide."""
-    y1, exact = y1.detach(), y1.device.type == "cpu"
-    mixed = y1.to(torch.promote_types(y1.dtype, torch.float64)) if exact else y1
+    # Of a device that rounds in another way every time, no more is asked than its own precision.
+    exact = y1.device.type == "cpu"
+    dtype = torch.promote_types(y1.dtype, torch.float64) if exact else y1.dtype
+    mixed = y1.detach().to(dtype, copy=True)
     for place, slope in enumerate(slopes, 1):
-        mixed = torch.add(mixed, slope.detach(), alpha=math.cos(place))
+        mixed.add_(slope.detach(), alpha=math.cos(place))
     return mixed
 
 
@@ -362,20 +388,16 @@ def _mixed(y1: Tensor, slopes: Sequence[Tensor]) -> Tensor:
 
 
 class _Requests(Protocol):
-    """What is asked of a solve: the states, and their gradients."""
+    """What is asked of a solve: the states, and their gradients.
 
-    @property
-    def outputs(self) -> Any:
-        """Collects the states."""
-        ...
+    Attributes:
+        served: How many requests the first state of all serves.
+    """
 
-    @property
-    def served(self) -> int:
-        """How many requests were served so far."""
-        ...
+    served: int
 
     def outputs_of(self, y0: Tensor) -> Any:
-        """The same from another start."""
+        """What collects the states."""
         ...
 
     def at_end(self, link: Link | None, served: int, y: Tensor, gradient: Tensor) -> list[Root]:
@@ -399,16 +421,13 @@ class _Requests(Protocol):
 class _SharedRequests:
     """Times that are the same for the whole state."""
 
-    def __init__(self, times: Sequence[float], y0: Tensor) -> None:
+    served = 1
+
+    def __init__(self, times: Sequence[float]) -> None:
         self._times = times
-        self.outputs = self.outputs_of(y0)
 
     def outputs_of(self, y0: Tensor) -> SharedOutputs:
         return SharedOutputs(self._times, y0)
-
-    @property
-    def served(self) -> int:
-        return len(self.outputs.states)
 
     def _is_at_end(self, link: Link, place: int) -> bool:
         return self._times[place] == link.end.value
@@ -433,29 +452,26 @@ class _RowRequests:
 
     def __init__(self, clock: Tensor, y0: Tensor) -> None:
         self._clock = clock
-        self.outputs = self.outputs_of(y0)
+        self._layout = self.outputs_of(y0)
+        self.served = self._layout.served
 
     def outputs_of(self, y0: Tensor) -> RowOutputs:
         return RowOutputs(self._clock, y0)
 
-    @property
-    def served(self) -> int:
-        return self.outputs.served
-
     def at_end(self, link: Link | None, served: int, y: Tensor, gradient: Tensor) -> list[Root]:
         if link is not None:
             return []
-        samples, columns = self.outputs.places(0, served)
+        samples, columns = self._layout.places(0, served)
         return [(y[samples], gradient[samples, columns])]
 
     def inside(
         self, link: Link, served: int, stepper: Stepper, y: Tensor, gradient: Tensor
     ) -> list[Root]:
-        samples, columns = self.outputs.places(served, link.served)
+        samples, columns = self._layout.places(served, link.served)
         if not len(samples):
             return []
         moments = link.start.value, link.end.value
-        values = self.outputs.between(stepper, *moments, y, (samples, columns))
+        values = self._layout.between(stepper, *moments, y, (samples, columns))
         return [(values, gradient[samples, columns])]
 
 
@@ -464,12 +480,14 @@ class _RowRequests:
 
 class _Rewound(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, chain: Chain, y0: Tensor, *others: Tensor) -> Tensor:
+    def forward(
+        ctx: Any, chain: Chain, outputs: SharedOutputs | RowOutputs, y0: Tensor, *others: Tensor
+    ) -> Tensor:
         ctx.chain, ctx.places = chain, list(chain.shelf.kept)
         kept = [part for one in chain.shelf.kept.values() for part in (one.y, one.slope)]
         ctx.save_for_backward(y0, *kept)
         chain.shelf.kept.clear()  # saved tensors go when a backward pass has used them
-        return chain.requests.outputs.stacked()
+        return outputs.stacked()
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
@@ -497,7 +515,7 @@ class _Rewound(torch.autograd.Function):
         with chain.lock, without_hooks(chain.gathering.tensors):
             chain.refuse_changes()
             rewind = _Rewind(chain, {0: (y0, None), **snapshots}, gradients[0])
-            return None, *rewind.run()
+            return None, None, *rewind.run()
 
 
 class _Repeater(Stepper):
@@ -544,7 +562,7 @@ class _Rewind:
     ) -> None:
         self._chain, self._links, self._gradient = chain, chain.links, gradient
         self._kept, self._is_tangled = kept, chain.gathering.is_tangled()
-        self._capacity = chain.shelf.capacity(len(chain.links), chain.size)
+        self._capacity = chain.shelf.capacity(len(chain.links), chain.y0.nbytes * (1 + chain.draws))
         self._letting_go = _Repeater(chain, _LettingGo(chain))
         self._others = (*chain.moving, *chain.gathering.tensors)
         self._sums: list[Tensor | None] = [None] * len(self._others)
@@ -569,7 +587,7 @@ class _Rewind:
 
     def _served(self, place: int) -> int:
         """How many requests were served before a step."""
-        return self._links[place - 1].served if place else self._chain.served_at_start
+        return self._links[place - 1].served if place else self._chain.requests.served
 
     def _state_before(self, place: int) -> tuple[Tensor, Tensor | None]:
         """The state at which a step begins, and the slope there if the step before knows it."""
@@ -596,7 +614,8 @@ class _Rewind:
         with torch.enable_grad():
             stepper = _Repeater(chain, chain.recording_evaluator())
             y1, last = stepper.follow(link, y, slope)
-            inside = chain.requests.inside(link, served, stepper, y, gradient)
+            with chain.surroundings.restored(link.random):  # and to its autocast
+                inside = chain.requests.inside(link, served, stepper, y, gradient)
             before = self._links[place - 1] if place else None
             start = chain.requests.at_end(before, self._served(max(place - 1, 0)), y, gradient)
         chain.gathering.refuse_others((y1, *stepper.slopes), since, (*inputs, *chain.moving))
@@ -622,7 +641,7 @@ class _Rewind:
             results, wanted, parts, allow_unused=True, retain_graph=self._is_tangled
         )
         by_tensor = {id(one): part for one, part in zip(wanted, found, strict=True)}
-        new = [by_tensor[id(one)] for one in self._others]
+        new: list[Tensor | None] = [by_tensor[id(one)] for one in self._others]
         if self._is_tangled:
             pairs = zip(self._sums, new, strict=True)
             new = [b if a is None else a if b is None else a + b for a, b in pairs]
