@@ -296,12 +296,13 @@ class Chain:
 
     def add(self, link: Link, end: Snapshot) -> None:
         """Append a step and the state at its end."""
+        if self.links:
+            self.shelf.put(len(self.links), self._last)
         self.links.append(link)
         # A slope takes as much memory as a state, and can be had for one evaluation, unless that
         # would draw other random numbers.
         self.draws |= self.surroundings.random_state() is not link.random
         self._last = end if self.draws else end._replace(slope=None)
-        self.shelf.put(len(self.links), self._last)
 
     def note_tensors(self) -> None:
         """Note how the tensors are that the field uses."""
@@ -343,7 +344,6 @@ class Chain:
             return self.requests.outputs_of(self.y0).stacked()
         self.witness.saved = None
         self._last = self._first
-        self.shelf.kept.pop(len(self.links), None)  # where no step begins
         for snapshot in (self._first, *self.shelf.kept.values()):
             if snapshot.y._version != snapshot.version:
                 raise GradientError(_WRITTEN)
