@@ -3,6 +3,7 @@
 import gc
 import math
 import weakref
+from typing import Any
 
 import pytest
 import torch
@@ -324,7 +325,7 @@ def held_states(memory, steps, size=48):
 
     y0 = torch.randn(size, dtype=torch.float32, requires_grad=True)
     with torch.autograd.graph.saved_tensors_hooks(Held, lambda held: held.tensor):
-        settings = {"method": "euler", "step": 1 / steps, "memory": memory}
+        settings: dict[str, Any] = {"method": "euler", "step": 1 / steps, "memory": memory}
         ys = bfno.solve(lambda t, y: torch.sin(y), y0, TS, **settings).ys
     nodes, waiting = set(), [ys.grad_fn]
     while waiting:
@@ -369,7 +370,7 @@ def test_no_step_is_repeated_more_often_than_need_be(steps, kept, monkeypatch):
     monkeypatch.setattr(snapshots._Repeater, "follow", counted)
     monkeypatch.setattr(snapshots._Rewind, "_state_before", watched)
     y0 = torch.ones(2, requires_grad=True)
-    settings = {"method": "euler", "step": 1 / steps, "memory": "log"}
+    settings: dict[str, Any] = {"method": "euler", "step": 1 / steps, "memory": "log"}
     bfno.solve(lambda t, y: -y, y0, TS, **settings).ys.sum().backward()
     times = next(n for n in range(1, steps + 1) if math.comb(kept + n, n) >= steps)
     assert len(counts) == steps and most[0] <= kept
@@ -411,7 +412,7 @@ def test_random_numbers_are_those_of_the_solve(few):
     for memory in ("unlimited", "steps", "log"):
         torch.manual_seed(5)
         y0 = torch.linspace(-1, 1, 6).requires_grad_()
-        settings = {"rtol": 10.0, "atol": 10.0, "first_step": 0.1, "max_step": 0.1}
+        settings: Any = {"rtol": 10.0, "atol": 10.0, "first_step": 0.1, "max_step": 0.1}
         ys = bfno.solve(noisy, y0, TS, memory=memory, **settings).ys
         drawn = torch.rand(1)
         found.append((ys, drawn, *torch.autograd.grad(ys[-1].sum(), y0)))
@@ -443,9 +444,9 @@ def test_what_cannot_be_exact_with_kept_states_is_refused():
 
 @pytest.mark.parametrize("other", ["event", "dense", "compile"])
 def test_what_needs_the_graphs_of_steps_is_refused_by_name(other):
-    value = (lambda t, y: y.sum()) if other == "event" else True
+    options: dict[str, Any] = {other: (lambda t, y: y.sum()) if other == "event" else True}
     with pytest.raises(ValueError, match=f"memory='log' .* which {other} needs.* memory=0"):
-        bfno.solve(lambda t, y: -y, torch.ones(1), TS, memory="log", **{other: value})
+        bfno.solve(lambda t, y: -y, torch.ones(1), TS, memory="log", **options)
 
 
 def test_a_module_keeps_its_memory_as_it_was_read():

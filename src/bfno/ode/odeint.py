@@ -75,8 +75,8 @@ def odeint(
         event_fn: Solve until this function of time and state changes its sign; of `t`, the first
             element is the start and the second one gives the direction.
         memory: How much memory autograd's graphs of the steps may keep, in bytes or as text such as
-            "256 MB"; what does not fit, the backward pass evaluates again. None keeps all, as
-            torchdiffeq does.
+            "256 MB", or "steps" or "log" to keep states instead, see `Options`; what is not kept,
+            the backward pass evaluates again. None keeps all, as torchdiffeq does.
 
     Returns:
         The states at `t`, time first; with an event, its time and the states at start and event.
