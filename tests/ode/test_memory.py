@@ -440,6 +440,11 @@ def test_what_cannot_be_exact_with_kept_states_is_refused():
     stops["gradient"] = True  # with which values stay, and derivatives do not
     with pytest.raises(bfno.GradientError, match="another result"):
         ys.sum().backward()
+    layers = [Network()]
+    ys = bfno.solve(lambda t, y: layers[0](t, y), y0, TS, memory="log").ys
+    layers.clear()
+    with pytest.raises(bfno.GradientError, match="the field failed when"):
+        ys.sum().backward()
 
 
 @pytest.mark.parametrize("other", ["event", "dense", "compile"])

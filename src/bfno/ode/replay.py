@@ -26,7 +26,7 @@ from bfno.ode.dependencies import mark, used_leaves
 from bfno.ode.solution import GradientError, Stats
 from bfno.ode.state import clock_dtype
 
-__all__ = ["NOT_REPEATABLE", "Recording", "Replayer", "Room", "Surroundings", "address"]
+__all__ = ["FAILED", "NOT_REPEATABLE", "Recording", "Replayer", "Room", "Surroundings", "address"]
 
 Saved = list[tuple[Tensor, int]]
 
@@ -451,10 +451,7 @@ class Recording:
             self.saved = None
             if isinstance(error, GradientError):
                 raise
-            raise GradientError(
-                f"the field failed when the backward pass repeated a call ({error}); it has to "
-                "work after the solve as it did before, or use gradient='direct'"
-            ) from error
+            raise GradientError(FAILED.format(error)) from error
         if not same:
             self.saved = None
             raise GradientError(NOT_REPEATABLE)
@@ -493,6 +490,10 @@ class Recording:
                 )
 
 
+FAILED = (
+    "the field failed when the backward pass repeated a call ({}); it has to work after the solve "
+    "as it did before, or use gradient='direct'"
+)
 NOT_REPEATABLE = (
     "the field gave another result when the backward pass repeated a call: a tensor that it uses "
     "was replaced or changed since the solve, or it keeps a state of its own (spectral_norm in "

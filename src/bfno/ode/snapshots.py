@@ -26,6 +26,7 @@ from bfno.ode.dependencies import Gathering, mark, without_hooks
 from bfno.ode.evaluate import Field, ReplayingEvaluator, TrackingEvaluator, is_transformed
 from bfno.ode.integrate import RowOutputs, SharedOutputs
 from bfno.ode.replay import (
+    FAILED,
     NOT_REPEATABLE,
     RandomState,
     Recording,
@@ -137,7 +138,7 @@ def split(steps: int, free: int) -> int:
     """After how many of some steps to keep a state, if so many can be kept.
 
     Example:
-        >>> split(10, free=1), split(10, free=3), split(10, free=9)
+        >>> split(10, free=2), split(10, free=3), split(10, free=9)
         (6, 4, 1)
     """
     times = 1  # that a step is repeated
@@ -577,9 +578,14 @@ class _Rewind:
         roots = chain.requests.at_end(last, self._served(count - 1), y, self._gradient)
         if roots:  # the last step ends on a requested time
             self._of_y = roots[0][1]
-        for place in reversed(range(count)):
-            self._pull(place, *self._state_before(place))
-            self._kept.pop(place, None)
+        try:
+            for place in reversed(range(count)):
+                self._pull(place, *self._state_before(place))
+                self._kept.pop(place, None)
+        except GradientError:
+            raise
+        except Exception as error:
+            raise GradientError(FAILED.format(error)) from error
         if not self._is_tangled:
             return self._of_y, *self._sums
         times, tensors = self._sums[: len(chain.moving)], self._sums[len(chain.moving) :]
@@ -591,7 +597,7 @@ class _Rewind:
 
     def _state_before(self, place: int) -> tuple[Tensor, Tensor | None]:
         """The state at which a step begins, and the slope there if the step before knows it."""
-        known = max(one for one in self._kept if one <= place)
+        known = next(reversed(self._kept))  # later ones are gone
         y, slope = self._kept[known]
         if slope is None and known and self._links[known].begun is None:
             slope = self._letting_go.slope_after(self._links[known - 1], y)
