@@ -10,6 +10,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from benchmarks.cases import Case, cifar_case, digits_case, training_step
+from benchmarks.steps import steps
 from benchmarks.timing import Line, measure, summarise
 from bfno.lab.runs.record import peak_memory
 from bfno.ode import Stats, solve
@@ -21,17 +22,21 @@ CASES = {"cifar10": cifar_case, "digits": digits_case}
 
 
 def memory(repeats: int, notes: dict[str, Any]) -> Iterator[Line]:
-    """A training step of two models, dopri5 at 1e-3, for several amounts of memory."""
+    """A training step of two models, dopri5 at 1e-3, for several amounts of memory.
+
+    Then one of a small field, for what may be kept and for several numbers of steps.
+    """
     for name, make in CASES.items():
         case, rounds = make(), []
-        steps = [_Step(case, amount) for amount in AMOUNTS]
-        steps[0]()  # what only the first step of a process takes
+        trained = [_Step(case, amount) for amount in AMOUNTS]
+        trained[0]()  # what only the first step of a process takes
         for _ in range(max(1, repeats // 3)):
-            rounds.append([measure(step, warm=False) for step in steps])
-        for place, (amount, step) in enumerate(zip(AMOUNTS, steps, strict=True)):
+            rounds.append([measure(step, warm=False) for step in trained])
+        for place, (amount, step) in enumerate(zip(AMOUNTS, trained, strict=True)):
             more = {"peak_mib": _peak(name, amount), "backward_evaluations": step.repeated}
             names = ("memory", f"{name} {_word(amount)}", "memory=0")
             yield summarise(names, [(row[place], row[0]) for row in rounds], {**more, **notes})
+    yield from steps(notes)
 
 
 class _Step:

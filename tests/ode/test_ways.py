@@ -15,11 +15,12 @@ from hypothesis import strategies as st
 from torch import nn
 from torch.nn.utils import parametrize
 
-from bfno.ode import problem, replay
+from bfno.ode import problem, replay, snapshots
 from tests.ode.ways import (
     CACHED,
     EXACT,
     HIDING,
+    TWICE,
     WAYS,
     GradientError,
     Skew,
@@ -30,6 +31,7 @@ from tests.ode.ways import (
     either,
     named,
     prefixed,
+    refused,
     run,
 )
 
@@ -112,6 +114,34 @@ def set_memory(monkeypatch, kind):
 def test_checkpoint_is_exact_or_refused(way, steps, times, monkeypatch):
     set_memory(monkeypatch, "steps" if (steps, times) != ("adaptive", "shared") else "evaluations")
     check(way, Trial("checkpoint", steps, times), way.checkpoint, way.tolerance)
+
+
+def check_kept_states(way, steps, times, memory, monkeypatch):
+    """The same where states are kept: each, or one only, from which all steps are repeated."""
+    if memory == "log":
+        monkeypatch.setattr(snapshots.Shelf, "capacity", lambda self, steps, size: 1)
+    if steps == "adaptive":
+        monkeypatch.setattr(problem, "SMALL_STATE", 0)
+    once = way.adjoint == either(TWICE)  # and not twice, as with the adjoint
+    expected = refused(TWICE) if once else way.checkpoint
+    trial = Trial("checkpoint", steps, times, options={"memory": memory})
+    check(way, trial, expected, way.tolerance)
+
+
+@pytest.mark.parametrize("way", WAYS.values(), ids=WAYS)
+def test_checkpoint_that_keeps_states_is_exact_or_refused(way, monkeypatch):
+    if "checkpoint" not in way.gradients:
+        pytest.skip("the way is about another gradient")
+    check_kept_states(way, way.steps[-1], way.times[0], "log", monkeypatch)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("memory", ["steps", "log"])
+@pytest.mark.parametrize(("way", "steps", "times"), CHECKPOINT)
+def test_checkpoint_that_keeps_states_is_exact_for_all_steps_and_times(
+    way, steps, times, memory, monkeypatch
+):
+    check_kept_states(way, steps, times, memory, monkeypatch)
 
 
 @pytest.mark.parametrize("way", WAYS.values(), ids=WAYS)

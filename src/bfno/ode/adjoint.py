@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -14,7 +13,7 @@ from torch.autograd import forward_ad
 
 from bfno.ode.adams import AdamsMethod
 from bfno.ode.control import Norm, largest, root_mean_square
-from bfno.ode.dependencies import Dependencies, mark
+from bfno.ode.dependencies import Dependencies, mark, without_hooks
 from bfno.ode.evaluate import Field, TrackingEvaluator, borrows_parameters, is_transformed
 from bfno.ode.integrate import Plan, Watcher
 from bfno.ode.problem import Problem
@@ -230,7 +229,7 @@ class _Adjoint(torch.autograd.Function):
             ) from error
         system = _AdjointSystem(ctx, ys[0], tensors)
         surroundings = ctx.witness.surroundings
-        with surroundings.restored(surroundings.random_state()), _without_hooks(tensors):
+        with surroundings.restored(surroundings.random_state()), without_hooks(tensors):
             ctx.witness.refuse_change()
             y0, moved, found = system.solve(ys, times, gradients[0])
         used = [
@@ -238,26 +237,6 @@ class _Adjoint(torch.autograd.Function):
             for index, part in enumerate(found)
         ]
         return None, None, None, y0, moved if ctx.wants_times else None, *used
-
-
-@contextlib.contextmanager
-def _without_hooks(tensors: Sequence[Tensor]) -> Iterator[None]:
-    """Take hooks off tensors for a while: they wait for whole gradients, not for parts of them.
-
-    The same goes for gradients that tensors retain.
-    """
-    retained = [(tensor, tensor.grad) for tensor in tensors if tensor.retains_grad]
-    found = [hooks for tensor in tensors if (hooks := tensor._backward_hooks)]
-    kept = [dict(hooks) for hooks in found]
-    for hooks in found:
-        hooks.clear()
-    try:
-        yield
-    finally:
-        for hooks, items in zip(found, kept, strict=True):
-            hooks.update(items)
-        for tensor, gradient in retained:
-            tensor.grad = gradient
 
 
 class _AdjointSystem:

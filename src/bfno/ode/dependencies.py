@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Sequence
+import contextlib
+import weakref
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -15,10 +17,12 @@ from bfno.ode.solution import GradientError
 
 __all__ = [
     "Dependencies",
+    "Gathering",
     "mark",
     "refuse_batch_norm",
     "refuse_recorded_batch_norm",
     "used_leaves",
+    "without_hooks",
 ]
 
 Node = Any
@@ -50,7 +54,7 @@ def refuse_recorded_batch_norm(slope: Any, since: int) -> None:
     """
     if not isinstance(slope, Tensor) or slope.grad_fn is None:
         return
-    for node in _explore(slope.grad_fn, since)[0]:
+    for node in _explore([slope.grad_fn], since)[0]:
         moves = "BatchNorm" in node.name() and getattr(node, "_saved_training", False)
         if moves and getattr(node, "_saved_running_mean", None) is not None:
             raise ValueError(_BATCH_NORM.format("one that it calls"))
@@ -75,12 +79,15 @@ def mark() -> int:
     return node._sequence_nr()
 
 
-def _explore(root: Node, since: int, known: Collection[Edge] = ()) -> tuple[set[Node], set[Edge]]:
+def _explore(
+    roots: Iterable[Node], since: int, known: Collection[Edge] = ()
+) -> tuple[set[Node], set[Edge]]:
     """Nodes of a graph that are younger than a mark, and the edges that lead out of them.
 
     Threads count their nodes apart, so that known edges lead out whatever their number.
     """
-    inner, outward, waiting = {root}, set(), [root]
+    waiting = list(roots)
+    inner, outward = set(waiting), set()
     while waiting:
         for edge in waiting.pop().next_functions:
             node = edge[0]
@@ -96,12 +103,14 @@ def _explore(root: Node, since: int, known: Collection[Edge] = ()) -> tuple[set[
 
 def _outward(slope: Any, since: int, known: Collection[Edge] = ()) -> set[Edge]:
     """Edges that lead out of an evaluation."""
-    if not isinstance(slope, Tensor) or not slope.requires_grad:
-        return set()
-    edge = _edge(slope)
-    if edge in known or not since < edge[0]._sequence_nr() < LEAF:
-        return {edge}
-    return _explore(edge[0], since, known)[1]
+    return _all_outward([slope], since, known)
+
+
+def _all_outward(results: Iterable[Any], since: int, known: Collection[Edge] = ()) -> set[Edge]:
+    """Edges that lead out of what was computed since a mark."""
+    edges = {_edge(one) for one in results if isinstance(one, Tensor) and one.requires_grad}
+    outside = {edge for edge in edges if edge in known or not since < edge[0]._sequence_nr() < LEAF}
+    return outside | _explore({node for node, _ in edges - outside}, since, known)[1]
 
 
 def _edge(tensor: Tensor) -> Edge:
@@ -142,14 +151,14 @@ class Dependencies:
         known |= {edge: edge[0].variable for edge in missing if edge[0]._sequence_nr() == LEAF}
         missing -= known.keys()
         if missing:
-            known |= _find_results(field, t, y, missing)
+            known |= _find_results(lambda: field(t, y), missing, _UNSEEN_BY_ADJOINT)
         # Results before what they were computed from.
         self._edges = sorted(known, key=lambda edge: -_age(edge))
         self._known = set(self._edges)
         self.tensors = tuple(known[edge] for edge in self._edges)
         self._only = only
         # Given tensors may be those from which the field's own were computed, once for all calls.
-        self._are_tangled = only or self._check_tangled()
+        self._are_tangled = only or _are_tangled(self.tensors, self._edges)
         self.slope = slope.detach()
 
     def refuse_others(self, slope: Tensor, since: int, inputs: Sequence[Tensor]) -> None:
@@ -166,15 +175,11 @@ class Dependencies:
             variable = getattr(node, "variable", None)
             if any(variable is one for one in inputs):
                 continue
-            if variable is None:
-                what = f"a result of {node.name()}"
-            else:
-                what = f"a tensor of shape {tuple(variable.shape)}"
             raise GradientError(
-                f"the backward pass of gradient='adjoint' met {what} that the field did not use "
-                "at the start of the solve, and cannot give it a gradient; if one was replaced "
-                "since, call backward() before; else name all such tensors with parameters=…, or "
-                "use gradient='checkpoint'"
+                f"the backward pass of gradient='adjoint' met {_described(node)} that the field "
+                "did not use at the start of the solve, and cannot give it a gradient; if one was "
+                "replaced since, call backward() before; else name all such tensors with "
+                "parameters=…, or use gradient='checkpoint'"
             )
 
     def pull_back(
@@ -190,38 +195,142 @@ class Dependencies:
         )
         if not self._are_tangled:
             return list(found)
-        return [*found[: len(inputs)], *self._untangle(found[len(inputs) :])]
+        return [*found[: len(inputs)], *_untangle(self.tensors, found[len(inputs) :])]
 
-    def _check_tangled(self) -> bool:
-        """Whether one of the tensors was computed from another."""
-        results = [(index, tensor) for index, tensor in enumerate(self.tensors) if tensor.grad_fn]
-        for index, tensor in results:
-            nodes = {edge for node in _ancestors(tensor) for edge in node.next_functions}
-            if any(edge in nodes for place, edge in enumerate(self._edges) if place != index):
-                return True
-        return False
 
-    def _untangle(self, found: Sequence[Tensor | None]) -> list[Tensor | None]:
-        """Take what came by way of another of the tensors out of gradients.
+def _are_tangled(tensors: Sequence[Tensor], edges: Sequence[Edge]) -> bool:
+    """Whether one of some tensors was computed from another."""
+    results = [(index, tensor) for index, tensor in enumerate(tensors) if tensor.grad_fn]
+    for index, tensor in results:
+        nodes = {edge for node in _ancestors(tensor) for edge in node.next_functions}
+        if any(edge in nodes for place, edge in enumerate(edges) if place != index):
+            return True
+    return False
 
-        Whoever differentiates the solve pulls the gradients of results back to what they were
-        computed from, and would count that part twice.
+
+def _untangle(tensors: Sequence[Tensor], found: Sequence[Tensor | None]) -> list[Tensor | None]:
+    """Take what came by way of another of the tensors out of gradients.
+
+    Whoever differentiates the solve pulls the gradients of results back to what they were computed
+    from, and would count that part twice.
+
+    Args:
+        tensors: The tensors, results before what they were computed from.
+        found: Their gradients.
+    """
+    parts: list[Tensor | None] = []
+    for index, (tensor, total) in enumerate(zip(tensors, found, strict=True)):
+        pairs = [
+            (later, part)
+            for later, part in zip(tensors[:index], parts, strict=True)
+            if part is not None and later.grad_fn is not None
+        ]
+        if total is not None and pairs:
+            outputs, gradients = zip(*pairs, strict=True)
+            (by_way,) = torch.autograd.grad(
+                outputs, tensor, gradients, allow_unused=True, retain_graph=True
+            )
+            total = total if by_way is None else total - by_way
+        parts.append(total)
+    return parts
+
+
+class Gathering:
+    """The tensors that many evaluations of a field take from elsewhere, found one by one.
+
+    Attributes:
+        tensors: Parameters and other leaves, and results of earlier computations; results before
+            what they were computed from.
+    """
+
+    def __init__(self) -> None:
+        self._known: dict[Edge, Tensor] = {}
+        self._states: weakref.WeakValueDictionary[int, Tensor] = weakref.WeakValueDictionary()
+        self._edges: list[Edge] = []
+        self.tensors: tuple[Tensor, ...] = ()
+
+    def state(self, y: Tensor, *, wanted: bool = True) -> Tensor:
+        """A state without history, to evaluate the field at."""
+        alone = y.detach().requires_grad_(wanted)
+        self._states[id(alone)] = alone
+        return alone
+
+    def gather(self, slope: Tensor, since: int, y: Tensor, again: Callable[[], Any]) -> bool:
+        """Note the tensors that an evaluation used; tell whether there were new ones.
+
+        Args:
+            slope: What it returned.
+            since: A mark from before it.
+            y: The state, as `state` gave it.
+            again: Repeats the evaluation.
         """
-        parts: list[Tensor | None] = []
-        for index, (tensor, total) in enumerate(zip(self.tensors, found, strict=True)):
-            pairs = [
-                (later, part)
-                for later, part in zip(self.tensors[:index], parts, strict=True)
-                if part is not None and later.grad_fn is not None
-            ]
-            if total is not None and pairs:
-                outputs, gradients = zip(*pairs, strict=True)
-                (by_way,) = torch.autograd.grad(
-                    outputs, tensor, gradients, allow_unused=True, retain_graph=True
+        missing = _outward(slope, since, self._known) - self._known.keys()
+        found = {edge: leaf for edge, leaf in _leaves(missing).items() if leaf is not y}
+        results = missing - _leaves(missing).keys()
+        if results:
+            found |= _find_results(again, results, _UNSEEN)
+        if results and torch.is_autocast_enabled(y.device.type):
+            # Whose copies of weights a backward pass makes anew, from the weights themselves.
+            found |= _leaves({edge for node, _ in results for edge in node.next_functions})
+        if not found:
+            return False
+        for tensor in found.values():
+            self._refuse_earlier_states(tensor)
+        self._known |= found
+        self._edges = sorted(self._known, key=lambda edge: -_age(edge))
+        self.tensors = tuple(self._known[edge] for edge in self._edges)
+        return True
+
+    def _refuse_earlier_states(self, tensor: Tensor) -> None:
+        """Refuse what was computed from the state of another evaluation."""
+        edges = {_edge(tensor)} | {e for node in _ancestors(tensor) for e in node.next_functions}
+        for node, _ in edges:
+            leaf = getattr(node, "variable", None)
+            if leaf is not None and self._states.get(id(leaf)) is leaf:
+                raise GradientError(
+                    "the field keeps something from one call for the next that depends on the "
+                    "state, through which no gradient can flow when the graphs of steps are let "
+                    "go; compute it anew, or use memory=0"
                 )
-                total = total if by_way is None else total - by_way
-            parts.append(total)
-        return parts
+
+    def refuse_others(self, results: Iterable[Any], since: int, inputs: Collection[Tensor]) -> None:
+        """Refuse what used other tensors.
+
+        Args:
+            results: What was computed.
+            since: A mark from before that.
+            inputs: Leaves that it was computed from.
+        """
+        for node, _ in _all_outward(results, since, self._known) - self._known.keys():
+            variable = getattr(node, "variable", None)
+            if not any(variable is one for one in inputs):
+                raise GradientError(
+                    f"the backward pass met {_described(node)} that the field did not use in the "
+                    "solve, and cannot give it a gradient; if one was replaced since, call "
+                    "backward() before; if the field keeps one in a cache, leave that out, or use "
+                    "memory=0"
+                )
+
+    def is_tangled(self) -> bool:
+        """Whether one of the tensors was computed from another."""
+        return _are_tangled(self.tensors, self._edges)
+
+    def untangle(self, found: Sequence[Tensor | None]) -> list[Tensor | None]:
+        """Take what came by way of another of the tensors out of their gradients."""
+        return _untangle(self.tensors, found)
+
+
+def _leaves(edges: Iterable[Edge]) -> dict[Edge, Tensor]:
+    """Those edges that are leaves."""
+    return {edge: edge[0].variable for edge in edges if hasattr(edge[0], "variable")}
+
+
+def _described(node: Node) -> str:
+    """What a tensor is, in words."""
+    leaf = getattr(node, "variable", None)
+    return (
+        f"a result of {node.name()}" if leaf is None else f"a tensor of shape {tuple(leaf.shape)}"
+    )
 
 
 def _age(edge: Edge) -> int:
@@ -231,21 +340,26 @@ def _age(edge: Edge) -> int:
 
 
 def _ancestors(tensor: Tensor) -> set[Node]:
-    return _explore(tensor.grad_fn, -1)[0] if tensor.grad_fn is not None else set()
+    return _explore([tensor.grad_fn], -1)[0] if tensor.grad_fn is not None else set()
 
 
-def _find_results(
-    field: Callable[..., Any], t: Tensor, y: Tensor, missing: set[Edge]
-) -> dict[Edge, Tensor]:
+def _find_results(again: Callable[[], Any], missing: set[Edge], unseen: str) -> dict[Edge, Tensor]:
     """The tensors at some edges, found by looking at every operation of one more evaluation."""
     with _Looking(missing) as looking:
-        field(t, y)
+        again()
     if looking.found.keys() != missing:
-        raise GradientError(
-            "gradient='adjoint' cannot see where the field takes one of its tensors from; name "
-            "such tensors with parameters=…, or use gradient='checkpoint'"
-        )
+        raise GradientError(unseen)
     return looking.found
+
+
+_UNSEEN_BY_ADJOINT = (
+    "gradient='adjoint' cannot see where the field takes one of its tensors from; name such "
+    "tensors with parameters=…, or use gradient='checkpoint'"
+)
+_UNSEEN = (
+    "a solve that lets the graphs of its steps go cannot see where the field takes one of its "
+    "tensors from; use memory=0, which keeps them"
+)
 
 
 class _Looking(TorchDispatchMode):
@@ -263,3 +377,23 @@ class _Looking(TorchDispatchMode):
                 if edge in self._wanted:
                     self.found[edge] = value
         return function(*args, **kwargs)
+
+
+@contextlib.contextmanager
+def without_hooks(tensors: Sequence[Tensor]) -> Iterator[None]:
+    """Take hooks off tensors for a while: they wait for whole gradients, not for parts of them.
+
+    The same goes for gradients that tensors retain.
+    """
+    retained = [(tensor, tensor.grad) for tensor in tensors if tensor.retains_grad]
+    found = [hooks for tensor in tensors if (hooks := tensor._backward_hooks)]
+    kept = [dict(hooks) for hooks in found]
+    for hooks in found:
+        hooks.clear()
+    try:
+        yield
+    finally:
+        for hooks, items in zip(found, kept, strict=True):
+            hooks.update(items)
+        for tensor, gradient in retained:
+            tensor.grad = gradient

@@ -243,28 +243,48 @@ def read_parameters(name: str, value: Any) -> tuple[Tensor, ...] | None:
     return tuple({id(one): one for one in found}.values())
 
 
-def read_memory(name: str, value: Any) -> float:
-    """Bytes, given as a number or as text.
+def read_memory(name: str, value: Any) -> float | str:
+    """Bytes of graphs, given as a number or as text, or which states are kept instead of graphs.
 
     Example:
         >>> read_memory("memory", "256 MB"), read_memory("memory", "2 GiB")
         (256000000, 2147483648)
+        >>> read_memory("memory", "stages"), read_memory("memory", "steps 1 MB")
+        (0, 'steps 1000000')
     """
-    if isinstance(value, str):
-        text = value.strip().lower()
-        if text == "unlimited":
-            return math.inf
-        match = re.fullmatch(r"(\d+\.?\d*|\.\d+)\s*(?:([kmgt])(i?))?b?", text)
-        if match:
-            number, letter, binary = match.groups()
-            base = 1024 if binary else 1000
-            return round(float(number) * base ** (" kmgt".index(letter) if letter else 0))
-    elif _is_number(value) and value >= 0:
-        return value if math.isinf(value) else int(value)
+    text = value.strip().lower() if isinstance(value, str) else ""
+    if text in ("steps", "log"):
+        return text
+    if text in ("unlimited", "stages"):
+        return math.inf if text == "unlimited" else 0
+    match = re.fullmatch(r"(steps\s+)?(\d+\.?\d*|\.\d+)\s*(?:([kmgt])(i?))?b?", text)
+    if match:
+        steps, number, letter, binary = match.groups()
+        base = 1024 if binary else 1000
+        size = round(float(number) * base ** (" kmgt".index(letter) if letter else 0))
+        return f"steps {size}" if steps else size
+    if _is_number(value) and float(value) >= 0:
+        return math.inf if float(value) == math.inf else int(value)
     raise ValueError(
-        f"{name} must be a number of bytes or text such as '256 MB', '2 GiB' or 'unlimited', got "
-        f"{shown(value)}"
+        f"{name} must be a number of bytes or text such as '256 MB', '2 GiB', 'unlimited', "
+        f"'stages', 'steps', 'steps 50 MB' or 'log', got {shown(value)}"
     )
+
+
+def split_memory(memory: float | str | None) -> tuple[float | None, float | None]:
+    """Bytes that graphs may take, and states instead of graphs; None where no bound was given.
+
+    Args:
+        memory: What `read_memory` returned, or None.
+
+    Example:
+        >>> split_memory(0), split_memory("log"), split_memory("steps 1000000")
+        ((0, None), (None, 0.0), (None, 1000000.0))
+    """
+    if not isinstance(memory, str):
+        return memory, None
+    word, _, size = memory.partition(" ")
+    return None, 0.0 if word == "log" else float(size or math.inf)
 
 
 def check_function(name: str, value: Any, arguments: str = "time and state") -> None:
@@ -386,6 +406,13 @@ def check_use(options: Any, gradient: str, tolerances: tuple[Any, Any], y0: Any 
     """
     if options.memory is not None and gradient != "checkpoint":
         raise ValueError(f"memory needs gradient='checkpoint', got gradient={gradient!r}")
+    if isinstance(options.memory, str):
+        for other in ("event", "dense", "compile", "independent"):
+            if getattr(options, other):
+                raise ValueError(
+                    f"memory={options.memory!r} keeps no graphs of steps, which {other} needs; "
+                    "leave one of the two out, or pass memory=0"
+                )
     if gradient == "adjoint":
         _check_backward(options.adjoint or {}, *tolerances)
     else:

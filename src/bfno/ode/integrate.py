@@ -91,6 +91,11 @@ class SharedOutputs:
         self.states = [y0]
         self._forward = 1.0 if len(times) < 2 or times[-1] >= times[0] else -1.0
 
+    @property
+    def served(self) -> int:
+        """How many requests were served so far."""
+        return len(self.states)
+
     def complete(self) -> bool:
         return len(self.states) == len(self.times)
 
@@ -116,15 +121,19 @@ class SharedOutputs:
 
 
 class RowOutputs:
-    """One row of requested times per sample, on a clock that runs from zero to one for each."""
+    """One row of requested times per sample, on a clock that runs from zero to one for each.
+
+    Attributes:
+        served: How many requests were served so far.
+    """
 
     def __init__(self, clock: Tensor, y0: Tensor) -> None:
         self._clock, self._columns = clock, clock.shape[1]
         values, self._order = clock.detach().flatten().sort()
         self._values = values.tolist()  # once, so that no step waits for a device
-        self._served = bisect.bisect_right(self._values, 0.0)
+        self.served = bisect.bisect_right(self._values, 0.0)
         self._reached, self._y0 = 0.0, y0
-        samples, columns = self._places(0, self._served)
+        samples, columns = self.places(0, self.served)
         self._pieces = [((samples, columns), y0[samples])]
 
     def complete(self) -> bool:
@@ -134,16 +143,22 @@ class RowOutputs:
         self, stepper: Stepper, start: Moment, end: Moment, ends: tuple[Tensor, Tensor]
     ) -> bool:
         self._reached = end.value
-        first, self._served = self._served, bisect.bisect_right(self._values, end.value)
-        samples, columns = self._places(first, self._served)
-        if len(samples):
-            size = end.value - start.value
-            thetas = (self._clock[samples, columns] - start.value) / size
-            values = stepper.interpolate_rows(size, ends[0], thetas, samples)
-            self._pieces.append(((samples, columns), values))
-        return len(samples) > 0
+        first, self.served = self.served, bisect.bisect_right(self._values, end.value)
+        places = self.places(first, self.served)
+        if self.served > first:
+            values = self.between(stepper, start.value, end.value, ends[0], places)
+            self._pieces.append((places, values))
+        return self.served > first
 
-    def _places(self, first: int, end: int) -> tuple[Tensor, Tensor]:
+    def between(
+        self, stepper: Stepper, start: float, end: float, y: Tensor, places: tuple[Tensor, Tensor]
+    ) -> Tensor:
+        """What some requests get out of the last step, which began at the state `y`."""
+        samples, columns = places
+        thetas = (self._clock[samples, columns] - start) / (end - start)
+        return stepper.interpolate_rows(end - start, y, thetas, samples)
+
+    def places(self, first: int, end: int) -> tuple[Tensor, Tensor]:
         """Samples and columns of some requests, which are counted from the earliest one."""
         chosen = self._order[first:end].sort().values
         return chosen // self._columns, chosen % self._columns

@@ -32,6 +32,7 @@ from bfno.ode.inputs import (
     read_memory,
     read_parameters,
     shown,
+    split_memory,
 )
 from bfno.ode.integrate import SharedOutputs, Watcher
 from bfno.ode.problem import Problem
@@ -74,8 +75,8 @@ def odeint(
         event_fn: Solve until this function of time and state changes its sign; of `t`, the first
             element is the start and the second one gives the direction.
         memory: How much memory autograd's graphs of the steps may keep, in bytes or as text such as
-            "256 MB"; what does not fit, the backward pass evaluates again. None keeps all, as
-            torchdiffeq does.
+            "256 MB", or "steps" or "log" to keep states instead, see `Options`; what is not kept,
+            the backward pass evaluates again. None keeps all, as torchdiffeq does.
 
     Returns:
         The states at `t`, time first; with an event, its time and the states at start and event.
@@ -221,15 +222,21 @@ class _Call:
         self._scheme.fit(self._packing, self._y0, t)
         self._norm = scheme.state_norm(self._packing)
         self._field, self._told = self._packing.wrap(func), False
-        self._memory = math.inf
+        self._graphs: float | None = math.inf
+        self._snapshots: float | None = None
 
-    def limit(self, memory: float) -> None:
-        """Let the graphs of the steps keep so many bytes only."""
+    def limit(self, memory: float | str) -> None:
+        """Let the graphs of the steps keep so many bytes only, or keep states instead."""
         if not isinstance(self._scheme.method, Tableau):
             raise ValueError(
                 f"memory needs a Runge–Kutta method such as dopri5, got {self._scheme.name!r}"
             )
-        self._memory = memory
+        self._graphs, self._snapshots = split_memory(memory)
+        if self._snapshots is not None and any(hasattr(self._func, name) for name in _CALLBACKS):
+            raise ValueError(
+                f"memory={memory!r} gives callbacks states without history; leave "
+                "callback_step and its like out, or pass memory=0"
+            )
 
     def answer(self, run: Callable[[Tensor], Tensor], event_fn: Any) -> Any:
         """The states, or with an event its time and the states."""
@@ -287,8 +294,9 @@ class _Call:
             self._field,
             scheme.method,
             lambda requested: scheme.plan(requested, self._norm, self._field, self._y0),
-            replay=self._memory != math.inf,
-            room=Room(self._memory),
+            replay=self._graphs != math.inf,
+            room=Room(self._graphs),
+            snapshots=self._snapshots,
             # The search for an event has told of its steps already.
             watcher=None if self._told else _callbacks(self._func, self._packing, scheme, self._t),
         )
@@ -332,6 +340,9 @@ class _Call:
         return finder.moment.value
 
 
+_CALLBACKS = ("callback_step", "callback_accept_step", "callback_reject_step")
+
+
 class _Callbacks:
     """Tells the callbacks of a function of every step, by torchdiffeq's names.
 
@@ -371,9 +382,10 @@ def _callbacks(
     func: Any, packing: Packing, scheme: Scheme, times: Tensor, *, adjoint: bool = False
 ) -> Watcher | None:
     """What tells a function's callbacks of steps, if it has any."""
-    names = ("callback_step", "callback_accept_step", "callback_reject_step")
     suffix = "_adjoint" if adjoint else ""
-    found = {name: getattr(func, name + suffix) for name in names if hasattr(func, name + suffix)}
+    found = {
+        name: getattr(func, name + suffix) for name in _CALLBACKS if hasattr(func, name + suffix)
+    }
     if found.keys() - scheme.callbacks():
         unsupported = ", ".join(sorted(found.keys() - scheme.callbacks()))
         warnings.warn(

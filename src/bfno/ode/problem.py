@@ -31,6 +31,7 @@ from bfno.ode.integrate import (
     Watcher,
 )
 from bfno.ode.replay import Replayer, Room
+from bfno.ode.snapshots import Chain, ChainStepper
 from bfno.ode.solution import SolverError, Stats, Status
 from bfno.ode.step import Clock, ReplayedStepper, Stepper, Sums, TableSums
 from bfno.ode.tableaus import Tableau
@@ -55,6 +56,7 @@ class Problem:
         watcher: Is told of every step.
         stats: Where costs are counted.
         room: What the graphs of the solve may keep.
+        snapshots: Bytes of states that are kept instead of graphs; None keeps graphs.
         status: How the last integration ended.
         reached: The time at which it ended.
     """
@@ -68,6 +70,7 @@ class Problem:
     watcher: Watcher | None = None
     stats: Stats = dataclasses.field(default_factory=Stats)
     room: Room = dataclasses.field(default_factory=Room)
+    snapshots: float | None = None
     status: Status = Status.SUCCESS
     reached: float = 0.0
 
@@ -81,11 +84,38 @@ class Problem:
         """
         if self.compile and (ys := solve_whole(self, y0, times, slope)) is not None:
             return ys
+        if self.snapshots is not None and isinstance(self.method, Tableau) and self._lets_go():
+            return self._states_by_snapshots(self.method, y0, times, self.snapshots)
         outputs = RowOutputs(times, y0) if self.by_sample else SharedOutputs(times.tolist(), y0)
         integration = self.integration(y0, times, outputs)
         integration.run(y0, slope)
         self.note(integration)
         return outputs.stacked()
+
+    def _lets_go(self) -> bool:
+        """Whether graphs need not be kept, since a backward pass can repeat what they are of."""
+        return torch.is_grad_enabled() and not is_transformed() and not borrows_parameters()
+
+    def _states_by_snapshots(
+        self, method: Tableau, y0: Tensor, times: Tensor, size: float
+    ) -> Tensor:
+        """The same with a graph of one node, whose backward pass repeats the steps."""
+        plan = self._plan(times)
+        chain = Chain(
+            self.field,
+            method,
+            (y0, times, self._knots(plan, times)),
+            self.stats,
+            size=size,
+            by_sample=self.by_sample,
+            by_step=y0.numel() <= SMALL_STATE,
+        )
+        outputs = chain.requests.outputs_of(y0.detach())
+        integration = self._integration(ChainStepper(chain, outputs), plan, outputs)
+        with torch.no_grad():
+            integration.run(y0.detach())
+        self.note(integration)
+        return chain.states(outputs)
 
     def note(self, integration: Integration) -> None:
         """Remember how an integration ended."""
@@ -93,18 +123,29 @@ class Problem:
 
     def integration(self, y0: Tensor, times: Tensor, outputs: Outputs) -> Integration:
         """An integration that is ready to run."""
-        plan = self.plan(torch.tensor([0.0, 1.0]) if self.by_sample else times)
-        kind = FixedIntegration if plan.control is None else AdaptiveIntegration
+        plan = self._plan(times)
         if plan.control is not None and is_mapped():
             raise ValueError(
                 "adaptive steps need numbers, and torch.func.vmap has none; pass step=… for fixed "
                 "steps, or solve the whole batch at once without vmap"
             )
-        knots = times if plan.knots is None else plan.knots
-        return kind(self._stepper(y0, knots), plan, outputs, self.stats, self.watcher, self.room)
+        return self._integration(self._stepper(y0, self._knots(plan, times)), plan, outputs)
 
-    def _stepper(self, y0: Tensor, times: Tensor) -> Stepper:
-        clock = Clock(times.detach().flatten() if self.by_sample else times, y0)
+    def _integration(self, stepper: Stepper, plan: Plan, outputs: Outputs) -> Integration:
+        kind = FixedIntegration if plan.control is None else AdaptiveIntegration
+        return kind(stepper, plan, outputs, self.stats, self.watcher, self.room)
+
+    def _plan(self, times: Tensor) -> Plan:
+        return self.plan(torch.tensor([0.0, 1.0]) if self.by_sample else times)
+
+    def _knots(self, plan: Plan, times: Tensor) -> Tensor:
+        """Times that moments move with; on clocks of their own, samples move apart."""
+        if self.by_sample:
+            return times.detach().flatten()
+        return times if plan.knots is None else plan.knots
+
+    def _stepper(self, y0: Tensor, knots: Tensor) -> Stepper:
+        clock = Clock(knots, y0)
         method, stats, replayer = self.method, self.stats, self._replayer(y0)
         graph, stand_ins = torch.is_grad_enabled(), is_transformed()
         evaluate = Evaluator(self.field) if stand_ins else TrackingEvaluator(self.field, y0)
@@ -128,10 +169,7 @@ class Problem:
 
     def _replayer(self, y0: Tensor) -> Replayer | None:
         """What records and repeats calls, if a backward pass shall and can do that."""
-        wanted = self.replay and torch.is_grad_enabled()
-        if not wanted or is_transformed() or borrows_parameters():
-            return None
-        return Replayer(y0, self.stats, self.room)
+        return Replayer(y0, self.stats, self.room) if self.replay and self._lets_go() else None
 
     def refuse_failure(self, name: str) -> None:
         """Raise if the last integration failed."""

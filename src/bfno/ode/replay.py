@@ -26,7 +26,7 @@ from bfno.ode.dependencies import mark, used_leaves
 from bfno.ode.solution import GradientError, Stats
 from bfno.ode.state import clock_dtype
 
-__all__ = ["NOT_REPEATABLE", "Recording", "Replayer", "Room", "Surroundings", "address"]
+__all__ = ["FAILED", "NOT_REPEATABLE", "Recording", "Replayer", "Room", "Surroundings", "address"]
 
 Saved = list[tuple[Tensor, int]]
 
@@ -426,6 +426,12 @@ class Recording:
         """Hold the tensors without their history, which would hold this call in turn."""
         self.saved = [(tensor.detach(), version) for tensor, version in self.saved]
 
+    def verify(self) -> None:
+        """Repeat the call, and refuse to go on if it is another one now."""
+        with self._replayer.lock:
+            self._repeat()
+            self._replayer.hold(None)
+
     def _repeat(self) -> None:
         replayer = self._replayer
         replayer.hold(None)
@@ -445,10 +451,7 @@ class Recording:
             self.saved = None
             if isinstance(error, GradientError):
                 raise
-            raise GradientError(
-                f"the field failed when the backward pass repeated a call ({error}); it has to "
-                "work after the solve as it did before, or use gradient='direct'"
-            ) from error
+            raise GradientError(FAILED.format(error)) from error
         if not same:
             self.saved = None
             raise GradientError(NOT_REPEATABLE)
@@ -487,6 +490,10 @@ class Recording:
                 )
 
 
+FAILED = (
+    "the field failed when the backward pass repeated a call ({}); it has to work after the solve "
+    "as it did before, or use gradient='direct'"
+)
 NOT_REPEATABLE = (
     "the field gave another result when the backward pass repeated a call: a tensor that it uses "
     "was replaced or changed since the solve, or it keeps a state of its own (spectral_norm in "

@@ -25,6 +25,7 @@ from bfno.ode.inputs import (
     read_settings,
     read_tolerances,
     refuse_unknown,
+    split_memory,
 )
 from bfno.ode.integrate import Plan, SharedOutputs, Stop
 from bfno.ode.problem import Problem
@@ -72,10 +73,12 @@ class Options:
         dense: Whether `Solution.evaluate` can be asked for states between the requested times.
         on_step: Called after every accepted step with the time, the state and the statistics.
         throw: Whether a failed solve raises; if not, the solution says so in its status.
-        memory: How much memory the graphs of one solve may keep with gradient="checkpoint", in
-            bytes or as text such as "256 MB", "2 GiB" or "unlimited". What does not fit, the
-            backward pass evaluates again; the gradient is the same to the last bit. None is
-            512 MiB for all solves together whose backward pass is still to come.
+        memory: What one solve may keep with gradient="checkpoint"; the rest, the backward pass
+            evaluates again, and the gradient is the same. Bytes, or text such as "256 MB", "2 GiB"
+            or "unlimited", are for graphs; the inputs of all stages are kept besides. "stages" is
+            zero bytes. "steps" keeps one state per step and no graphs; "steps 50 MB" as many of
+            these as fit; "log" about twice the logarithm of the number of steps. None is 512 MiB of
+            graphs for all solves together whose backward pass is still to come.
         compile: Whether to compile the whole solve and its gradient into one call of machine code,
             which pays off for small fields that are solved many times. The state has to be one
             tensor, and the times shared. What cannot be compiled so is compiled step by step, with
@@ -204,13 +207,15 @@ class _Call:
         self.packing = Packing(y0, by_sample=samples)
         self._control = _make_control(self.packing, options, *tolerances)
         self.y0 = _counting_changes(self.packing.pack(y0))
+        graphs, snapshots = split_memory(options.memory)
         self.problem = Problem(
             self.packing.wrap(WithArguments(field, options.args) if options.args else field),
             self._tableau,
             self._planner(options),
-            replay=gradient == "checkpoint" and options.memory != math.inf,
+            replay=gradient == "checkpoint" and graphs != math.inf,
             compile=options.compile,
-            room=Room(options.memory),
+            room=Room(graphs),
+            snapshots=snapshots,
         )
         if options.on_step is not None:
             self.problem.watcher = _Reporter(options.on_step, self.packing, self.problem.stats)

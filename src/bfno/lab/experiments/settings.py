@@ -98,7 +98,7 @@ def _check_memory(value: float | str | None) -> float | str | None:
         try:
             read_memory("memory", value)
         except ValueError as error:
-            expected = "a number of bytes or text such as '256 MB', '2 GiB' or 'unlimited'"
+            expected = "a number of bytes or text such as '256 MB', 'unlimited', 'steps' or 'log'"
             raise PydanticCustomError(
                 "memory", "Input should be {expected}", {"expected": expected}
             ) from error
