@@ -74,14 +74,7 @@ class ConvNet(nn.Module):
     @property
     def stats(self) -> Stats:
         """What the last call cost, over all of its neural ODEs."""
-        each = [block.stats for block in self.blocks]
-        return Stats(
-            *(sum(getattr(one, name) for one in each) for name in _COUNTS),
-            step_ends=[end for one in each for end in one.step_ends],
-        )
-
-
-_COUNTS = ("forward_evaluations", "backward_evaluations", "accepted", "rejected")
+        return Stats.together(block.stats for block in self.blocks)
 
 
 def ode_net(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, Generic, Protocol, TypeVar
 
@@ -72,6 +73,18 @@ class Stats:
     step_ends: list[float] = field(default_factory=list, repr=False)
     compiled: str = field(default="", repr=False)
     per_sample: SampleStats | None = field(default=None, repr=False)
+
+    @classmethod
+    def together(cls, parts: Iterable[Stats]) -> Stats:
+        """What several solves cost together; what belongs to a single one is left out."""
+        total = cls()
+        for part in parts:
+            total.forward_evaluations += part.forward_evaluations
+            total.backward_evaluations += part.backward_evaluations
+            total.accepted += part.accepted
+            total.rejected += part.rejected
+            total.step_ends += part.step_ends
+        return total
 
 
 State = TypeVar("State")

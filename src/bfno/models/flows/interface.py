@@ -73,12 +73,7 @@ class Flow(nn.Module, ABC):
     @property
     def stats(self) -> Stats:
         """What the last calls of all parts cost in evaluations of a field, taken together."""
-        total = Stats()
-        for part in self.modules():
-            if isinstance(part, Flow):
-                for name, value in vars(part.solved).items():
-                    setattr(total, name, getattr(total, name) + value)
-        return total
+        return Stats.together(part.solved for part in self.modules() if isinstance(part, Flow))
 
     @property
     def dimensions(self) -> int:
