@@ -86,14 +86,17 @@ class ImplicitStepper(Stepper):
             times = [before if n >= 1 else t for t, n in zip(times, nodes, strict=True)]
         self.failure = None
         self._newton.begin(self.clock.time(start), y)
-        with torch.no_grad():
+        has_graph = torch.is_grad_enabled() and (y.requires_grad or self.clock.moves)
+        # As long as nothing has shown it, a graph tells whether there are weights to learn.
+        looking = torch.is_grad_enabled() and not (has_graph or self._newton.has_graph)
+        with torch.set_grad_enabled(looking):
             found = self._solve(times, end.value - start.value, y.detach())
         self._sums.begin(y, size)
         if found is None:
             finite = self._newton.is_finite
             self.failure = Status.NEWTON_FAILURE if finite else Status.NON_FINITE
             return torch.full_like(y, math.nan)
-        if not torch.is_grad_enabled():
+        if not (has_graph or (torch.is_grad_enabled() and self._newton.has_graph)):
             self._sums.slopes = found
             return combine(y, found, self.tableau.weights, size)
         return self._attach(times, size, y, found)
@@ -123,7 +126,7 @@ class ImplicitStepper(Stepper):
         for block in self.tableau.blocks:
             bases = self._bases(block, y, slopes, size)
             if block.explicit:
-                slopes.append(self._explicit(times[block.begin], bases[0], block.begin).detach())
+                slopes.append(self._explicit(times[block.begin], bases[0], block.begin))
                 continue
             guess = self._guess(block, slopes)
             coupling = np.array(block.coupling) * size
@@ -136,9 +139,9 @@ class ImplicitStepper(Stepper):
 
     def _explicit(self, time: Tensor, point: Tensor, stage: int) -> Tensor:
         if stage == 0 and self._first is not None:
-            return self._first
+            return self._first.detach()
         self.stats.forward_evaluations += 1
-        return self._evaluate(time, point)
+        return self._newton.call(time, point)
 
     def _bases(self, block: Block, y: Tensor, slopes: Sequence[Tensor], size: Any) -> list[Tensor]:
         """Where the stages of a block would be without their own slopes."""
@@ -146,10 +149,12 @@ class ImplicitStepper(Stepper):
         return [combine_quickly(y, slopes, row, size) for row in rows]
 
     def _guess(self, block: Block, slopes: Sequence[Tensor]) -> list[Tensor]:
-        """Slopes to begin with: the last one that is known."""
+        """Slopes to begin with."""
         if slopes:
-            last = slopes[-1]
-        elif self._last is not None:
+            rows = self.tableau.guesses[block.begin : block.end]
+            zero = torch.zeros_like(slopes[0])
+            return [combine_quickly(zero, slopes, row[: block.begin], 1.0) for row in rows]
+        if self._last is not None:
             last = self._last.detach()
         else:
             last = self._newton.around_start().slope
@@ -174,7 +179,7 @@ class ImplicitStepper(Stepper):
     ) -> Callable[..., tuple[Any, ...]]:
         """The step as a function of the state, and of the first slope where that is known."""
         evaluate, tableau, linearizer = self._evaluate, self.tableau, self._linearizer
-        bases = self._bases
+        bases, length = self._bases, float(size.detach() if isinstance(size, Tensor) else size)
 
         def step(y: Tensor, *first: Tensor) -> tuple[Any, ...]:
             sums, seen = Sums(tableau), []
@@ -190,7 +195,7 @@ class ImplicitStepper(Stepper):
                 rows = zip(points, block.coupling, strict=True)
                 points = [traced(combine(base, values, row, size)) for base, row in rows]
                 raw = [evaluate(times[i], z) for i, z in zip(places, points, strict=True)]
-                coupling = np.array(block.coupling) * float(size)
+                coupling = np.array(block.coupling) * length
                 seen += raw
                 for slope in attach(linearizer, coupling, points, raw, values):
                     sums.add(slope)

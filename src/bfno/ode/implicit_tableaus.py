@@ -12,6 +12,7 @@ With the Jacobian `J` at the start of the step its stages are solutions of linea
 from __future__ import annotations
 
 import functools
+import math
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -98,6 +99,12 @@ class ImplicitTableau(Tableau):
             found.append(Block(begin, end, coupling, not any(map(any, coupling))))
             begin = end
         return tuple(found)
+
+    @functools.cached_property
+    def guesses(self) -> tuple[Row, ...]:
+        """Weights of earlier slopes in a guess of each one: a parabola through the nearest."""
+        nodes = self.nodes
+        return tuple(_extrapolation(nodes[:stage], node) for stage, node in enumerate(nodes))
 
     def _reach(self, begin: int, end: int) -> int:
         """The stage after the last one that some stages depend on."""
@@ -215,6 +222,19 @@ class RosenbrockTableau(Tableau):
         error = np.array(self.error or (0.0,) * len(self.stages))
         check_sum(self.name, "error (of slopes)", (error @ gammas).tolist(), 0)
         check_dense(self)
+
+
+def _extrapolation(nodes: Row, node: float) -> Row:
+    """Weights that extend a polynomial through values at up to three nodes to another node."""
+    chosen: list[int] = []
+    for one in sorted(range(len(nodes)), key=lambda j: (abs(nodes[j] - node), -j)):
+        if len(chosen) < 3 and all(abs(nodes[one] - nodes[j]) > 1e-3 for j in chosen):
+            chosen.append(one)
+    weights = [0.0] * len(nodes)
+    for one in chosen:
+        others = [nodes[j] for j in chosen if j != one]
+        weights[one] = math.prod((node - other) / (nodes[one] - other) for other in others)
+    return tuple(weights)
 
 
 def _square(rows: tuple[Row, ...]) -> tuple[Row, ...]:

@@ -49,6 +49,9 @@ MOST_ENTRIES = 1 << 22
 MOST_DIFFERENCES = 64
 """Numbers of a state up to which a Jacobian is formed from differences."""
 
+SMALL = 32
+"""Size of matrices up to which to multiply by an inverse is faster than to use LU factors."""
+
 Vectors = Sequence[Tensor]
 """One tensor like the state for every stage of a block."""
 
@@ -401,9 +404,16 @@ class FactoredSystem(System):
         self, factors: tuple[Tensor, Tensor], sizes: tuple[int, int, int], like: Tensor
     ) -> None:
         self._factors, self._sizes, self._like = factors, sizes, like
+        self._inverse: Tensor | None = None
 
     def solve(self, right: Vectors, rtol: float = 1e-3) -> list[Tensor]:
-        return self._solve(right, transposed=False)
+        count, rows, size = self._sizes
+        if rtol < 1e-3 or count > 1 or size > SMALL:
+            return self._solve(right, transposed=False)
+        if self._inverse is None:
+            eye = torch.eye(size, dtype=self._factors[0].dtype, device=self._factors[0].device)
+            self._inverse = torch.linalg.lu_solve(*self._factors, eye.expand(rows, size, size))
+        return [_shaped(_multiplied(self._inverse, right[0]), self._like)]
 
     def solve_transposed(self, right: Vectors) -> list[Tensor]:
         """The solution of the transposed equations."""

@@ -78,7 +78,7 @@ class Newton:
         self._units: Any = None
         self._around: Linearisation | None = None
         self._is_fresh, self._is_slow, self._factor = False, False, 1.0
-        self.is_finite = True
+        self.is_finite, self.has_graph = True, False
 
     def prepare(self, control: Control) -> None:
         """Learn how errors are measured; without that, stages are solved to rounding."""
@@ -131,8 +131,16 @@ class Newton:
     def _residuals(self, stages: Stages, slopes: Sequence[Tensor]) -> list[Tensor]:
         self._stats.forward_evaluations += len(slopes)
         points = stages.points(slopes)
-        values = [self.evaluate(t, z) for t, z in zip(stages.times, points, strict=True)]
+        values = [self.call(t, z) for t, z in zip(stages.times, points, strict=True)]
         return [value - slope for value, slope in zip(values, slopes, strict=True)]
+
+    def call(self, t: Tensor, z: Tensor) -> Tensor:
+        """The field without a graph; whether it would have one is noted."""
+        value = self.evaluate(t, z)
+        if value.requires_grad:
+            self.has_graph = True
+            return value.detach()
+        return value
 
     def _iterate(self, stages: Stages, system: Any) -> list[Tensor] | None:
         """Iterate until what is left is a small share of the tolerance."""
@@ -158,11 +166,15 @@ class Newton:
         return None
 
     def _iterate_exactly(self, stages: Stages, system: Any) -> list[Tensor] | None:
-        """Iterate until only rounding is left, with new Jacobians where that is slow."""
-        slopes, before = list(stages.guess), math.inf
+        """Iterate until only rounding is left, with new Jacobians where that is slow.
+
+        It begins where the stages would be without their slopes: no tolerance says that the step
+        is so small that slopes are alike.
+        """
+        slopes, before = [torch.zeros_like(one) for one in stages.guess], math.inf
+        residuals = self._residuals(stages, slopes)
         for _ in range(MOST_EXACT_ITERATIONS):
-            changes = system.solve(self._residuals(stages, slopes), 1e-6)
-            slopes = [slope + change for slope, change in zip(slopes, changes, strict=True)]
+            changes = system.solve(residuals, 1e-6)
             points = stages.points(slopes)
             size = _root_mean_square(stages.moved(changes))
             scale = _root_mean_square(torch.stack(points)) * torch.finfo(points[0].dtype).eps
@@ -170,17 +182,38 @@ class Newton:
             if not self.is_finite:
                 return None
             if size <= 2 * scale or (size > before / 2 and before < 1e3 * scale):
-                return slopes
-            if size > SLOW * before:
-                around = [
-                    self._linearizer.at(self.evaluate, t, z)
-                    for t, z in zip(stages.times, points, strict=True)
-                ]
-                system = make_system(self._linearizer, around, stages.coupling)
+                return [slope + change for slope, change in zip(slopes, changes, strict=True)]
+            if before < math.inf and size > SLOW * before:
+                system = self._system_around(stages, points)
                 if system is None:
                     return None
+                changes = system.solve(residuals, 1e-6)
+            slopes, residuals = self._damped(stages, slopes, changes, residuals)
             before = size
         return None
+
+    def _system_around(self, stages: Stages, points: Sequence[Tensor]) -> Any:
+        """The equations of the stages around where they are by now."""
+        places = zip(stages.times, points, strict=True)
+        around = [self._linearizer.at(self.evaluate, t, z) for t, z in places]
+        return make_system(self._linearizer, around, stages.coupling)
+
+    def _damped(
+        self,
+        stages: Stages,
+        slopes: Sequence[Tensor],
+        changes: Sequence[Tensor],
+        residuals: Sequence[Tensor],
+    ) -> tuple[list[Tensor], list[Tensor]]:
+        """Slopes and what is left of their equations after a change, or after a part of it."""
+        before, share = _root_mean_square(torch.stack(list(residuals))), 1.0
+        while True:
+            pairs = zip(slopes, changes, strict=True)
+            moved = [torch.add(slope, change, alpha=share) for slope, change in pairs]
+            found = self._residuals(stages, moved)
+            if _root_mean_square(torch.stack(found)) < 2 * before or share < 1e-3:
+                return moved, found
+            share /= 4
 
 
 def _root_mean_square(values: Tensor) -> float:

@@ -140,12 +140,13 @@ class RosenbrockStepper(Stepper):
     ) -> Callable[[Tensor], tuple[Any, ...]]:
         """The step as a function of the state."""
         evaluate, tableau, linearizer = self._evaluate, self.tableau, self._linearizer
+        length = float(size.detach() if isinstance(size, Tensor) else size)
 
         def step(y: Tensor) -> tuple[Any, ...]:
             sums, gamma = Sums(tableau), tableau.gamma
             sums.begin(y, size)
             around = _Tangents(evaluate, traced(times[0]), traced(y))
-            solution = around.solution(linearizer, float(size) * gamma)
+            solution = around.solution(linearizer, length * gamma)
             seen = [around.slope]
             for stage, value in enumerate(found):
                 if stage:

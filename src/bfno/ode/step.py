@@ -62,6 +62,11 @@ class Clock:
         self._ts = ts.to(clock_dtype(ts.device)) if moving or is_transformed() else None
         self._requested = ts.tolist() if self._ts is not None else []
 
+    @property
+    def moves(self) -> bool:
+        """Whether gradients flow to requested times."""
+        return self._ts is not None
+
     def time(self, moment: Moment) -> Tensor:
         """A moment."""
         if self._ts is None:
