@@ -141,7 +141,11 @@ class Linearizer:
         with torch.inference_mode(False), torch.enable_grad(), following_time(with_time):
             time = t.detach().clone().requires_grad_(with_time)
             point = z.detach().clone().requires_grad_()
-            slope = evaluate(time, point)
+            try:
+                slope = evaluate(time, point)
+            except RuntimeError:  # a field that cannot be differentiated, or fails in any case
+                with torch.no_grad():
+                    slope = evaluate(time.detach(), point.detach())
         if not slope.requires_grad:
             return self._from_differences(evaluate, t, z, slope, with_time)
         by_time = _derivative_by_time(slope, time) if with_time else None
@@ -313,6 +317,11 @@ class Linearisation:
         self._linearizer, self.slope = linearizer, slope
         self.matrix, self.product, self.by_time = matrix, product, by_time
         self._systems: dict[bytes, System | None] = {}
+
+    def is_finite(self) -> bool:
+        """Whether the field and its Jacobian have values there."""
+        parts = (self.slope,) if self.matrix is None else (self.slope, self.matrix)
+        return all(bool(torch.isfinite(part).all()) for part in parts)
 
     def system(self, coupling: np.ndarray) -> System | None:
         """The equations of a block of stages, None where they have no solution.

@@ -60,6 +60,7 @@ class RosenbrockStepper(Stepper):
         self._replayer, self._linearizer = replayer, Linearizer(like, stats)
         self._y: Any = None  # where the field is linearised
         self._around: Any = None
+        self._has_graph = False
         self._after_jump: Tensor | None = None  # the time at which a step starts afresh
 
     def start(self, moment: Moment, y: Tensor, slope: Tensor | None = None) -> Tensor:
@@ -81,12 +82,15 @@ class RosenbrockStepper(Stepper):
             self._around = self._linearizer.at(
                 self._evaluate, times[0], y.detach(), with_time=True
             )
-        with torch.no_grad():
+        has_graph = torch.is_grad_enabled() and (y.requires_grad or self.clock.moves)
+        # As long as nothing has shown it, a graph tells whether there are weights to learn.
+        looking = torch.is_grad_enabled() and not (has_graph or self._has_graph)
+        with torch.set_grad_enabled(looking):
             found = self._solve(times, end.value - start.value, y.detach())
         self._sums.begin(y, size)
         if found is None:
             return torch.full_like(y, math.nan)
-        if not torch.is_grad_enabled():
+        if not (has_graph or (torch.is_grad_enabled() and self._has_graph)):
             self._sums.slopes = found
             return combine(y, found, self.tableau.weights, size)
         return self._attach(times, size, y, found)
@@ -106,8 +110,7 @@ class RosenbrockStepper(Stepper):
         tableau, around = self.tableau, self._around
         system = around.system(np.array([[size * tableau.gamma]]))
         if system is None:
-            finite = around.matrix is None or bool(torch.isfinite(around.matrix).all())
-            self.failure = Status.NEWTON_FAILURE if finite else Status.NON_FINITE
+            self.failure = Status.NEWTON_FAILURE if around.is_finite() else Status.NON_FINITE
             return None
         found: list[Tensor] = []
         for stage, time in enumerate(times):
@@ -116,6 +119,8 @@ class RosenbrockStepper(Stepper):
                 self.stats.forward_evaluations += 1
                 point = combine_quickly(y, found, tableau.stages[stage], size)
                 slope = self._evaluate(time, point)
+                self._has_graph = self._has_graph or slope.requires_grad
+                slope = slope.detach()
             right = combine_quickly(slope, found, tableau.couplings[stage], 1.0)
             if around.by_time is not None:
                 right = torch.add(right, around.by_time, alpha=size * tableau.time_weights[stage])
@@ -166,7 +171,8 @@ class _Tangents:
     def __init__(self, evaluate: Evaluator, t: Tensor, y: Tensor) -> None:
         with following_time():
             self.slope, self._y = evaluate(t, y), y
-        self._dual = torch.zeros_like(self.slope, requires_grad=True)
+        # Younger than the state: autograd would go through all earlier steps in search of a leaf.
+        self._dual = y * 0
         self._pulled: Sequence[Tensor | None] = (None, None)
         if self.slope.requires_grad:
             self._pulled = differentiate_twice(self.slope, (t, y), self._dual)

@@ -130,7 +130,7 @@ class Tableau:
                 raise ValueError(
                     f"row {index} of stages of tableau {self.name!r} must have {entries}, got "
                     f"{len(row)}; a Tableau is explicit: a stage depends on those before it; use "
-                    "ImplicitTableau for others"
+                    "bfno.ode.ImplicitTableau for others"
                 )
 
     def _check_sums(self) -> None:
