@@ -90,7 +90,7 @@ CASES: dict[str, Case] = {
     "raising": Case(_raising, error=UserError, words=("the field has a bug of its own",)),
 }
 EXPLICIT_ONLY = ("huge", "stiff")
-"""What implicit methods solve, or damp to nothing although it grows, as they damp all that is fast."""
+"""What implicit methods solve, or damp to nothing although it grows, as all that is fast."""
 
 
 def solve(name: str, method: str, **options: Any) -> bfno.Solution:

@@ -59,7 +59,9 @@ def test_dense_output_meets_its_order_conditions_and_the_error_estimate_its_own(
         weights, vector = conditions(method)
         for theta in (0.3, 0.8, 1.0):
             row = weights(method.dense_weights(theta))
-            for tree in (tree for order in range(1, method.dense_order + 1) for tree in trees(order)):
+            for tree in (
+                tree for order in range(1, method.dense_order + 1) for tree in trees(order)
+            ):
                 expected = theta ** sum(1 for _ in nodes_of(tree)) / density(tree)
                 assert row @ vector(tree) == pytest.approx(expected, abs=1e-13)
     assert extended.dense_order >= min(3, tableau.order)
@@ -98,7 +100,8 @@ def test_methods_are_a_stable(name):
 
 
 @pytest.mark.parametrize(
-    "name", [name for name in IMPLICIT if name not in ("implicit_midpoint", "trapezoid", "gl4", "gl6")]
+    "name",
+    [name for name in IMPLICIT if name not in ("implicit_midpoint", "trapezoid", "gl4", "gl6")],
 )
 def test_all_but_gauss_and_the_trapezoid_damp_the_stiffest_parts_to_nothing(name):
     tableau = METHODS[name]
@@ -140,7 +143,8 @@ def pendulum(t, y):
 
 @pytest.fixture(scope="module")
 def swung():
-    start, ts = torch.tensor([1.0, 0.0]), torch.tensor([0.0, 2.0])
+    start = torch.tensor([1.0, 0.0], dtype=torch.float64)
+    ts = torch.tensor([0.0, 2.0], dtype=torch.float64)
     return bfno.solve(pendulum, start, ts, method="dopri8", rtol=1e-13, atol=1e-13).ys[-1]
 
 
@@ -249,7 +253,9 @@ def test_events_and_dense_output(name):
         field, start, torch.tensor([0.0, 3.0]), event=lambda t, y: y[:, 0] - 0.5, **settings
     )
     expected = torch.log(2 * start[:, 0])
-    torch.testing.assert_close(solution.event_times, expected, rtol=0, atol=1e-5)
+    # The midpoint rule has an error of h²/12 per unit of time.
+    atol = 1e-5 if METHODS[name].adaptive else 3e-5
+    torch.testing.assert_close(solution.event_times, expected, rtol=0, atol=atol)
     (found,) = torch.autograd.grad(solution.event_times.sum(), start)
     torch.testing.assert_close(found, 1 / start.detach(), rtol=0, atol=1e-4)
     path = bfno.solve(field, start, torch.tensor([0.0, 3.0]), dense=True, **settings)
@@ -388,7 +394,7 @@ def test_equations_without_a_solution_end_in_a_status_with_its_remedy(name):
     solution = bfno.solve(field, torch.zeros(2), ts, throw=False, **settings)
     assert solution.status is Status.NEWTON_FAILURE
     assert bool(solution.ys[-1].isnan().all())
-    with pytest.raises(bfno.SolverError, match="equations of an implicit step .* explicit method"):
+    with pytest.raises(bfno.SolverError, match=r"of an implicit step .* explicit method"):
         bfno.solve(field, torch.zeros(2), ts, **settings)
 
 

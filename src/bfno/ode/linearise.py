@@ -258,9 +258,7 @@ def differentiate_twice(
         ) from error
 
 
-def _difference(
-    evaluate: Evaluator, t: Tensor, z: Tensor, slope: Tensor, vector: Tensor
-) -> Tensor:
+def _difference(evaluate: Evaluator, t: Tensor, z: Tensor, slope: Tensor, vector: Tensor) -> Tensor:
     """A Jacobian's product with a vector, from two values of the field."""
     length = float(torch.linalg.vector_norm(vector))
     if length == 0:
@@ -278,9 +276,9 @@ def _product(
     with torch.inference_mode(False), torch.enable_grad():
         dual = torch.zeros_like(slope).requires_grad_()
         try:
-            pulled = torch.autograd.grad(
-                slope, point, dual, create_graph=True, allow_unused=True
-            )[0]
+            pulled = torch.autograd.grad(slope, point, dual, create_graph=True, allow_unused=True)[
+                0
+            ]
         except RuntimeError:  # a field that can be differentiated once only
             pulled = slope
 
@@ -510,8 +508,7 @@ def _minimised(
     most = min(most, residual.numel())
     basis = residual.new_zeros(most + 1, residual.numel())
     basis[0] = residual / norm
-    columns = np.zeros((most + 1, most))
-    count = 0
+    columns, weights, count = np.zeros((most + 1, most)), np.zeros(0), 0
     for count in range(1, most + 1):
         known, vector = basis[:count], apply(basis[count - 1])
         for _ in range(2):  # twice is enough to be orthogonal to rounding

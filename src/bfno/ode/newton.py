@@ -181,7 +181,9 @@ class Newton:
             changes = system.solve(residuals, 1e-6)
             points = stages.points(slopes)
             size = _root_mean_square(stages.moved(changes))
-            scale = _root_mean_square(torch.stack(points)) * torch.finfo(points[0].dtype).eps
+            # Stages are sums of bases and slopes, which may be much larger.
+            largest = max(_root_mean_square(torch.stack(list(p))) for p in (points, stages.bases))
+            scale = largest * torch.finfo(points[0].dtype).eps
             self.is_finite = math.isfinite(size)
             if not self.is_finite:
                 return None

@@ -79,9 +79,7 @@ class RosenbrockStepper(Stepper):
         self.failure = None
         if y is not self._y:
             self._y = y
-            self._around = self._linearizer.at(
-                self._evaluate, times[0], y.detach(), with_time=True
-            )
+            self._around = self._linearizer.at(self._evaluate, times[0], y.detach(), with_time=True)
         has_graph = torch.is_grad_enabled() and (y.requires_grad or self.clock.moves)
         # As long as nothing has shown it, a graph tells whether there are weights to learn.
         looking = torch.is_grad_enabled() and not (has_graph or self._has_graph)
@@ -180,7 +178,10 @@ class _Tangents:
     def along(self, by_time: float, by_state: Tensor) -> Tensor:
         """The derivative along one direction."""
         time, state = self._pulled
-        pairs = [(time, None if time is None else torch.full_like(time, by_time)), (state, by_state)]
+        pairs = [
+            (time, None if time is None else torch.full_like(time, by_time)),
+            (state, by_state),
+        ]
         outputs = [(one, along) for one, along in pairs if one is not None and one.requires_grad]
         if not outputs:
             return torch.zeros_like(self.slope)

@@ -118,9 +118,7 @@ class Tableau:
             return self
         stages, weights = self.stages[:-1], self.weights[:-1]
         dense = linear_output(weights)
-        return replace(
-            self, stages=stages, weights=weights, error=None, dense=dense, dense_order=1
-        )
+        return replace(self, stages=stages, weights=weights, error=None, dense=dense, dense_order=1)
 
     def _check_stages(self) -> None:
         """Refuse implicit stages."""

@@ -292,7 +292,8 @@ class Scheme:
         options = Options(
             jumps=given.get("jump_t", ()),
             stops=given.get("step_t", ()),
-            land=False,
+            # torchdiffeq, which has no such methods, interpolates; theirs are less exact between.
+            land=tableau.implicit,
             max_steps=given.get("max_num_steps", _MAX_STEPS),
         )
         plan = make_plan(tableau, options, control, times)
