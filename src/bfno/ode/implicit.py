@@ -249,7 +249,8 @@ class _Implicit(torch.autograd.Function):
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         refuse_second_derivative()
         pulls = [
-            Pullback(edge[0], edge[1], gradient) for edge, gradient in zip(ctx.edges, gradients, strict=True)
+            Pullback(edge[0], edge[1], gradient)
+            for edge, gradient in zip(ctx.edges, gradients, strict=True)
         ]
         found = solve_transposed(ctx.linearizer, pulls, ctx.coupling, gradients)
         return None, None, None, None, *found

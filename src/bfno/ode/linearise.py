@@ -35,7 +35,7 @@ __all__ = [
     "Pullback",
     "System",
     "TransposedSystem",
-    "differentiate_twice",
+    "differentiating_twice",
     "following_time",
     "gmres",
     "make_system",
@@ -233,24 +233,25 @@ def following_time(wanted: bool = True) -> Iterator[None]:
 
 def _derivative_by_time(slope: Tensor, time: Tensor) -> Tensor | None:
     """How a field changes with time; None if it does not."""
-    with torch.inference_mode(False), torch.enable_grad():
+    with torch.inference_mode(False), torch.enable_grad(), differentiating_twice():
         dual = torch.zeros_like(slope).requires_grad_()
-        pulled = differentiate_twice(slope, (time,), dual)[0]
+        (pulled,) = torch.autograd.grad(slope, time, dual, create_graph=True, allow_unused=True)
         if pulled is None or not pulled.requires_grad:
             return None
         return torch.autograd.grad(pulled, dual, torch.ones_like(pulled), allow_unused=True)[0]
 
 
-def differentiate_twice(
-    slope: Tensor, inputs: tuple[Tensor, ...], dual: Tensor
-) -> tuple[Tensor | None, ...]:
-    """Products of a vector with the Jacobians of a field, to be differentiated by that vector.
+@contextlib.contextmanager
+def differentiating_twice() -> Iterator[None]:
+    """Name what a field lacks if autograd cannot differentiate its derivatives.
 
     Raises:
-        ValueError: If the field cannot be differentiated twice.
+        ValueError: If it cannot.
     """
     try:
-        return torch.autograd.grad(slope, inputs, dual, create_graph=True, allow_unused=True)
+        yield
+    except GradientError:
+        raise
     except RuntimeError as error:
         raise ValueError(
             "a Rosenbrock method needs a field that can be differentiated twice; use kvaerno5 "

@@ -23,7 +23,7 @@ from bfno.ode.implicit_tableaus import RosenbrockTableau
 from bfno.ode.linearise import (
     Linearizer,
     TransposedSystem,
-    differentiate_twice,
+    differentiating_twice,
     following_time,
 )
 from bfno.ode.replay import Replayer
@@ -173,7 +173,10 @@ class _Tangents:
         self._dual = y * 0
         self._pulled: Sequence[Tensor | None] = (None, None)
         if self.slope.requires_grad:
-            self._pulled = differentiate_twice(self.slope, (t, y), self._dual)
+            with differentiating_twice():
+                self._pulled = torch.autograd.grad(
+                    self.slope, (t, y), self._dual, create_graph=True, allow_unused=True
+                )
 
     def along(self, by_time: float, by_state: Tensor) -> Tensor:
         """The derivative along one direction."""
@@ -185,13 +188,14 @@ class _Tangents:
         outputs = [(one, along) for one, along in pairs if one is not None and one.requires_grad]
         if not outputs:
             return torch.zeros_like(self.slope)
-        (found,) = torch.autograd.grad(
-            [one for one, _ in outputs],
-            self._dual,
-            [along for _, along in outputs],
-            create_graph=True,
-            allow_unused=True,
-        )
+        with differentiating_twice():
+            (found,) = torch.autograd.grad(
+                [one for one, _ in outputs],
+                self._dual,
+                [along for _, along in outputs],
+                create_graph=True,
+                allow_unused=True,
+            )
         return torch.zeros_like(self.slope) if found is None else found
 
     def solution(self, linearizer: Linearizer, factor: float) -> Callable[..., Tensor]:
