@@ -236,9 +236,10 @@ def _derivative_by_time(slope: Tensor, time: Tensor) -> Tensor | None:
     with torch.inference_mode(False), torch.enable_grad(), differentiating_twice():
         dual = torch.zeros_like(slope).requires_grad_()
         (pulled,) = torch.autograd.grad(slope, time, dual, create_graph=True, allow_unused=True)
-        if pulled is None or not pulled.requires_grad:
+        if pulled is None:
             return None
-        return torch.autograd.grad(pulled, dual, torch.ones_like(pulled), allow_unused=True)[0]
+        # Linear in `dual`, or differentiable only once.
+        return torch.autograd.grad(pulled, dual, torch.ones_like(pulled))[0]
 
 
 @contextlib.contextmanager
@@ -288,7 +289,8 @@ def _product(
             return torch.zeros_like(vector)
         if pulled is not slope and pulled.requires_grad:
             found = torch.autograd.grad(pulled, dual, vector, retain_graph=True, allow_unused=True)
-            return torch.zeros_like(vector) if found[0] is None else found[0]
+            if found[0] is not None:
+                return found[0]
         return _difference(evaluate, t, point.detach(), slope.detach(), vector)
 
     return product

@@ -157,6 +157,8 @@ class RosenbrockStepper(Stepper):
                 right = combine(seen[-1], sums.slopes, tableau.couplings[stage], 1.0)
                 turned = around.along(tableau.time_weights[stage], value)
                 right = combine(right * gamma, (turned,), (gamma,), size)
+                if stage == 0:
+                    _refuse_inconsistent(right, value, turned * (length * gamma))
                 sums.add(solution(right, value))
             return combine(y, sums.slopes, tableau.weights, size), sums, *sums.slopes, *seen
 
@@ -205,6 +207,25 @@ class _Tangents:
         edges = get_gradient_edge(self.slope), get_gradient_edge(self._y)
         equations = TransposedSystem(linearizer, edges, factor)
         return lambda right, value: _Solved.apply(equations, value, right)
+
+
+@torch.no_grad()
+def _refuse_inconsistent(right: Tensor, value: Tensor, turned: Tensor) -> None:
+    """Refuse derivatives that are not those with which the step was solved.
+
+    Autograd leaves parts of a field that can be differentiated only once out of its second
+    derivatives, without a word.
+
+    Args:
+        right: What the first stage is by the derivatives.
+        value: What it is.
+        turned: The part of the derivatives, whose rounding counts.
+    """
+    allowed = math.sqrt(torch.finfo(right.dtype).eps)
+    allowed *= float(torch.linalg.vector_norm(value) + torch.linalg.vector_norm(turned))
+    if float(torch.linalg.vector_norm(right - value)) > 100 * allowed:
+        with differentiating_twice():
+            raise RuntimeError("a part of it has no second derivative")
 
 
 class _Solved(torch.autograd.Function):
