@@ -2,6 +2,7 @@
 
 from bfno.ode.advance import advance
 from bfno.ode.block import NeuralODE
+from bfno.ode.implicit_tableaus import ImplicitTableau, RosenbrockTableau
 from bfno.ode.odeint import odeint, odeint_adjoint, odeint_dense, odeint_event
 from bfno.ode.solution import GradientError, Solution, SolverError, Stats, Status
 from bfno.ode.solve import GRADIENTS, Options, solve
@@ -11,8 +12,10 @@ __all__ = [
     "GRADIENTS",
     "METHODS",
     "GradientError",
+    "ImplicitTableau",
     "NeuralODE",
     "Options",
+    "RosenbrockTableau",
     "Solution",
     "SolverError",
     "Stats",

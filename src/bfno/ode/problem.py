@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -20,6 +21,8 @@ from bfno.ode.evaluate import (
     is_mapped,
     is_transformed,
 )
+from bfno.ode.implicit import ImplicitStepper
+from bfno.ode.implicit_tableaus import RosenbrockTableau
 from bfno.ode.integrate import (
     AdaptiveIntegration,
     FixedIntegration,
@@ -31,6 +34,7 @@ from bfno.ode.integrate import (
     Watcher,
 )
 from bfno.ode.replay import Replayer, Room
+from bfno.ode.rosenbrock import RosenbrockStepper
 from bfno.ode.snapshots import Chain, ChainStepper
 from bfno.ode.solution import SolverError, Stats, Status
 from bfno.ode.step import Clock, ReplayedStepper, Stepper, Sums, TableSums
@@ -151,6 +155,8 @@ class Problem:
         evaluate = Evaluator(self.field) if stand_ins else TrackingEvaluator(self.field, y0)
         if isinstance(method, AdamsMethod):
             return AdamsStepper(evaluate, method, clock, stats)
+        if method.implicit:
+            return self._implicit_stepper(evaluate, method, clock, replayer, y0)
         if self.compile:
             return CompiledStepper(evaluate, method, clock, replayer, stats)
         if replayer is not None:
@@ -170,6 +176,22 @@ class Problem:
     def _replayer(self, y0: Tensor) -> Replayer | None:
         """What records and repeats calls, if a backward pass shall and can do that."""
         return Replayer(y0, self.stats, self.room) if self.replay and self._lets_go() else None
+
+    def _implicit_stepper(
+        self,
+        evaluate: Evaluator,
+        method: Tableau,
+        clock: Clock,
+        replayer: Replayer | None,
+        y0: Tensor,
+    ) -> Stepper:
+        if is_transformed():
+            raise ValueError(
+                f"method {method.name!r} solves equations and needs numbers, which torch.func, "
+                "forward-mode differentiation and torch.compile do not have; use an explicit method"
+            )
+        kind: Any = RosenbrockStepper if isinstance(method, RosenbrockTableau) else ImplicitStepper
+        return kind(evaluate, method, clock, replayer, self.stats, y0)
 
     def refuse_failure(self, name: str) -> None:
         """Raise if the last integration failed."""

@@ -24,6 +24,12 @@ class Status(enum.Enum):
         "the step size fell below the resolution of time; the field may be discontinuous, too "
         "steep or growing without bound: loosen rtol and atol, or check the field near this time"
     )
+    NEWTON_FAILURE = (
+        "the equations of an implicit step could not be solved, however small the step; the field "
+        "may jump, draw random numbers (dropout) or have a singular Jacobian: check the field near "
+        "this time, name jumps with jumps=…, or use an explicit method such as dopri5; with fixed "
+        "steps take smaller ones"
+    )
     NON_FINITE = (
         "the field or the state became infinite or not a number; the solution may blow up in "
         "finite time, or the weights may have diverged: check the field's inputs and weights, or "
@@ -61,6 +67,9 @@ class Stats:
             that needs the smallest; zero if there was none.
         step_ends: Times at which the accepted steps ended; where every sample has its own times, on
             a clock from zero to one. Empty with independent=True.
+        jacobians: Jacobians of implicit methods; each takes one evaluation, which is counted
+            above, and whose graph is run backward for every column.
+        factorisations: How often the matrices of their equations were factorised.
         compiled: What compile=True compiled: "solve", or "step: " and why not the whole solve.
         per_sample: What each sample cost, with independent=True.
     """
@@ -71,6 +80,8 @@ class Stats:
     rejected: int = 0
     first_step: float = field(default=0.0, repr=False)
     step_ends: list[float] = field(default_factory=list, repr=False)
+    jacobians: int = field(default=0, repr=False)
+    factorisations: int = field(default=0, repr=False)
     compiled: str = field(default="", repr=False)
     per_sample: SampleStats | None = field(default=None, repr=False)
 
