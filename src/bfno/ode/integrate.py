@@ -11,7 +11,7 @@ from typing import NamedTuple, Protocol
 import torch
 from torch import Tensor
 
-from bfno.ode.control import Control
+from bfno.ode.control import FIRST_RATIOS, Control
 from bfno.ode.evaluate import is_transformed
 from bfno.ode.replay import Room
 from bfno.ode.solution import Stats, Status
@@ -269,6 +269,7 @@ class AdaptiveIntegration(Integration):
             slope = stepper.start(plan.start, y, slope).detach()
         size = plan.direction * self._first_size(control, y, slope)
         stops, finite, limit = _StopList(plan.stops), True, plan.max_steps
+        past = FIRST_RATIOS
         while not self._outputs.complete():
             start = self.moment
             size = control.clamp(size)
@@ -297,7 +298,7 @@ class AdaptiveIntegration(Integration):
                 self._watcher.judged(start, taken, y, accepted=accepted)
             # Near the resolution of time a step is rounded up; its nominal size still shrinks.
             tried = size if stop is None else taken
-            wanted, size = size, control.next_size(tried, ratio, plan.order)
+            wanted, size = size, control.next_size(tried, ratio, plan.order, past)
             if not accepted:
                 self._stats.rejected += 1
                 y1 = y  # or the graph of this attempt would live on beside that of the next
@@ -310,7 +311,9 @@ class AdaptiveIntegration(Integration):
                 limit = plan.max_steps
             y = y1
             stepper.accept()
-            if stop is not None:
+            if stop is None:  # the error of a step cut short is no measure for the next
+                past = control.remember(ratio, past)
+            else:
                 stops.drop_first()
                 if plan.keep_pace:  # being cut short says nothing about the next step
                     size = max(size, wanted, key=abs)

@@ -18,7 +18,9 @@ from bfno.ode.adjoint import adjoint_norm
 from bfno.ode.control import Control, Norm, component_norm, root_mean_square
 from bfno.ode.evaluate import Field
 from bfno.ode.inputs import (
+    CONTROLLERS,
     check_function,
+    read_controller,
     read_count,
     read_moments,
     read_number,
@@ -45,6 +47,7 @@ _ADAPTIVE_OPTIONS = (
     "safety",
     "ifactor",
     "dfactor",
+    "controller",
     "max_num_steps",
     "dtype",
 )
@@ -58,6 +61,7 @@ _READERS: dict[str, Callable[[str, Any], Any]] = {
     **dict.fromkeys(("max_num_steps", "max_order", "max_iters"), read_count),
     **dict.fromkeys(("step_t", "jump_t"), read_moments),
     **dict.fromkeys(("safety", "ifactor", "dfactor"), read_number),
+    "controller": read_controller,
     "min_step": functools.partial(read_number, zero=True),
 }
 _MAX_STEPS = 100_000
@@ -285,6 +289,7 @@ class Scheme:
             safety=given.get("safety", 0.9),
             growth=given.get("ifactor", 10.0),
             shrink=given.get("dfactor", 0.2),
+            coefficients=given.get("controller", CONTROLLERS["I"]),
         )
         options = Options(
             jumps=given.get("jump_t", ()),

@@ -22,6 +22,7 @@ from bfno.ode.inputs import (
     check_function,
     check_inputs,
     check_use,
+    read_controller,
     read_settings,
     read_tolerances,
     refuse_unknown,
@@ -57,6 +58,9 @@ class Options:
         min_step: Adaptive steps of this size are accepted whatever their error.
         max_step: Adaptive steps are never larger.
         max_steps: Most adaptive steps that are tried before the solve gives up.
+        controller: Rule for the size of adaptive steps: `"I"` goes by the last error, `"PI"` and
+            `"PID"` also by how errors changed over the last two and three steps, which avoids
+            rejected steps on rough or mildly stiff fields; or coefficients `(P, I, D)`.
         norm: Norm of a state that measures errors; None is the root mean square, of the largest
             component where the state is a nest of tensors.
         ignore: Components of a nested state that do not count as errors, by their place.
@@ -89,6 +93,7 @@ class Options:
     min_step: float = 0.0
     max_step: float = math.inf
     max_steps: int = 10_000
+    controller: str | Sequence[float] = "I"
     norm: Callable[[Any], Any] | None = None
     ignore: tuple[int, ...] = ()
     jumps: tuple[float, ...] = ()
@@ -396,6 +401,7 @@ def _make_control(packing: Packing, options: Options, rtol: float, atol: float) 
         min_step=options.min_step,
         max_step=options.max_step,
         norm=norm,
+        coefficients=read_controller("controller", options.controller),
     )
 
 
