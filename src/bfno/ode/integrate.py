@@ -16,6 +16,7 @@ from bfno.ode.evaluate import is_transformed
 from bfno.ode.replay import Room
 from bfno.ode.solution import Stats, Status
 from bfno.ode.step import Moment, Stepper
+from bfno.ode.stiffness import Detector
 
 __all__ = [
     "AdaptiveIntegration",
@@ -55,6 +56,8 @@ class Plan:
             meant to be.
         knots: Times that the moments move with, if not the requested ones alone: those first, then
             the points of a grid that was computed from them.
+        goals: Where the count of steps begins anew, the field may jump, or the solve ends, in
+            order; none if that is not known, as where an event ends it.
     """
 
     start: Moment
@@ -67,6 +70,7 @@ class Plan:
     jump_at_start: bool = False
     keep_pace: bool = True
     knots: Tensor | None = None
+    goals: tuple[float, ...] = ()
 
 
 class Outputs(Protocol):
@@ -269,7 +273,7 @@ class AdaptiveIntegration(Integration):
             slope = stepper.start(plan.start, y, slope).detach()
         size = plan.direction * self._first_size(control, y, slope)
         stops, finite, limit = _StopList(plan.stops), True, plan.max_steps
-        past = FIRST_RATIOS
+        past, detector = FIRST_RATIOS, Detector(stepper.tableau, plan.goals, self._stats)
         while not self._outputs.complete():
             start = self.moment
             size = control.clamp(size)
@@ -309,6 +313,10 @@ class AdaptiveIntegration(Integration):
                 self._stats.first_step = abs(control.best_size(tried, ratio, plan.order))
             if self._advance(end, y, y1) and plan.renew_limit:
                 limit = plan.max_steps
+            looked = detector.look(start.value, end.value, stepper.slopes)
+            if looked and detector.gives_up(plan.max_steps):
+                self.status = Status.STIFF
+                return
             y = y1
             stepper.accept()
             if stop is None:  # the error of a step cut short is no measure for the next

@@ -239,7 +239,7 @@ class Scheme:
     def endless_plan(self, times: Tensor, norm: Norm, field: Field, y0: Tensor) -> Plan:
         """The same without an end."""
         if isinstance(self.method, Tableau) and self.method.adaptive:
-            return self.plan(times, norm, field, y0)
+            return replace(self.plan(times, norm, field, y0), goals=())
         if "step_size" not in self.options:
             raise ValueError(f"an event with method {self.name!r} needs the option step_size")
         start, ahead = times[0].item(), 1.0 if times[-1] >= times[0] else -1.0
@@ -299,7 +299,8 @@ class Scheme:
         )
         plan = make_plan(tableau, options, control, times)
         # max_num_steps counts from output to output.
-        return replace(plan, renew_limit=True, keep_pace=False)
+        goals = sorted({*plan.goals, *times.tolist()}, key=lambda time: time * plan.direction)
+        return replace(plan, renew_limit=True, keep_pace=False, goals=tuple(goals))
 
     def _grid_plan(self, times: Tensor, field: Field, y0: Tensor) -> Plan:
         """Steps on a user's grid, whose points may have been computed from the requested times."""

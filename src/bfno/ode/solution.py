@@ -23,6 +23,11 @@ class Status(enum.Enum):
         "the step size fell below the resolution of time; the field may be discontinuous, too "
         "steep or growing without bound: loosen rtol and atol, or check the field near this time"
     )
+    STIFF = (
+        "the field is stiff: its explicit steps are so small that many times more than max_steps "
+        "would be needed; use an implicit method such as method='kvaerno5', or raise max_steps a "
+        "lot if the field will not stay stiff"
+    )
     NON_FINITE = (
         "the field or the state became infinite or not a number; the solution may blow up in "
         "finite time, or the weights may have diverged: check the field's inputs and weights, or "
@@ -43,6 +48,8 @@ class Stats:
             was none.
         step_ends: Times at which the accepted steps ended; where every sample has its own times, on
             a clock from zero to one.
+        stiff: When the field looked stiff to an explicit adaptive method, as pairs of times; see
+            `step_ends`. Compiled solves do not look.
         compiled: What compile=True compiled: "solve", or "step: " and why not the whole solve.
     """
 
@@ -52,6 +59,7 @@ class Stats:
     rejected: int = 0
     first_step: float = field(default=0.0, repr=False)
     step_ends: list[float] = field(default_factory=list, repr=False)
+    stiff: list[tuple[float, float]] = field(default_factory=list, repr=False)
     compiled: str = field(default="", repr=False)
 
 
@@ -123,6 +131,15 @@ class SolverError(RuntimeError):
     """
 
     def __init__(self, status: Status, where: str, stats: Stats) -> None:
-        super().__init__(f"{where}: {status.value}")
+        super().__init__(f"{where}: {status.value}{_evidence(status, stats)}")
         self.status = status
         self.stats = stats
+
+
+def _evidence(status: Status, stats: Stats) -> str:
+    """When the field was stiff, if steps that were too small ended the solve."""
+    if not stats.stiff or status not in (Status.STEP_LIMIT, Status.STEP_UNDERFLOW, Status.STIFF):
+        return ""
+    begin, end = stats.stiff[-1]
+    remedy = "" if status is Status.STIFF else "; try method='kvaerno5'"
+    return f" (the field looks stiff between t = {begin:.3g} and {end:.3g}{remedy})"

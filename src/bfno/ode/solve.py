@@ -420,8 +420,16 @@ def make_plan(
         knots = _knots(times, range(1, len(times)), options, direction)
         stops, control = list(_fixed_stops(start, knots, options.step, direction)), None
     jumps = times[0] in options.jumps
+    goals = () if options.event is not None else {times[-1], *options.jumps}
     return Plan(
-        start, stops, control, direction, tableau.order, options.max_steps, jump_at_start=jumps
+        start,
+        stops,
+        control,
+        direction,
+        tableau.order,
+        options.max_steps,
+        jump_at_start=jumps,
+        goals=tuple(sorted(goals, key=lambda time: time * direction)),
     )
 
 
