@@ -29,7 +29,7 @@ def relaxing(rate: Any):
     """A field that pulls towards a cosine at a rate that may depend on time."""
 
     def field(t, y):
-        now = rate(float(t)) if callable(rate) else rate
+        now: Any = rate(float(t)) if callable(rate) else rate
         return -now * (y - torch.cos(t)) - torch.sin(t)
 
     return field

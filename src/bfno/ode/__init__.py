@@ -2,6 +2,7 @@
 
 from bfno.ode.advance import advance
 from bfno.ode.block import NeuralODE
+from bfno.ode.check import GradientCheck, check_gradient
 from bfno.ode.odeint import odeint, odeint_adjoint, odeint_dense, odeint_event
 from bfno.ode.solution import GradientError, Solution, SolverError, Stats, Status
 from bfno.ode.solve import GRADIENTS, Options, solve
@@ -10,6 +11,7 @@ from bfno.ode.tableaus import METHODS, Tableau
 __all__ = [
     "GRADIENTS",
     "METHODS",
+    "GradientCheck",
     "GradientError",
     "NeuralODE",
     "Options",
@@ -19,6 +21,7 @@ __all__ = [
     "Status",
     "Tableau",
     "advance",
+    "check_gradient",
     "odeint",
     "odeint_adjoint",
     "odeint_dense",

@@ -2,9 +2,9 @@
 
 The slopes of one step tell how strongly the field pulls. Some combination of its stages cancels the
 smooth solution, such as the difference of two stages at the same time; what is left of the slopes,
-divided by what is left of the states, is about the largest eigenvalue of the Jacobian. That needs no
-evaluation. Where it times the step size is at the edge of what the method can do without growing,
-the field is stiff (Hairer and Wanner, Solving ODEs II, IV.2, for dopri5).
+divided by what is left of the states, is about the largest eigenvalue of the Jacobian. No field is
+evaluated for that. Where it times the step size is at the edge of what the method can do without
+growing, the field is stiff (Hairer and Wanner, Solving ODEs II, IV.2, for dopri5).
 """
 
 from __future__ import annotations
