@@ -65,6 +65,14 @@ class Control:
         """Norm of a step's error in units of the tolerance; `error` is overwritten."""
         return self._measure(error.div_(self._scale(torch.maximum(y0.abs(), y1.abs()))))
 
+    def tolerance(self, y: Tensor) -> Tensor:
+        """The tolerance of each number of a state."""
+        return self._scale(y.abs())
+
+    def measure(self, scaled: Tensor) -> float:
+        """Norm of what was divided by its tolerance."""
+        return self._measure(scaled)
+
     def _scale(self, sizes: Tensor) -> Tensor:
         """The tolerance of each number, given its size."""
         if isinstance(self.rtol, Tensor) or isinstance(self.atol, Tensor):

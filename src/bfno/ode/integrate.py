@@ -251,6 +251,9 @@ class FixedIntegration(Integration):
                     stepper.start(start, y, slope)
                 slope = None
             y1 = stepper.attempt(start, moment, y, end_inside=jump)
+            if stepper.failure is not None:
+                self.status = stepper.failure
+                return
             self._advance(moment, y, y1)
             stepper.accept()
             y, fresh, jumped = y1, jump, jump
@@ -280,6 +283,7 @@ class AdaptiveIntegration(Integration):
             stop, end = stops.end_of_step(start, size)
             if end.value == start.value:
                 self.status = Status.STEP_UNDERFLOW if finite else Status.NON_FINITE
+                self.status = stepper.failure or self.status
                 return
             if limit == 0:
                 self.status = Status.STEP_LIMIT

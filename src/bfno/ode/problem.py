@@ -20,6 +20,8 @@ from bfno.ode.evaluate import (
     is_mapped,
     is_transformed,
 )
+from bfno.ode.implicit import ImplicitStepper
+from bfno.ode.implicit_tableaus import RosenbrockTableau
 from bfno.ode.integrate import (
     AdaptiveIntegration,
     FixedIntegration,
@@ -31,6 +33,7 @@ from bfno.ode.integrate import (
     Watcher,
 )
 from bfno.ode.replay import Replayer, Room
+from bfno.ode.rosenbrock import RosenbrockStepper
 from bfno.ode.solution import SolverError, Stats, Status
 from bfno.ode.step import Clock, ReplayedStepper, Stepper, Sums, TableSums
 from bfno.ode.tableaus import Tableau
@@ -112,6 +115,8 @@ class Problem:
             replayer = Replayer(y0, stats, self.room)
         if isinstance(method, AdamsMethod):
             return AdamsStepper(evaluate, method, clock, stats)
+        if method.implicit:
+            return self._implicit_stepper(evaluate, method, clock, replayer, y0)
         if self.compile:
             return CompiledStepper(evaluate, method, clock, replayer, stats)
         if replayer is not None:
@@ -120,6 +125,22 @@ class Problem:
             evaluate = ReplayingEvaluator(self.field, y0, replayer)
         sums = Sums(method) if graph or stand_ins else TableSums(method, y0)
         return Stepper(evaluate, method, clock, sums, stats)
+
+    def _implicit_stepper(
+        self,
+        evaluate: Evaluator,
+        method: Tableau,
+        clock: Clock,
+        replayer: Replayer | None,
+        y0: Tensor,
+    ) -> Stepper:
+        if is_transformed():
+            raise ValueError(
+                f"method {method.name!r} solves equations and needs numbers, which torch.func, "
+                "forward-mode differentiation and torch.compile do not have; use an explicit method"
+            )
+        kind = RosenbrockStepper if isinstance(method, RosenbrockTableau) else ImplicitStepper
+        return kind(evaluate, method, clock, replayer, self.stats, y0)
 
     def refuse_failure(self, name: str) -> None:
         """Raise if the last integration failed."""

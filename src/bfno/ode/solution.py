@@ -28,6 +28,12 @@ class Status(enum.Enum):
         "would be needed; use an implicit method such as method='kvaerno5', or raise max_steps a "
         "lot if the field will not stay stiff"
     )
+    NEWTON_FAILURE = (
+        "the equations of an implicit step could not be solved, however small the step; the field "
+        "may jump, draw random numbers (dropout) or have a singular Jacobian: check the field near "
+        "this time, name jumps with jumps=…, or use an explicit method such as dopri5; with fixed "
+        "steps take smaller ones"
+    )
     NON_FINITE = (
         "the field or the state became infinite or not a number; the solution may blow up in "
         "finite time, or the weights may have diverged: check the field's inputs and weights, or "
@@ -50,6 +56,9 @@ class Stats:
             a clock from zero to one.
         stiff: When the field looked stiff to an explicit adaptive method, as pairs of times; see
             `step_ends`. Compiled solves do not look.
+        jacobians: Jacobians of implicit methods; each takes one evaluation, which is counted
+            above, and whose graph is run backward for every column.
+        factorisations: How often the matrices of their equations were factorised.
         compiled: What compile=True compiled: "solve", or "step: " and why not the whole solve.
     """
 
@@ -60,6 +69,8 @@ class Stats:
     first_step: float = field(default=0.0, repr=False)
     step_ends: list[float] = field(default_factory=list, repr=False)
     stiff: list[tuple[float, float]] = field(default_factory=list, repr=False)
+    jacobians: int = field(default=0, repr=False)
+    factorisations: int = field(default=0, repr=False)
     compiled: str = field(default="", repr=False)
 
 

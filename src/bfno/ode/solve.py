@@ -338,6 +338,10 @@ class _Call:
             raise ValueError(
                 f"{places[0]} need times that all samples share, got one row of ts per sample"
             )
+        if options.compile and self._tableau.implicit:
+            raise ValueError(
+                f"compile=True needs an explicit method such as dopri5, got {self._tableau.name!r}"
+            )
         if options.compile and (not isinstance(y0, Tensor) or ts.dim() == 2 or ts.requires_grad):
             raise ValueError(
                 "compile=True needs a state that is one tensor, and times that all samples share "
@@ -426,7 +430,7 @@ def make_plan(
         stops,
         control,
         direction,
-        tableau.order,
+        tableau.error_order,
         options.max_steps,
         jump_at_start=jumps,
         goals=tuple(sorted(goals, key=lambda time: time * direction)),

@@ -17,7 +17,7 @@ from torch import Tensor
 from bfno.ode.control import Control
 from bfno.ode.evaluate import Evaluator, is_transformed
 from bfno.ode.replay import Replayer
-from bfno.ode.solution import Stats
+from bfno.ode.solution import Stats, Status
 from bfno.ode.state import clock_dtype, constant, real_dtype, scale_rows
 from bfno.ode.tableaus import Row, Tableau
 
@@ -61,6 +61,11 @@ class Clock:
         moving = ts.requires_grad and torch.is_grad_enabled()
         self._ts = ts.to(clock_dtype(ts.device)) if moving or is_transformed() else None
         self._requested = ts.tolist() if self._ts is not None else []
+
+    @property
+    def moves(self) -> bool:
+        """Whether gradients flow to requested times."""
+        return self._ts is not None
 
     def time(self, moment: Moment) -> Tensor:
         """A moment."""
@@ -240,9 +245,11 @@ class Stepper:
 
     Attributes:
         needs_start: Whether every step needs the slope at its start beforehand.
+        failure: Why the last attempt has no result, if it has none.
     """
 
     needs_start = False
+    failure: Status | None = None
 
     def __init__(
         self, evaluate: Evaluator, tableau: Tableau, clock: Clock, sums: Sums, stats: Stats
@@ -296,11 +303,15 @@ class Stepper:
     def error_ratio(self, control: Control, y: Tensor, y1: Tensor) -> float:
         """Error of the last attempt, from `y` to `y1`, in units of the tolerance."""
         with torch.no_grad():
-            error = self._sums.error()
+            error = self._error()
             if self._moving is not None and not control.is_elementwise():
                 # Samples that stand still have no error, and would loosen a mean over all.
                 error, y, y1 = error[self._moving], y[self._moving], y1[self._moving]
             return control.error_ratio(error, y, y1)
+
+    def _error(self) -> Tensor:
+        """The error estimate of the last attempt."""
+        return self._sums.error()
 
     def accept(self) -> None:
         """Make the last stage of the last attempt, if it can be, the first one of the next."""

@@ -132,7 +132,7 @@ class Detector:
         self._tableau, self._stats = tableau, stats
         self._goals = list(goals)[::-1]
         # Stages of implicit methods are another matter; numbers under a transform are none.
-        self._blind = type(tableau) is not Tableau or is_transformed()
+        self._blind = tableau.implicit or is_transformed()
         self._pause, self._seen = _PAUSE, list[Tensor]()
         self._began = 0.0
         self._marks: list[Mark] = []

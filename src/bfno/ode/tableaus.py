@@ -1,173 +1,17 @@
-"""Explicit Runge–Kutta methods as data.
-
-With stages `k_i = f(t + c_i h, y + h Σ_j a_ij k_j)` a method is a set of numbers: the step
-`y + h Σ_i b_i k_i`, its error estimate `h Σ_i e_i k_i`, and its dense output
-`y(t + θh) = y + h Σ_i p_i(θ) k_i` with polynomials `p_i` without a constant term.
-
-Methods with an error estimate are stored with their last stage at the step's end (`a_s = b`), which
-is the first stage of the next step and costs nothing.
-"""
+"""Every method by name, and the numbers of the explicit ones."""
 
 from __future__ import annotations
 
 import difflib
-import functools
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
-__all__ = ["METHODS", "Row", "Tableau", "find_method"]
+from bfno.ode.implicit_tableaus import IMPLICIT_METHODS
+from bfno.ode.runge_kutta import Row, Tableau, hermite_output, linear_output
 
-Row = tuple[float, ...]
-
-
-_CLOSE = 1e-10
-"""How exactly sums of coefficients have to be right; published ones are rounded."""
-
-
-@dataclass(frozen=True, repr=False)
-class Tableau:
-    """Coefficients of one explicit method.
-
-    Attributes:
-        name: What users call it.
-        order: Order of the step, which is the exponent of the step-size rule as well.
-        stages: Rows of `a`, the first one empty.
-        weights: `b`.
-        error: `e`, or None where the method cannot estimate its error.
-        dense: Coefficients of `p_i`, one row per stage, lowest power (θ) first.
-        dense_order: Order of the dense output.
-
-    Raises:
-        ValueError: If the stages are not explicit, or the numbers do not fit each other.
-    """
-
-    name: str
-    order: int
-    stages: tuple[Row, ...]
-    weights: Row
-    error: Row | None
-    dense: tuple[Row, ...]
-    dense_order: int
-
-    def __post_init__(self) -> None:
-        for part in ("stages", "dense"):
-            rows = tuple(tuple(map(float, row)) for row in getattr(self, part))
-            object.__setattr__(self, part, rows)
-        for part in ("weights", "error"):
-            if getattr(self, part) is not None:
-                object.__setattr__(self, part, tuple(map(float, getattr(self, part))))
-        _check_lengths(self)
-        _check_sums(self)
-
-    def __repr__(self) -> str:
-        return f"Tableau(name={self.name!r}, order={self.order})"
-
-    @functools.cached_property
-    def nodes(self) -> Row:
-        """`c`, the row sums of `a`; those that end the step are exactly one."""
-        sums = [float(sum(row)) for row in self.stages]
-        return tuple(1.0 if abs(total - 1) < 1e-12 else total for total in sums)
-
-    @property
-    def adaptive(self) -> bool:
-        """Whether the method can choose its own steps."""
-        return self.error is not None
-
-    @property
-    def reuses_last_stage(self) -> bool:
-        """Whether the last stage is the first one of the next step."""
-        return (
-            len(self.stages) > 1 and self.stages[-1] == self.weights[:-1] and not self.weights[-1]
-        )
-
-    def dense_weights(self, theta: float) -> Row:
-        """`p_i(θ)` for all stages."""
-        powers = [theta ** (k + 1) for k in range(len(self.dense[0]))]
-        return tuple(sum(c * p for c, p in zip(row, powers, strict=True)) for row in self.dense)
-
-    def with_end_stage(self) -> Tableau:
-        """The same method with a stage at the end of the step, and cubic Hermite output."""
-        stages = (*self.stages, self.weights)
-        weights = (*self.weights, 0.0)
-        error = None if self.error is None else (*self.error, 0.0)
-        return replace(
-            self,
-            stages=stages,
-            weights=weights,
-            error=error,
-            dense=_hermite(weights),
-            dense_order=min(3, self.order),
-        )
-
-    @functools.cached_property
-    def without_end_stage(self) -> Tableau:
-        """The same method without a stage that only its error estimate and the next step need."""
-        if not self.reuses_last_stage:
-            return self
-        return _fixed(self.name, self.order, self.stages[:-1], self.weights[:-1])
-
-
-def _check_lengths(tableau: Tableau) -> None:
-    """Refuse implicit stages, and rows that do not fit the number of stages."""
-    name, count = tableau.name, len(tableau.stages)
-    for index, row in enumerate(tableau.stages):
-        if len(row) != index:
-            entries = "1 entry" if index == 1 else f"{index} entries"
-            raise ValueError(
-                f"row {index} of stages of tableau {name!r} must have {entries}, got {len(row)}; "
-                "all methods are explicit: a stage depends on those before it"
-            )
-    for part in ("weights", "error", "dense"):
-        row = getattr(tableau, part)
-        if row is not None and len(row) != count:
-            raise ValueError(
-                f"{part} of tableau {name!r} must have one entry per stage, which are {count}, got "
-                f"{len(row)}"
-            )
-    degrees = sorted({len(row) for row in tableau.dense})
-    if len(degrees) > 1:
-        got = ", ".join(map(str, degrees))
-        raise ValueError(f"rows of dense of tableau {name!r} must have one length, got {got}")
-
-
-def _check_sums(tableau: Tableau) -> None:
-    """Refuse weights, an error estimate or dense output that even a constant slope shows wrong."""
-    name, weights = tableau.name, tableau.weights
-    for part, row, right in (("weights", weights, 1), ("error", tableau.error or (), 0)):
-        if not abs(sum(row) - right) <= _CLOSE:
-            raise ValueError(f"{part} of tableau {name!r} must sum to {right}, got {sum(row):.12g}")
-    for stage, (row, weight) in enumerate(zip(tableau.dense, weights, strict=True)):
-        if not abs(sum(row) - weight) <= _CLOSE:
-            raise ValueError(
-                f"dense of tableau {name!r} must give the weights at the end of the step: row "
-                f"{stage} must sum to {weight:.12g}, got {sum(row):.12g}"
-            )
-
-
-def find_method(name: str | Tableau) -> Tableau:
-    """The method of that name; a tableau is returned as it is."""
-    if isinstance(name, Tableau):
-        return name
-    if not isinstance(name, str) or name not in METHODS:
-        near = difflib.get_close_matches(str(name), METHODS, n=2)
-        hint = f"; did you mean {' or '.join(near)}?" if near else ""
-        raise ValueError(f"method must be one of {', '.join(METHODS)}, got {name!r}{hint}")
-    return METHODS[name]
-
-
-def _linear(weights: Sequence[float]) -> tuple[Row, ...]:
-    """A straight line between the ends of the step."""
-    return tuple((weight,) for weight in weights)
-
-
-def _hermite(weights: Sequence[float]) -> tuple[Row, ...]:
-    """The cubic through both ends with the slopes of the first and the last stage."""
-    rows = np.outer(weights, [0.0, 3.0, -2.0])
-    rows[0] += [1.0, -2.0, 1.0]
-    rows[-1] += [0.0, -1.0, 1.0]
-    return tuple(map(tuple, rows.tolist()))
+__all__ = ["METHODS", "Row", "Tableau", "find_explicit", "find_method"]
 
 
 def _quartic(weights: Sequence[float], middle: Sequence[float]) -> tuple[Row, ...]:
@@ -179,7 +23,7 @@ def _quartic(weights: Sequence[float], middle: Sequence[float]) -> tuple[Row, ..
 
 
 def _fixed(name: str, order: int, stages: tuple[Row, ...], weights: Row) -> Tableau:
-    return Tableau(name, order, stages, weights, None, _linear(weights), 1)
+    return Tableau(name, order, stages, weights, None, linear_output(weights), 1)
 
 
 def _difference(weights: Row, other: Row) -> Row:
@@ -206,7 +50,7 @@ _FEHLBERG2 = Tableau(
     ((), (1 / 2,), (1 / 256, 255 / 256)),
     _FEHLBERG2_WEIGHTS,
     (-1 / 512, 0.0, 1 / 512),
-    _linear(_FEHLBERG2_WEIGHTS),
+    linear_output(_FEHLBERG2_WEIGHTS),
     1,
 ).with_end_stage()
 
@@ -217,7 +61,7 @@ _BOSH3 = Tableau(
     ((), (1 / 2,), (0.0, 3 / 4), _BOSH3_WEIGHTS[:-1]),
     _BOSH3_WEIGHTS,
     _difference(_BOSH3_WEIGHTS, (7 / 24, 1 / 4, 1 / 3, 1 / 8)),
-    _hermite(_BOSH3_WEIGHTS),
+    hermite_output(_BOSH3_WEIGHTS),
     3,
 )
 
@@ -396,5 +240,25 @@ _ADAPTIVE_METHODS = (_ADAPTIVE_HEUN, _FEHLBERG2, _BOSH3, _DOPRI5, _TSIT5, _DOPRI
 METHODS: dict[str, Tableau] = {
     **{tableau.name: tableau for tableau in _FIXED_METHODS + _ADAPTIVE_METHODS},
     "heun": _HEUN2,
+    **{tableau.name: tableau for tableau in IMPLICIT_METHODS},
 }
 """Every method by name; `heun` is short for `heun2`."""
+
+
+def find_method(name: str | Tableau) -> Tableau:
+    """The method of that name; a tableau is returned as it is."""
+    if isinstance(name, Tableau):
+        return name
+    if not isinstance(name, str) or name not in METHODS:
+        near = difflib.get_close_matches(str(name), METHODS, n=2)
+        hint = f"; did you mean {' or '.join(near)}?" if near else ""
+        raise ValueError(f"method must be one of {', '.join(METHODS)}, got {name!r}{hint}")
+    return METHODS[name]
+
+
+def find_explicit(name: str | Tableau, user: str) -> Tableau:
+    """The explicit method of that name, for someone who cannot solve equations."""
+    tableau = find_method(name)
+    if tableau.implicit:
+        raise ValueError(f"{user} needs an explicit method such as midpoint, got {tableau.name!r}")
+    return tableau

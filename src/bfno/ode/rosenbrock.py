@@ -1,0 +1,212 @@
+"""Steps of Rosenbrock methods, with exact gradients.
+
+A step solves one linear system with several right-hand sides. Its matrix holds the Jacobian of the
+field, so that its gradient holds second derivatives of the field: they come from the graph of
+products of the Jacobian with the stages.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.autograd.graph import get_gradient_edge
+
+from bfno.ode.control import Control
+from bfno.ode.evaluate import Evaluator
+from bfno.ode.implicit import refuse_second_derivative, traced
+from bfno.ode.implicit_tableaus import RosenbrockTableau
+from bfno.ode.linearise import (
+    Linearizer,
+    TransposedSystem,
+    differentiate_twice,
+    following_time,
+)
+from bfno.ode.replay import Replayer
+from bfno.ode.solution import Stats, Status
+from bfno.ode.step import Clock, Moment, Stepper, Sums, combine, combine_quickly
+
+__all__ = ["RosenbrockStepper"]
+
+
+class RosenbrockStepper(Stepper):
+    """Takes steps of a Rosenbrock method.
+
+    Args:
+        evaluate: Calls the field.
+        tableau: The method.
+        clock: Tells the time.
+        replayer: Records steps and repeats them, or None to keep their graphs.
+        stats: Where evaluations are counted.
+        like: A state.
+    """
+
+    tableau: RosenbrockTableau
+
+    def __init__(
+        self,
+        evaluate: Evaluator,
+        tableau: RosenbrockTableau,
+        clock: Clock,
+        replayer: Replayer | None,
+        stats: Stats,
+        like: Tensor,
+    ) -> None:
+        super().__init__(evaluate, tableau, clock, Sums(tableau), stats)
+        self._replayer, self._linearizer = replayer, Linearizer(like, stats)
+        self._y: Any = None  # where the field is linearised
+        self._around: Any = None
+        self._after_jump: Tensor | None = None  # the time at which a step starts afresh
+
+    def start(self, moment: Moment, y: Tensor, slope: Tensor | None = None) -> Tensor:
+        self._after_jump, self._y = self.clock.time(moment), None
+        with torch.no_grad():
+            return self.evaluate(moment, y) if slope is None else slope
+
+    def attempt(self, start: Moment, end: Moment, y: Tensor, *, end_inside: bool = False) -> Tensor:
+        size = self.clock.size(start, end)
+        times = list(self.clock.times(self.tableau.nodes, start, end))
+        if end_inside:
+            before, nodes = self.clock.just_before(end, start), self.tableau.nodes
+            times = [before if n == 1 else t for t, n in zip(times, nodes, strict=True)]
+        if self._after_jump is not None:
+            times[0] = self._after_jump
+        self.failure = None
+        if y is not self._y:
+            self._y = y
+            self._around = self._linearizer.at(
+                self._evaluate, times[0], y.detach(), with_time=True
+            )
+        with torch.no_grad():
+            found = self._solve(times, end.value - start.value, y.detach())
+        self._sums.begin(y, size)
+        if found is None:
+            return torch.full_like(y, math.nan)
+        if not torch.is_grad_enabled():
+            self._sums.slopes = found
+            return combine(y, found, self.tableau.weights, size)
+        return self._attach(times, size, y, found)
+
+    def error_ratio(self, control: Control, y: Tensor, y1: Tensor) -> float:
+        return math.inf if self.failure is not None else super().error_ratio(control, y, y1)
+
+    def accept(self) -> None:
+        self._first = self._after_jump = None
+
+    def freeze(self, moving: Tensor) -> None:
+        super().freeze(moving)
+        self._y = None
+
+    def _solve(self, times: Sequence[Tensor], size: float, y: Tensor) -> list[Tensor] | None:
+        """The stages without a graph, or None."""
+        tableau, around = self.tableau, self._around
+        system = around.system(np.array([[size * tableau.gamma]]))
+        if system is None:
+            finite = around.matrix is None or bool(torch.isfinite(around.matrix).all())
+            self.failure = Status.NEWTON_FAILURE if finite else Status.NON_FINITE
+            return None
+        found: list[Tensor] = []
+        for stage, time in enumerate(times):
+            slope = around.slope
+            if stage:
+                self.stats.forward_evaluations += 1
+                point = combine_quickly(y, found, tableau.stages[stage], size)
+                slope = self._evaluate(time, point)
+            right = combine_quickly(slope, found, tableau.couplings[stage], 1.0)
+            if around.by_time is not None:
+                right = torch.add(right, around.by_time, alpha=size * tableau.time_weights[stage])
+            found += system.solve([right * tableau.gamma], 1e-10)
+        return found
+
+    def _attach(
+        self, times: Sequence[Tensor], size: Any, y: Tensor, found: Sequence[Tensor]
+    ) -> Tensor:
+        """Give a step that is solved for its graph."""
+        step = self._recorded(times, size, found)
+        self.stats.forward_evaluations += len(times)
+        if self._replayer is None or self._replayer.reserve():
+            y1, self._sums, *_ = step(y)
+            return y1
+        with self._replayer.recording(step, (y,), len(times)) as call:
+            y1, self._sums, *_ = call.result = step(y)
+        return y1
+
+    def _recorded(
+        self, times: Sequence[Tensor], size: Any, found: Sequence[Tensor]
+    ) -> Callable[[Tensor], tuple[Any, ...]]:
+        """The step as a function of the state."""
+        evaluate, tableau, linearizer = self._evaluate, self.tableau, self._linearizer
+        length = float(size.detach() if isinstance(size, Tensor) else size)
+
+        def step(y: Tensor) -> tuple[Any, ...]:
+            sums, gamma = Sums(tableau), tableau.gamma
+            sums.begin(y, size)
+            around = _Tangents(evaluate, traced(times[0]), traced(y))
+            solution = around.solution(linearizer, length * gamma)
+            seen = [around.slope]
+            for stage, value in enumerate(found):
+                if stage:
+                    seen.append(evaluate(times[stage], sums.point()))
+                right = combine(seen[-1], sums.slopes, tableau.couplings[stage], 1.0)
+                turned = around.along(tableau.time_weights[stage], value)
+                right = combine(right * gamma, (turned,), (gamma,), size)
+                sums.add(solution(right, value))
+            return combine(y, sums.slopes, tableau.weights, size), sums, *sums.slopes, *seen
+
+        return step
+
+
+class _Tangents:
+    """Derivatives of a field at one point along directions in time and state, with a graph."""
+
+    def __init__(self, evaluate: Evaluator, t: Tensor, y: Tensor) -> None:
+        with following_time():
+            self.slope, self._y = evaluate(t, y), y
+        self._dual = torch.zeros_like(self.slope, requires_grad=True)
+        self._pulled: Sequence[Tensor | None] = (None, None)
+        if self.slope.requires_grad:
+            self._pulled = differentiate_twice(self.slope, (t, y), self._dual)
+
+    def along(self, by_time: float, by_state: Tensor) -> Tensor:
+        """The derivative along one direction."""
+        time, state = self._pulled
+        pairs = [(time, None if time is None else torch.full_like(time, by_time)), (state, by_state)]
+        outputs = [(one, along) for one, along in pairs if one is not None and one.requires_grad]
+        if not outputs:
+            return torch.zeros_like(self.slope)
+        (found,) = torch.autograd.grad(
+            [one for one, _ in outputs],
+            self._dual,
+            [along for _, along in outputs],
+            create_graph=True,
+            allow_unused=True,
+        )
+        return torch.zeros_like(self.slope) if found is None else found
+
+    def solution(self, linearizer: Linearizer, factor: float) -> Callable[..., Tensor]:
+        """What gives right-hand sides the values and gradients of solutions of `I - factor J`."""
+        if not self.slope.requires_grad:
+            return lambda right, value: _Solved.apply(None, value, right)
+        edges = get_gradient_edge(self.slope), get_gradient_edge(self._y)
+        equations = TransposedSystem(linearizer, edges, factor)
+        return lambda right, value: _Solved.apply(equations, value, right)
+
+
+class _Solved(torch.autograd.Function):
+    """The solution of linear equations in place of their right-hand side."""
+
+    @staticmethod
+    def forward(ctx: Any, equations: Any, value: Tensor, right: Tensor) -> Tensor:
+        ctx.equations = equations
+        return value.detach().clone()
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        refuse_second_derivative()
+        if ctx.equations is None:
+            return None, None, gradients[0]
+        return None, None, ctx.equations.solve(gradients[0])
