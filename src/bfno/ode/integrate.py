@@ -16,7 +16,6 @@ from bfno.ode.evaluate import is_transformed
 from bfno.ode.replay import Room
 from bfno.ode.solution import Stats, Status
 from bfno.ode.step import Moment, Stepper
-from bfno.ode.stiffness import Detector
 
 __all__ = [
     "AdaptiveIntegration",
@@ -276,7 +275,7 @@ class AdaptiveIntegration(Integration):
             slope = stepper.start(plan.start, y, slope).detach()
         size = plan.direction * self._first_size(control, y, slope)
         stops, finite, limit = _StopList(plan.stops), True, plan.max_steps
-        past, detector = FIRST_RATIOS, Detector(stepper.tableau, plan.goals, self._stats)
+        past, detector = FIRST_RATIOS, stepper.detector(plan.goals)
         while not self._outputs.complete():
             start = self.moment
             size = control.clamp(size)

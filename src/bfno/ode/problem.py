@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from bfno.ode.adams import AdamsMethod, AdamsStepper
+from bfno.ode.auto import AutoStepper
 from bfno.ode.compiled import CompiledStepper, solve_whole
 from bfno.ode.evaluate import (
     Evaluator,
@@ -36,7 +37,7 @@ from bfno.ode.replay import Replayer, Room
 from bfno.ode.rosenbrock import RosenbrockStepper
 from bfno.ode.solution import SolverError, Stats, Status
 from bfno.ode.step import Clock, ReplayedStepper, Stepper, Sums, TableSums
-from bfno.ode.tableaus import Tableau
+from bfno.ode.tableaus import AutoTableau, Tableau
 
 __all__ = ["Problem"]
 
@@ -115,15 +116,30 @@ class Problem:
             replayer = Replayer(y0, stats, self.room)
         if isinstance(method, AdamsMethod):
             return AdamsStepper(evaluate, method, clock, stats)
+        if isinstance(method, AutoTableau):
+            explicit = self._explicit_stepper(evaluate, method.explicit, clock, replayer, y0)
+            stiff = self._implicit_stepper(evaluate, method.stiff, clock, replayer, y0)
+            return AutoStepper(explicit, stiff, clock, stats)
         if method.implicit:
             return self._implicit_stepper(evaluate, method, clock, replayer, y0)
+        return self._explicit_stepper(evaluate, method, clock, replayer, y0)
+
+    def _explicit_stepper(
+        self,
+        evaluate: Evaluator,
+        method: Tableau,
+        clock: Clock,
+        replayer: Replayer | None,
+        y0: Tensor,
+    ) -> Stepper:
+        stats, has_graph = self.stats, torch.is_grad_enabled() or is_transformed()
         if self.compile:
             return CompiledStepper(evaluate, method, clock, replayer, stats)
         if replayer is not None:
             if y0.numel() <= SMALL_STATE:
                 return ReplayedStepper(evaluate, method, clock, replayer, stats)
             evaluate = ReplayingEvaluator(self.field, y0, replayer)
-        sums = Sums(method) if graph or stand_ins else TableSums(method, y0)
+        sums = Sums(method) if has_graph else TableSums(method, y0)
         return Stepper(evaluate, method, clock, sums, stats)
 
     def _implicit_stepper(

@@ -56,6 +56,7 @@ class Stats:
             a clock from zero to one.
         stiff: When the field looked stiff to an explicit adaptive method, as pairs of times; see
             `step_ends`. Compiled solves do not look.
+        switches: Where method="auto" went over to another method, as pairs of time and method.
         jacobians: Jacobians of implicit methods; each takes one evaluation, which is counted
             above, and whose graph is run backward for every column.
         factorisations: How often the matrices of their equations were factorised.
@@ -69,6 +70,7 @@ class Stats:
     first_step: float = field(default=0.0, repr=False)
     step_ends: list[float] = field(default_factory=list, repr=False)
     stiff: list[tuple[float, float]] = field(default_factory=list, repr=False)
+    switches: list[tuple[float, str]] = field(default_factory=list, repr=False)
     jacobians: int = field(default=0, repr=False)
     factorisations: int = field(default=0, repr=False)
     compiled: str = field(default="", repr=False)

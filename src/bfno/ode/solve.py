@@ -224,7 +224,7 @@ class _Call:
         watching = outputs = outputs or SharedOutputs(times, self.y0)
         if self.options.dense:
             clock = Clock(ts, self.y0)
-            self.dense = DenseOutput(self._tableau, clock, self.packing)
+            self.dense = DenseOutput(clock, self.packing)
             watching = DenseRecorder(outputs, self.dense)
         integration = self.problem.integration(self.y0, ts, watching)
         integration.run(self.y0)
