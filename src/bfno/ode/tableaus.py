@@ -237,6 +237,8 @@ _DOPRI8 = Tableau(
 
 _FIXED_METHODS = (_EULER, _MIDPOINT, _HEUN2, _HEUN3, _RK4)
 _ADAPTIVE_METHODS = (_ADAPTIVE_HEUN, _FEHLBERG2, _BOSH3, _DOPRI5, _TSIT5, _DOPRI8)
+
+
 @dataclass(frozen=True, repr=False)
 class AutoTableau(Tableau):
     """An explicit method, whose numbers these are, and one for stiff parts of the interval.
