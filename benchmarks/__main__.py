@@ -17,6 +17,7 @@ from benchmarks.memory import memory
 from benchmarks.precision import precision
 from benchmarks.series import series
 from benchmarks.solvers import solver
+from benchmarks.stiff import stiff
 from benchmarks.timing import HEADER, Line, keep_freed_memory
 
 GROUPS = {
@@ -28,6 +29,7 @@ GROUPS = {
     "precision": precision,
     "series": series,
     "flow": flow,
+    "stiff": stiff,
 }
 SEPARATE = ("layer", "step")
 """Groups that run in two processes: with ordinary memory, and with freed memory kept."""

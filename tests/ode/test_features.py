@@ -414,8 +414,8 @@ def test_dense_output_is_as_good_between_the_requested_times_as_at_them(name):
     exact = torch.stack((torch.cos(times), -torch.sin(times)), dim=1)
     between = float((solution.evaluate(times) - exact).abs().max())
     at = float((solution.ys[:, 0] - torch.cos(ts)).abs().max())
-    # dopri8 is the one whose dense output, of order five, lags far behind its steps.
-    assert between < (1e-5 if name == "dopri8" else 4 * at + 1e-7)
+    # The dense output of dopri8, of order five, and of kvaerno5, of order three, lags behind.
+    assert between < (1e-5 if name in ("dopri8", "kvaerno5") else 4 * at + 1e-7)
 
 
 def test_dense_output_is_that_of_times_however_they_are_asked_for():

@@ -8,7 +8,7 @@ import torch
 import bfno
 from bfno.ode import METHODS, Tableau
 
-RUNGE_KUTTA = sorted(METHODS)
+RUNGE_KUTTA = [name for name in sorted(METHODS) if not METHODS[name].implicit]
 
 
 def matrices(tableau):

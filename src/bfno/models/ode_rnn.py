@@ -15,7 +15,7 @@ from bfno.models.schedule import Schedule, make_schedule
 from bfno.models.series import SeriesModel, SeriesOutput, dense, network, tanh_network
 from bfno.ode.advance import take_step
 from bfno.ode.solution import Stats
-from bfno.ode.tableaus import find_method
+from bfno.ode.tableaus import find_explicit
 
 __all__ = [
     "DYNAMICS",
@@ -172,7 +172,7 @@ class ODERNN(nn.Module):
         self.gaps, self.backward = gaps, backward
         self.unit = GRUUnit(2 * features, size, gru_units)
         # No one asks for an error estimate, nor for the slope at the end of a step.
-        self.tableau = find_method(method).without_end_stage
+        self.tableau = find_explicit(method, "an ODE-RNN").without_end_stage
         self.stats = Stats()
 
     def forward(self, times: Tensor, values: Tensor, mask: Tensor) -> RecurrentStates:

@@ -3,6 +3,7 @@
 from bfno.ode.advance import advance
 from bfno.ode.block import NeuralODE
 from bfno.ode.check import GradientCheck, check_gradient
+from bfno.ode.implicit_tableaus import ImplicitTableau, RosenbrockTableau
 from bfno.ode.odeint import odeint, odeint_adjoint, odeint_dense, odeint_event
 from bfno.ode.solution import GradientError, Solution, SolverError, Stats, Status
 from bfno.ode.solve import GRADIENTS, Options, solve
@@ -13,8 +14,10 @@ __all__ = [
     "METHODS",
     "GradientCheck",
     "GradientError",
+    "ImplicitTableau",
     "NeuralODE",
     "Options",
+    "RosenbrockTableau",
     "Solution",
     "SolverError",
     "Stats",

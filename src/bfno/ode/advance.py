@@ -12,7 +12,7 @@ from torch import Tensor
 
 from bfno.ode.evaluate import Field
 from bfno.ode.step import RowSums, take_stages
-from bfno.ode.tableaus import Tableau, find_method
+from bfno.ode.tableaus import Tableau, find_explicit
 
 __all__ = ["advance", "take_step"]
 
@@ -35,7 +35,7 @@ def advance(
         y: States, `(batch, ...)`.
         start: Where each interval begins, `(batch,)`.
         gap: Length of each interval, `(batch,)`; negative goes back in time.
-        method: A Runge–Kutta method: its name, see `METHODS`, or its tableau.
+        method: An explicit Runge–Kutta method: its name, see `METHODS`, or its tableau.
         steps: Number of steps, the same for all or one per sample, `(batch,)`.
 
     Raises:
@@ -48,7 +48,7 @@ def advance(
         tensor([[1.0000],
                 [0.2500]]...)
     """
-    tableau = find_method(method)
+    tableau = find_explicit(method, "advance")
     counts = torch.as_tensor(steps, device=y.device).expand(len(y))
     _check(y, start, gap, counts)
     size = (gap / counts.clamp(min=1)).to(y.dtype)

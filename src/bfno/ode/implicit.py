@@ -155,14 +155,11 @@ class ImplicitStepper(Stepper):
     def _guess(self, block: Block, slopes: Sequence[Tensor]) -> list[Tensor]:
         """Slopes to begin with."""
         if slopes:
-            rows = self.tableau.guesses[block.begin : block.end]
             zero = torch.zeros_like(slopes[0])
-            return [combine_quickly(zero, slopes, row[: block.begin], 1.0) for row in rows]
-        if self._last is not None:
-            last = self._last.detach()
-        else:
-            last = self._newton.around_start().slope
-        return [last] * (block.end - block.begin)
+            return [combine_quickly(zero, slopes, row, 1.0) for row in block.guesses]
+        last = self._last
+        slope = self._newton.around_start().slope if last is None else last.detach()
+        return [slope] * (block.end - block.begin)
 
     def _attach(
         self, times: Sequence[Tensor], size: Any, y: Tensor, found: Sequence[Tensor]
@@ -256,7 +253,7 @@ class _Implicit(torch.autograd.Function):
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         refuse_second_derivative()
         pulls = [
-            Pullback(*edge, gradient)
+            Pullback(edge[0], edge[1], gradient)
             for edge, gradient in zip(ctx.edges, gradients, strict=True)
         ]
         found = solve_transposed(ctx.linearizer, pulls, ctx.coupling, gradients)

@@ -38,12 +38,14 @@ class Block(NamedTuple):
         end: The one after the last.
         coupling: Their weights in each other, one row per stage.
         explicit: Whether there is nothing to solve.
+        guesses: Weights of earlier slopes in a guess of each of theirs.
     """
 
     begin: int
     end: int
     coupling: tuple[Row, ...]
     explicit: bool
+    guesses: tuple[Row, ...]
 
 
 @dataclass(frozen=True, repr=False)
@@ -96,15 +98,11 @@ class ImplicitTableau(Tableau):
             while (reach := self._reach(begin, end)) > end:
                 end = reach
             coupling = tuple(row[begin:end] for row in self.stages[begin:end])
-            found.append(Block(begin, end, coupling, not any(map(any, coupling))))
+            known, own = self.nodes[:begin], self.nodes[begin:end]
+            guesses = tuple(_extrapolation(known, node) for node in own)
+            found.append(Block(begin, end, coupling, not any(map(any, coupling)), guesses))
             begin = end
         return tuple(found)
-
-    @functools.cached_property
-    def guesses(self) -> tuple[Row, ...]:
-        """Weights of earlier slopes in a guess of each one: a parabola through the nearest."""
-        nodes = self.nodes
-        return tuple(_extrapolation(nodes[:stage], node) for stage, node in enumerate(nodes))
 
     def _reach(self, begin: int, end: int) -> int:
         """The stage after the last one that some stages depend on."""
@@ -126,7 +124,7 @@ class ImplicitTableau(Tableau):
         dense = hermite_output(weights.tolist())
         return replace(self, **changed, dense=dense, dense_order=min(3, self.order))
 
-    @property
+    @functools.cached_property
     def without_end_stage(self) -> ImplicitTableau:
         return self  # the last stage is the result
 
@@ -199,7 +197,7 @@ class RosenbrockTableau(Tableau):
     def with_end_stage(self) -> RosenbrockTableau:
         return self
 
-    @property
+    @functools.cached_property
     def without_end_stage(self) -> RosenbrockTableau:
         return self
 
@@ -252,9 +250,7 @@ def _stiffly_accurate(
     """A method whose last stage is the end of the step, with cubic Hermite output."""
     stages = _square(stages)
     dense = hermite_output(stages[-1])
-    return ImplicitTableau(
-        name, order, stages, stages[-1], error, dense, min(3, order), **more
-    )
+    return ImplicitTableau(name, order, stages, stages[-1], error, dense, min(3, order), **more)
 
 
 _IMPLICIT_EULER = _fixed("implicit_euler", 1, ((1.0,),), (1.0,))

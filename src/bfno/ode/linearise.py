@@ -35,7 +35,7 @@ __all__ = [
     "Pullback",
     "System",
     "TransposedSystem",
-    "differentiate_twice",
+    "differentiating_twice",
     "following_time",
     "gmres",
     "make_system",
@@ -141,7 +141,11 @@ class Linearizer:
         with torch.inference_mode(False), torch.enable_grad(), following_time(with_time):
             time = t.detach().clone().requires_grad_(with_time)
             point = z.detach().clone().requires_grad_()
-            slope = evaluate(time, point)
+            try:
+                slope = evaluate(time, point)
+            except RuntimeError:  # a field that cannot be differentiated, or fails in any case
+                with torch.no_grad():
+                    slope = evaluate(time.detach(), point.detach())
         if not slope.requires_grad:
             return self._from_differences(evaluate, t, z, slope, with_time)
         by_time = _derivative_by_time(slope, time) if with_time else None
@@ -229,24 +233,26 @@ def following_time(wanted: bool = True) -> Iterator[None]:
 
 def _derivative_by_time(slope: Tensor, time: Tensor) -> Tensor | None:
     """How a field changes with time; None if it does not."""
-    with torch.inference_mode(False), torch.enable_grad():
+    with torch.inference_mode(False), torch.enable_grad(), differentiating_twice():
         dual = torch.zeros_like(slope).requires_grad_()
-        pulled = differentiate_twice(slope, (time,), dual)[0]
-        if pulled is None or not pulled.requires_grad:
+        (pulled,) = torch.autograd.grad(slope, time, dual, create_graph=True, allow_unused=True)
+        if pulled is None:
             return None
-        return torch.autograd.grad(pulled, dual, torch.ones_like(pulled), allow_unused=True)[0]
+        # Linear in `dual`, or differentiable only once.
+        return torch.autograd.grad(pulled, dual, torch.ones_like(pulled))[0]
 
 
-def differentiate_twice(
-    slope: Tensor, inputs: tuple[Tensor, ...], dual: Tensor
-) -> tuple[Tensor | None, ...]:
-    """Products of a vector with the Jacobians of a field, to be differentiated by that vector.
+@contextlib.contextmanager
+def differentiating_twice() -> Iterator[None]:
+    """Name what a field lacks if autograd cannot differentiate its derivatives.
 
     Raises:
-        ValueError: If the field cannot be differentiated twice.
+        ValueError: If it cannot.
     """
     try:
-        return torch.autograd.grad(slope, inputs, dual, create_graph=True, allow_unused=True)
+        yield
+    except GradientError:
+        raise
     except RuntimeError as error:
         raise ValueError(
             "a Rosenbrock method needs a field that can be differentiated twice; use kvaerno5 "
@@ -254,9 +260,7 @@ def differentiate_twice(
         ) from error
 
 
-def _difference(
-    evaluate: Evaluator, t: Tensor, z: Tensor, slope: Tensor, vector: Tensor
-) -> Tensor:
+def _difference(evaluate: Evaluator, t: Tensor, z: Tensor, slope: Tensor, vector: Tensor) -> Tensor:
     """A Jacobian's product with a vector, from two values of the field."""
     length = float(torch.linalg.vector_norm(vector))
     if length == 0:
@@ -274,9 +278,9 @@ def _product(
     with torch.inference_mode(False), torch.enable_grad():
         dual = torch.zeros_like(slope).requires_grad_()
         try:
-            pulled = torch.autograd.grad(
-                slope, point, dual, create_graph=True, allow_unused=True
-            )[0]
+            pulled = torch.autograd.grad(slope, point, dual, create_graph=True, allow_unused=True)[
+                0
+            ]
         except RuntimeError:  # a field that can be differentiated once only
             pulled = slope
 
@@ -285,7 +289,8 @@ def _product(
             return torch.zeros_like(vector)
         if pulled is not slope and pulled.requires_grad:
             found = torch.autograd.grad(pulled, dual, vector, retain_graph=True, allow_unused=True)
-            return torch.zeros_like(vector) if found[0] is None else found[0]
+            if found[0] is not None:
+                return found[0]
         return _difference(evaluate, t, point.detach(), slope.detach(), vector)
 
     return product
@@ -313,6 +318,11 @@ class Linearisation:
         self._linearizer, self.slope = linearizer, slope
         self.matrix, self.product, self.by_time = matrix, product, by_time
         self._systems: dict[bytes, System | None] = {}
+
+    def is_finite(self) -> bool:
+        """Whether the field and its Jacobian have values there."""
+        parts = (self.slope,) if self.matrix is None else (self.slope, self.matrix)
+        return all(bool(torch.isfinite(part).all()) for part in parts)
 
     def system(self, coupling: np.ndarray) -> System | None:
         """The equations of a block of stages, None where they have no solution.
@@ -501,8 +511,7 @@ def _minimised(
     most = min(most, residual.numel())
     basis = residual.new_zeros(most + 1, residual.numel())
     basis[0] = residual / norm
-    columns = np.zeros((most + 1, most))
-    count = 0
+    columns, weights, count = np.zeros((most + 1, most)), np.zeros(0), 0
     for count in range(1, most + 1):
         known, vector = basis[:count], apply(basis[count - 1])
         for _ in range(2):  # twice is enough to be orthogonal to rounding

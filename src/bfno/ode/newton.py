@@ -112,8 +112,12 @@ class Newton:
         """The slopes of a block of stages, or None if they cannot be found."""
         iterate = self._iterate_exactly if self._control is None else self._iterate
         while True:
-            system = self.around_start().system(stages.coupling)
-            found = None if system is None else iterate(stages, system)
+            around = self.around_start()
+            system, found = around.system(stages.coupling), None
+            if system is None:
+                self.is_finite = around.is_finite()
+            else:
+                found = iterate(stages, system)
             if found is not None or self._is_fresh:
                 return found
             self._renew()
@@ -177,7 +181,9 @@ class Newton:
             changes = system.solve(residuals, 1e-6)
             points = stages.points(slopes)
             size = _root_mean_square(stages.moved(changes))
-            scale = _root_mean_square(torch.stack(points)) * torch.finfo(points[0].dtype).eps
+            # Stages are sums of bases and slopes, which may be much larger.
+            largest = max(_root_mean_square(torch.stack(list(p))) for p in (points, stages.bases))
+            scale = largest * torch.finfo(points[0].dtype).eps
             self.is_finite = math.isfinite(size)
             if not self.is_finite:
                 return None

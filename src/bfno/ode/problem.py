@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -155,7 +156,7 @@ class Problem:
                 f"method {method.name!r} solves equations and needs numbers, which torch.func, "
                 "forward-mode differentiation and torch.compile do not have; use an explicit method"
             )
-        kind = RosenbrockStepper if isinstance(method, RosenbrockTableau) else ImplicitStepper
+        kind: Any = RosenbrockStepper if isinstance(method, RosenbrockTableau) else ImplicitStepper
         return kind(evaluate, method, clock, replayer, self.stats, y0)
 
     def refuse_failure(self, name: str) -> None:

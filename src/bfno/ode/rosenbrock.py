@@ -23,7 +23,7 @@ from bfno.ode.implicit_tableaus import RosenbrockTableau
 from bfno.ode.linearise import (
     Linearizer,
     TransposedSystem,
-    differentiate_twice,
+    differentiating_twice,
     following_time,
 )
 from bfno.ode.replay import Replayer
@@ -60,6 +60,7 @@ class RosenbrockStepper(Stepper):
         self._replayer, self._linearizer = replayer, Linearizer(like, stats)
         self._y: Any = None  # where the field is linearised
         self._around: Any = None
+        self._has_graph = False
         self._after_jump: Tensor | None = None  # the time at which a step starts afresh
 
     def start(self, moment: Moment, y: Tensor, slope: Tensor | None = None) -> Tensor:
@@ -78,15 +79,16 @@ class RosenbrockStepper(Stepper):
         self.failure = None
         if y is not self._y:
             self._y = y
-            self._around = self._linearizer.at(
-                self._evaluate, times[0], y.detach(), with_time=True
-            )
-        with torch.no_grad():
+            self._around = self._linearizer.at(self._evaluate, times[0], y.detach(), with_time=True)
+        has_graph = torch.is_grad_enabled() and (y.requires_grad or self.clock.moves)
+        # As long as nothing has shown it, a graph tells whether there are weights to learn.
+        looking = torch.is_grad_enabled() and not (has_graph or self._has_graph)
+        with torch.set_grad_enabled(looking):
             found = self._solve(times, end.value - start.value, y.detach())
         self._sums.begin(y, size)
         if found is None:
             return torch.full_like(y, math.nan)
-        if not torch.is_grad_enabled():
+        if not (has_graph or (torch.is_grad_enabled() and self._has_graph)):
             self._sums.slopes = found
             return combine(y, found, self.tableau.weights, size)
         return self._attach(times, size, y, found)
@@ -106,8 +108,7 @@ class RosenbrockStepper(Stepper):
         tableau, around = self.tableau, self._around
         system = around.system(np.array([[size * tableau.gamma]]))
         if system is None:
-            finite = around.matrix is None or bool(torch.isfinite(around.matrix).all())
-            self.failure = Status.NEWTON_FAILURE if finite else Status.NON_FINITE
+            self.failure = Status.NEWTON_FAILURE if around.is_finite() else Status.NON_FINITE
             return None
         found: list[Tensor] = []
         for stage, time in enumerate(times):
@@ -116,6 +117,8 @@ class RosenbrockStepper(Stepper):
                 self.stats.forward_evaluations += 1
                 point = combine_quickly(y, found, tableau.stages[stage], size)
                 slope = self._evaluate(time, point)
+                self._has_graph = self._has_graph or slope.requires_grad
+                slope = slope.detach()
             right = combine_quickly(slope, found, tableau.couplings[stage], 1.0)
             if around.by_time is not None:
                 right = torch.add(right, around.by_time, alpha=size * tableau.time_weights[stage])
@@ -154,6 +157,8 @@ class RosenbrockStepper(Stepper):
                 right = combine(seen[-1], sums.slopes, tableau.couplings[stage], 1.0)
                 turned = around.along(tableau.time_weights[stage], value)
                 right = combine(right * gamma, (turned,), (gamma,), size)
+                if stage == 0:
+                    _refuse_inconsistent(right, value, turned * (length * gamma))
                 sums.add(solution(right, value))
             return combine(y, sums.slopes, tableau.weights, size), sums, *sums.slopes, *seen
 
@@ -166,25 +171,33 @@ class _Tangents:
     def __init__(self, evaluate: Evaluator, t: Tensor, y: Tensor) -> None:
         with following_time():
             self.slope, self._y = evaluate(t, y), y
-        self._dual = torch.zeros_like(self.slope, requires_grad=True)
+        # Younger than the state: autograd would go through all earlier steps in search of a leaf.
+        self._dual = y * 0
         self._pulled: Sequence[Tensor | None] = (None, None)
         if self.slope.requires_grad:
-            self._pulled = differentiate_twice(self.slope, (t, y), self._dual)
+            with differentiating_twice():
+                self._pulled = torch.autograd.grad(
+                    self.slope, (t, y), self._dual, create_graph=True, allow_unused=True
+                )
 
     def along(self, by_time: float, by_state: Tensor) -> Tensor:
         """The derivative along one direction."""
         time, state = self._pulled
-        pairs = [(time, None if time is None else torch.full_like(time, by_time)), (state, by_state)]
+        pairs = [
+            (time, None if time is None else torch.full_like(time, by_time)),
+            (state, by_state),
+        ]
         outputs = [(one, along) for one, along in pairs if one is not None and one.requires_grad]
         if not outputs:
             return torch.zeros_like(self.slope)
-        (found,) = torch.autograd.grad(
-            [one for one, _ in outputs],
-            self._dual,
-            [along for _, along in outputs],
-            create_graph=True,
-            allow_unused=True,
-        )
+        with differentiating_twice():
+            (found,) = torch.autograd.grad(
+                [one for one, _ in outputs],
+                self._dual,
+                [along for _, along in outputs],
+                create_graph=True,
+                allow_unused=True,
+            )
         return torch.zeros_like(self.slope) if found is None else found
 
     def solution(self, linearizer: Linearizer, factor: float) -> Callable[..., Tensor]:
@@ -194,6 +207,25 @@ class _Tangents:
         edges = get_gradient_edge(self.slope), get_gradient_edge(self._y)
         equations = TransposedSystem(linearizer, edges, factor)
         return lambda right, value: _Solved.apply(equations, value, right)
+
+
+@torch.no_grad()
+def _refuse_inconsistent(right: Tensor, value: Tensor, turned: Tensor) -> None:
+    """Refuse derivatives that are not those with which the step was solved.
+
+    Autograd leaves parts of a field that can be differentiated only once out of its second
+    derivatives, without a word.
+
+    Args:
+        right: What the first stage is by the derivatives.
+        value: What it is.
+        turned: The part of the derivatives, whose rounding counts.
+    """
+    allowed = math.sqrt(torch.finfo(right.dtype).eps)
+    allowed *= float(torch.linalg.vector_norm(value) + torch.linalg.vector_norm(turned))
+    if float(torch.linalg.vector_norm(right - value)) > 100 * allowed:
+        with differentiating_twice():
+            raise RuntimeError("a part of it has no second derivative")
 
 
 class _Solved(torch.autograd.Function):

@@ -118,9 +118,7 @@ class Tableau:
             return self
         stages, weights = self.stages[:-1], self.weights[:-1]
         dense = linear_output(weights)
-        return replace(
-            self, stages=stages, weights=weights, error=None, dense=dense, dense_order=1
-        )
+        return replace(self, stages=stages, weights=weights, error=None, dense=dense, dense_order=1)
 
     def _check_stages(self) -> None:
         """Refuse implicit stages."""
@@ -130,7 +128,7 @@ class Tableau:
                 raise ValueError(
                     f"row {index} of stages of tableau {self.name!r} must have {entries}, got "
                     f"{len(row)}; a Tableau is explicit: a stage depends on those before it; use "
-                    "ImplicitTableau for others"
+                    "bfno.ode.ImplicitTableau for others"
                 )
 
     def _check_sums(self) -> None:

@@ -17,6 +17,7 @@ from bfno.ode.adams import AdamsMethod
 from bfno.ode.adjoint import adjoint_norm
 from bfno.ode.control import Control, Norm, component_norm, root_mean_square
 from bfno.ode.evaluate import Field
+from bfno.ode.implicit_tableaus import ImplicitTableau
 from bfno.ode.inputs import (
     CONTROLLERS,
     check_function,
@@ -99,6 +100,8 @@ class Scheme:
         self.by_scipy = self._given == "scipy_solver"
         self._by_adams = isinstance(self._given, str) and self._given in _ADAMS
         self._tableau = find_method("dopri5" if self.by_scipy or self._by_adams else self._given)
+        if self._given == "trbdf2" and isinstance(self._tableau, ImplicitTableau):
+            self._tableau = self._tableau.without_error()  # as in torchdiffeq
         self.rtol, self.atol = rtol, atol
         if not isinstance(options, Mapping | None):
             raise ValueError(f"options must be a dict of settings by name, got {shown(options)}")
@@ -294,7 +297,8 @@ class Scheme:
         options = Options(
             jumps=given.get("jump_t", ()),
             stops=given.get("step_t", ()),
-            land=False,
+            # torchdiffeq, which has no such methods, interpolates; theirs are less exact between.
+            land=tableau.implicit,
             max_steps=given.get("max_num_steps", _MAX_STEPS),
         )
         plan = make_plan(tableau, options, control, times)

@@ -14,7 +14,7 @@ from bfno.layers.activation import ACTIVATIONS
 from bfno.models.ode_rnn import DYNAMICS as RECURRENT_DYNAMICS
 from bfno.ode import GRADIENTS, METHODS
 
-FIXED = [name for name, tableau in METHODS.items() if not tableau.adaptive]
+FIXED = [name for name, tableau in METHODS.items() if not (tableau.adaptive or tableau.implicit)]
 IMAGES, SERIES, FLOWS = "mnist/hbnode", "physionet/ode-rnn", "mnist-density/ffjord-bfno-rnode"
 
 

@@ -44,7 +44,9 @@ The paper:    bfno table 1 --data mnist
 Every option: bfno train --help
 """
 
-BENCHMARKS = ("layer", "step", "solver", "growth", "busy", "memory", "precision", "series", "flow")
+BENCHMARKS = (
+    "layer", "step", "solver", "growth", "busy", "memory", "precision", "series", "flow", "stiff",
+)  # fmt: skip
 """What `bfno bench` can measure."""
 
 app = typer.Typer(

@@ -37,7 +37,8 @@ _LATENT_WIDTH = 32
 
 
 def _fixed_step_methods() -> Iterable[str]:
-    return (name for name, tableau in METHODS.items() if not tableau.adaptive)
+    found = METHODS.items()
+    return (name for name, tableau in found if not (tableau.adaptive or tableau.implicit))
 
 
 Size = Annotated[int, Field(ge=1, le=65536)]
