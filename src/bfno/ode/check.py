@@ -102,7 +102,7 @@ def check_gradient(
         **options: Options of `solve`.
 
     Raises:
-        SolverError: If one of the solves fails.
+        SolverError: If one of the solves fails, whatever `throw` says.
 
     Example:
         >>> rate = torch.tensor(2.0, requires_grad=True)
@@ -116,7 +116,7 @@ def check_gradient(
     check_function("field", field)
     check_inputs(y0, on_host(ts))
     read_number("target", target)
-    given = {"method": find_method(method), "gradient": gradient, **options}
+    given = {**options, "method": find_method(method), "gradient": gradient, "throw": True}
     given["rtol"], given["atol"] = read_tolerances(rtol, atol, y0)
     with torch.enable_grad():
         y0, ts = _drawn(y0, ts.detach(), samples)

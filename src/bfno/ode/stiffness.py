@@ -29,7 +29,9 @@ __all__ = ["Detector", "Probe", "probe_of"]
 _LOOKS = 8
 """Steps that are looked at in a row, and whose numbers the host then reads all at once."""
 _PAUSE = 24
-"""Steps between two such rows, and before the first."""
+"""Steps before the first such row, and between two while the field is stiff."""
+_CALM_PAUSE = 56
+"""Steps between two while it is not."""
 _FAR = 64
 """Number of steps to the end, at the present pace, from which on it is worth to look."""
 _EDGE = 0.75
@@ -115,8 +117,8 @@ class Mark(NamedTuple):
 class Detector:
     """Looks at some accepted steps of an explicit method, and tells where the field is stiff.
 
-    It holds no graph, evaluates nothing, and makes the host wait once in 32 steps, and not at all
-    in short solves.
+    It holds no graph, evaluates nothing, and makes the host wait once in 64 steps, in 32 of a stiff
+    field, and not at all in short solves.
 
     Args:
         tableau: The method.
@@ -134,6 +136,7 @@ class Detector:
         # Stages of implicit methods are another matter; numbers under a transform are none.
         self._blind = tableau.implicit or is_transformed()
         self._pause, self._seen = _PAUSE, list[Tensor]()
+        self._weights: Tensor | None = None
         self._began = 0.0
         self._marks: list[Mark] = []
         self.is_stiff = False
@@ -192,19 +195,21 @@ class Detector:
     @torch.no_grad()
     def _norms(self, slopes: Sequence[Tensor]) -> Tensor:
         """Sizes of the probe's combinations and of a slope, where they were computed."""
-        probe, last = probe_of(self._tableau), (0.0,) * (len(slopes) - 1) + (1.0,)
         table = torch.stack([slope.detach().reshape(-1) for slope in slopes])
-        weights = constant((probe.slopes, probe.states, last), table)
-        return torch.linalg.vector_norm(weights @ table, dim=1)
+        if self._weights is None:
+            probe, last = probe_of(self._tableau), (0.0,) * (len(slopes) - 1) + (1.0,)
+            self._weights = constant((probe.slopes, probe.states, last), table)
+        return torch.linalg.vector_norm(self._weights @ table, dim=1)
 
     def _judge(self, end: float, eps: float) -> None:
         """Read a row of looks."""
         rows = torch.stack(self._seen).tolist()
-        self._seen, self._pause = [], _PAUSE
+        self._seen = []
         bound = _EDGE * probe_of(self._tableau).bound
         # Differences of slopes that are nearly the same are nothing but rounding.
         found = [pull / gap if gap > 1e3 * eps * slope else 0.0 for pull, gap, slope in rows]
         before, self.is_stiff = self.is_stiff, statistics.median(found) >= bound
+        self._pause = _PAUSE if self.is_stiff else _CALM_PAUSE
         if not self.is_stiff:
             self._marks = []
             return
