@@ -20,7 +20,7 @@ from benchmarks.timing import Line
 from bfno.lab.data import load
 from bfno.lab.errors import DataError
 from bfno.ode import METHODS, Stats, Tableau, solve
-from bfno.ode.control import Control
+from bfno.ode.control import FIRST_RATIOS, Control, Ratios
 from bfno.ode.problem import Problem
 from bfno.ode.solve import Options, make_plan
 
@@ -48,11 +48,13 @@ class Remembering(Control):
 
     seen: list[float] = field(default_factory=list)
 
-    def next_size(self, size: float, ratio: float, order: int) -> float:
+    def next_size(
+        self, size: float, ratio: float, order: int, past: Ratios = FIRST_RATIOS
+    ) -> float:
         if ratio <= 1 and not self.seen:
             factor = self.safety / max(ratio, 1e-9) ** (1 / order)
             self.seen.append(min(1.0, abs(size) * min(self.growth, factor)))
-        return super().next_size(size, ratio, order)
+        return super().next_size(size, ratio, order, past)
 
 
 @dataclass(frozen=True)
@@ -61,8 +63,10 @@ class Proportional(Remembering):
 
     last: list[float] = field(default_factory=list)
 
-    def next_size(self, size: float, ratio: float, order: int) -> float:
-        plain = super().next_size(size, ratio, order)
+    def next_size(
+        self, size: float, ratio: float, order: int, past: Ratios = FIRST_RATIOS
+    ) -> float:
+        plain = super().next_size(size, ratio, order, past)
         if not 0 < ratio <= 1:
             return plain
         before, self.last[:] = (self.last or [1.0])[0], [max(ratio, 1e-4)]

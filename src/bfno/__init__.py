@@ -75,6 +75,7 @@ if _typing.TYPE_CHECKING:
     from bfno.models.flows import dequantise as dequantise
     from bfno.ode import GRADIENTS as GRADIENTS
     from bfno.ode import METHODS as METHODS
+    from bfno.ode import GradientCheck as GradientCheck
     from bfno.ode import GradientError as GradientError
     from bfno.ode import NeuralODE as NeuralODE
     from bfno.ode import Options as Options
@@ -83,6 +84,7 @@ if _typing.TYPE_CHECKING:
     from bfno.ode import Stats as Stats
     from bfno.ode import Status as Status
     from bfno.ode import Tableau as Tableau
+    from bfno.ode import check_gradient as check_gradient
     from bfno.ode import odeint as odeint
     from bfno.ode import odeint_adjoint as odeint_adjoint
     from bfno.ode import odeint_dense as odeint_dense
@@ -105,8 +107,9 @@ else:
             InitialMoments InitialVelocity Nesterov SecondOrder ZeroStart
         """,
         "bfno.ode": """
-            GRADIENTS METHODS GradientError NeuralODE Options Solution SolverError Stats Status
-            Tableau odeint odeint_adjoint odeint_dense odeint_event solve
+            GRADIENTS METHODS GradientCheck GradientError NeuralODE Options Solution SolverError
+            Stats Status Tableau check_gradient odeint odeint_adjoint odeint_dense odeint_event
+            solve
         """,
         "bfno.models": """
             ODERNN ACEGenerator ConvNet CoupledGenerator ImageClassifier LatentGenerator LatentODE

@@ -79,7 +79,7 @@ CASES: dict[str, Case] = {
     # of a fixed method amplify by 2e4 or more each.
     "stiff": Case(
         lambda t, y: -1e6 * (y - math.cos(float(t))),
-        frozenset({Status.STEP_LIMIT}),
+        frozenset({Status.STEP_LIMIT, Status.STIFF}),
         _NON_FINITE,
     ),
     "discontinuous": Case(

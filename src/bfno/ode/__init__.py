@@ -2,6 +2,7 @@
 
 from bfno.ode.advance import advance
 from bfno.ode.block import NeuralODE
+from bfno.ode.check import GradientCheck, check_gradient
 from bfno.ode.implicit_tableaus import ImplicitTableau, RosenbrockTableau
 from bfno.ode.odeint import odeint, odeint_adjoint, odeint_dense, odeint_event
 from bfno.ode.solution import GradientError, Solution, SolverError, Stats, Status
@@ -11,6 +12,7 @@ from bfno.ode.tableaus import METHODS, Tableau
 __all__ = [
     "GRADIENTS",
     "METHODS",
+    "GradientCheck",
     "GradientError",
     "ImplicitTableau",
     "NeuralODE",
@@ -22,6 +24,7 @@ __all__ = [
     "Status",
     "Tableau",
     "advance",
+    "check_gradient",
     "odeint",
     "odeint_adjoint",
     "odeint_dense",

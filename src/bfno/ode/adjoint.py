@@ -294,6 +294,7 @@ class _AdjointSystem:
         with torch.no_grad():
             ys = backward.states(packing.pack(state), interval)
         self._problem.stats.backward_evaluations += backward.stats.forward_evaluations
+        self._problem.stats.stiff += backward.stats.stiff
         backward.stats = self._problem.stats
         backward.refuse_failure("the adjoint equation")
         return packing.unpack(ys[-1])

@@ -9,9 +9,22 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from bfno.ode.inputs import read_norm
+from bfno.ode.inputs import CONTROLLERS, read_norm
 
-__all__ = ["Control", "Norm", "component_norm", "largest", "root_mean_square"]
+__all__ = [
+    "FIRST_RATIOS",
+    "Control",
+    "Norm",
+    "Ratios",
+    "component_norm",
+    "largest",
+    "root_mean_square",
+]
+
+Ratios = tuple[float, float]
+"""Error ratios of the last two accepted steps, the last one first."""
+FIRST_RATIOS: Ratios = (1.0, 1.0)
+"""What stands for them before there are any, and has no say."""
 
 Norm = Callable[[Tensor], Tensor | float]
 
@@ -33,6 +46,8 @@ class Control:
         safety: Share of the optimal step that is tried.
         growth: Largest factor by which a step may grow.
         shrink: Smallest factor by which a rejected step is scaled.
+        coefficients: How much the present error counts for the next step (integral), how much its
+            change (proportional) and how much the change of that (derivative); as (P, I, D).
     """
 
     rtol: Tensor | float
@@ -44,6 +59,7 @@ class Control:
     safety: float = 0.9
     growth: float = 10.0
     shrink: float = 0.2
+    coefficients: tuple[float, float, float] = CONTROLLERS["I"]
 
     def error_ratio(self, error: Tensor, y0: Tensor, y1: Tensor) -> float:
         """Norm of a step's error in units of the tolerance; `error` is overwritten."""
@@ -68,12 +84,49 @@ class Control:
             scale = scale.clamp_(min=torch.finfo(scale.dtype).tiny)
         return scale
 
-    def next_size(self, size: float, ratio: float, order: int) -> float:
-        """Size of the step after one of `size` whose error ratio was `ratio`."""
+    def next_size(
+        self, size: float, ratio: float, order: int, past: Ratios = FIRST_RATIOS
+    ) -> float:
+        """Size of the step after one of `size` whose error ratio was `ratio`.
+
+        A step that was accepted is never followed by a smaller one, a rejected one always, and by
+        at least the margin of `safety`.
+
+        Args:
+            size: The step.
+            ratio: Its error ratio.
+            order: Order of the method.
+            past: Those of the accepted steps before it.
+        """
         if not math.isfinite(ratio):
             return self.clamp(size * self.shrink)
         least = 1.0 if ratio < 1 else self.shrink
-        return self.clamp(size * max(self._growth_after(ratio, order), least))
+        if self.coefficients == CONTROLLERS["I"] or ratio == 0:
+            return self.clamp(size * max(self._growth_after(ratio, order), least))
+        most = self.growth if ratio <= 1 else self.safety
+        ratios = zip(self.exponents(order), (ratio, *past), strict=True)
+        power = sum(exponent * math.log(one) for exponent, one in ratios)
+        # Bounded, for numbers end at e^709.
+        factor = self.safety * math.exp(min(power, 700.0))
+        return self.clamp(size * min(max(factor, least), most))
+
+    def exponents(self, order: int) -> tuple[float, float, float]:
+        """Powers to which the error ratios of the last three steps are taken, the last one first.
+
+        As in Söderlind, Digital filters in adaptive time-stepping, and in diffrax.
+        """
+        proportional, integral, derivative = self.coefficients
+        sums = (
+            -(proportional + integral + derivative),
+            proportional + 2 * derivative,
+            -derivative,
+        )
+        return sums[0] / order, sums[1] / order, sums[2] / order
+
+    @staticmethod
+    def remember(ratio: float, past: Ratios) -> Ratios:
+        """The error ratios of the last two accepted steps after one more; none of zero counts."""
+        return (ratio or 1.0, past[0])
 
     def best_size(self, size: float, ratio: float, order: int) -> float:
         """Size that a step of `size` with this error ratio had better had."""

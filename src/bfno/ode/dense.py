@@ -19,11 +19,12 @@ __all__ = ["DenseOutput", "DenseRecorder"]
 
 
 class DenseStep(NamedTuple):
-    """An accepted step: its ends, the state at its start and the slopes of its stages."""
+    """An accepted step: its ends, the state at its start, its method and its stages' slopes."""
 
     start: Moment
     end: Moment
     y: Tensor
+    tableau: Tableau
     slopes: Sequence[Tensor]
 
 
@@ -31,13 +32,12 @@ class DenseOutput:
     """A solution as a function of time; autograd records its evaluation.
 
     Args:
-        tableau: The method, whose dense output it is.
         clock: Tells the time.
         packing: How states lie in one tensor.
     """
 
-    def __init__(self, tableau: Tableau, clock: Clock, packing: Packing) -> None:
-        self._tableau, self._clock, self._packing = tableau, clock, packing
+    def __init__(self, clock: Clock, packing: Packing) -> None:
+        self._clock, self._packing = clock, packing
         self._steps: list[DenseStep] = []
         self._ends: list[float] = []  # of the steps, their sign turned where time decreases
         self._outputs: Any = None
@@ -103,7 +103,7 @@ class DenseOutput:
         begin = self._clock.exact(step.start)
         # Behind an event, where time may go on, the state stands still.
         thetas = ((times - begin) / size).clamp(max=1 + 1e-6)
-        weights = dense_matrix(self._tableau, thetas).to(device=y.device, dtype=y.dtype)
+        weights = dense_matrix(step.tableau, thetas).to(device=y.device, dtype=y.dtype)
         slopes = torch.stack([slope.reshape(-1) for slope in step.slopes])
         change = (weights @ slopes).view(len(times), *y.shape)
         return y + change * (size.to(y.dtype) if isinstance(size, Tensor) else size)
@@ -122,5 +122,5 @@ class DenseRecorder:
     def collect(
         self, stepper: Stepper, start: Moment, end: Moment, ends: tuple[Tensor, Tensor]
     ) -> bool:
-        self._dense.add(DenseStep(start, end, ends[0], tuple(stepper.slopes)))
+        self._dense.add(DenseStep(start, end, ends[0], stepper.tableau, tuple(stepper.slopes)))
         return self._outputs.collect(stepper, start, end, ends)

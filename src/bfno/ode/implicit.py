@@ -108,6 +108,10 @@ class ImplicitStepper(Stepper):
         super().accept()
         self._last = self._sums.slopes[-1].detach()
 
+    def follow(self, other: Stepper) -> None:
+        super().follow(other)
+        self._newton.evaluate = self._evaluate
+
     def freeze(self, moving: Tensor) -> None:
         super().freeze(moving)
         self._newton.evaluate = self._evaluate

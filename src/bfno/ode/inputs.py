@@ -16,11 +16,13 @@ from torch.utils._pytree import tree_leaves
 from bfno.ode.tableaus import find_method
 
 __all__ = [
+    "CONTROLLERS",
     "check_function",
     "check_inputs",
     "check_state",
     "check_times",
     "check_use",
+    "read_controller",
     "read_count",
     "read_memory",
     "read_moments",
@@ -34,6 +36,13 @@ __all__ = [
 ]
 
 _ADJOINT_OPTIONS = ("method", "rtol", "atol", "step", "seminorm")
+
+
+CONTROLLERS = {"I": (0.0, 1.0, 0.0), "PI": (0.4, 0.3, 0.0), "PID": (0.01, 0.47, 0.1)}
+"""Rules for the step size by name: proportional, integral and derivative coefficients.
+
+I and PI are two that diffrax recommends, PID is the default of SUNDIALS' ARKODE.
+"""
 
 
 # States and times
@@ -215,6 +224,30 @@ def read_count(name: str, value: Any) -> int | float:
     return count if math.isinf(count) else int(count)
 
 
+def read_controller(name: str, value: Any) -> tuple[float, float, float]:
+    """Coefficients of a rule for the step size, given by name or as three numbers.
+
+    Example:
+        >>> read_controller("controller", "PI")
+        (0.4, 0.3, 0.0)
+    """
+    if isinstance(value, str) and value in CONTROLLERS:
+        return CONTROLLERS[value]
+    given = tuple(value) if isinstance(value, (tuple, list)) else ()
+    if len(given) != 3 or not all(_is_number(one) and math.isfinite(one) for one in given):
+        raise ValueError(
+            f"{name} must be one of {', '.join(CONTROLLERS)}, or three coefficients as in "
+            f"{name}=(0.4, 0.3, 0.0), got {shown(value)}"
+        )
+    proportional, integral, derivative = map(float, given)
+    if not (integral > 0 and proportional + integral + derivative > 0):
+        raise ValueError(
+            f"{name} must have an integral part and a sum above zero, or no error would be brought "
+            f"down to the tolerance, got {shown(value)}"
+        )
+    return proportional, integral, derivative
+
+
 def read_moments(name: str, value: Any) -> tuple[float, ...]:
     """Some times as numbers, given in a tuple, a list, a tensor or any other collection."""
     if isinstance(value, Tensor):
@@ -327,6 +360,7 @@ def read_settings(options: Any) -> dict[str, Any]:
     for name in ("step", "first_step"):
         if getattr(options, name) is not None:
             found[name] = read_number(name, getattr(options, name))
+    found["controller"] = read_controller("controller", options.controller)
     found["max_step"] = read_number("max_step", options.max_step)
     found["min_step"] = read_number("min_step", options.min_step, zero=True)
     if found["min_step"] > found["max_step"]:

@@ -11,7 +11,7 @@ from typing import NamedTuple, Protocol
 import torch
 from torch import Tensor
 
-from bfno.ode.control import Control
+from bfno.ode.control import FIRST_RATIOS, Control
 from bfno.ode.evaluate import is_transformed
 from bfno.ode.replay import Room
 from bfno.ode.solution import Stats, Status
@@ -55,6 +55,8 @@ class Plan:
             meant to be.
         knots: Times that the moments move with, if not the requested ones alone: those first, then
             the points of a grid that was computed from them.
+        goals: Where the count of steps begins anew, the field may jump, or the solve ends, in
+            order; none if that is not known, as where an event ends it.
     """
 
     start: Moment
@@ -67,6 +69,7 @@ class Plan:
     jump_at_start: bool = False
     keep_pace: bool = True
     knots: Tensor | None = None
+    goals: tuple[float, ...] = ()
 
 
 class Outputs(Protocol):
@@ -287,6 +290,7 @@ class AdaptiveIntegration(Integration):
             slope = stepper.start(plan.start, y, slope).detach()
         size = plan.direction * self._first_size(control, y, slope)
         stops, finite, limit = _StopList(plan.stops), True, plan.max_steps
+        past, detector = FIRST_RATIOS, stepper.detector(plan.goals)
         while not self._outputs.complete():
             start = self.moment
             size = control.clamp(size)
@@ -316,7 +320,7 @@ class AdaptiveIntegration(Integration):
                 self._watcher.judged(start, taken, y, accepted=accepted)
             # Near the resolution of time a step is rounded up; its nominal size still shrinks.
             tried = size if stop is None else taken
-            wanted, size = size, control.next_size(tried, ratio, plan.order)
+            wanted, size = size, control.next_size(tried, ratio, plan.order, past)
             if not accepted:
                 self._stats.rejected += 1
                 y1 = y  # or the graph of this attempt would live on beside that of the next
@@ -327,9 +331,15 @@ class AdaptiveIntegration(Integration):
                 self._stats.first_step = abs(control.best_size(tried, ratio, plan.order))
             if self._advance(end, y, y1) and plan.renew_limit:
                 limit = plan.max_steps
+            looked = detector.look(start.value, end.value, stepper.slopes)
+            if looked and detector.gives_up(plan.max_steps):
+                self.status = Status.STIFF
+                return
             y = y1
             stepper.accept()
-            if stop is not None:
+            if stop is None:  # the error of a step cut short is no measure for the next
+                past = control.remember(ratio, past)
+            else:
                 stops.drop_first()
                 if plan.keep_pace:  # being cut short says nothing about the next step
                     size = max(size, wanted, key=abs)

@@ -134,6 +134,7 @@ enum Status { SUCCESS, STEP_LIMIT, STEP_UNDERFLOW, NON_FINITE, FAILED };
 
 struct Plan {
   double start, direction, rtol, atol, first_step, min_step, max_step, safety, growth, shrink;
+  double last, before, earlier;  // exponents of error ratios, all zero for the I rule
   int64_t adaptive, order, max_steps, renew_limit, keep_pace, time_count, stop_count;
   const double *times, *stops;
 };
@@ -251,12 +252,17 @@ struct Run {
     return std::copysign(std::min(std::max(std::abs(size), plan.min_step), plan.max_step), size);
   }
 
-  double next_size(double size, double ratio) const {
+  double next_size(double size, double ratio, const double* past) const {
     double factor;
     if (!std::isfinite(ratio)) {
       factor = plan.shrink;
     } else if (ratio == 0) {
       factor = plan.growth;
+    } else if (plan.last != 0) {
+      const double least = ratio < 1 ? 1.0 : plan.shrink, most = ratio <= 1 ? plan.growth : plan.safety;
+      const double power = plan.last * std::log(ratio) + plan.before * std::log(past[0]) +
+                           plan.earlier * std::log(past[1]);
+      factor = std::min(std::max(plan.safety * std::exp(std::min(power, 700.0)), least), most);
     } else {
       const double least = ratio < 1 ? 1.0 : plan.shrink;
       const double wanted = plan.safety / std::pow(ratio, 1.0 / static_cast<double>(plan.order));
@@ -376,7 +382,7 @@ struct Run {
       status = NON_FINITE;
       return;
     }
-    double size = plan.direction * first_size(y, k1), squares = 0;
+    double size = plan.direction * first_size(y, k1), squares = 0, past[] = {1, 1};
     int64_t next = 0, limit = plan.max_steps;
     bool finite = true;
     while (!complete()) {
@@ -401,7 +407,7 @@ struct Run {
       finite = std::isfinite(ratio);
       const bool smallest = std::min(std::abs(taken), std::abs(size)) <= plan.min_step;
       const double wanted = size;
-      size = next_size(stops ? taken : size, ratio);
+      size = next_size(stops ? taken : size, ratio, past);
       if (!(ratio <= 1 || (finite && smallest))) {
         ++rejected;
         continue;
@@ -410,6 +416,8 @@ struct Run {
       if (stops) {
         ++next;
         if (plan.keep_pace && std::abs(wanted) > std::abs(size)) size = wanted;
+      } else {
+        past[1] = past[0], past[0] = ratio == 0 ? 1.0 : ratio;
       }
     }
   }

@@ -17,6 +17,7 @@ from torch.autograd.function import once_differentiable
 
 from bfno.ode.captured import CannotCompile, capture
 from bfno.ode.evaluate import Field, is_transformed
+from bfno.ode.inputs import CONTROLLERS
 from bfno.ode.integrate import Plan
 from bfno.ode.native import Recipe, load_library
 from bfno.ode.solution import Stats, Status
@@ -34,7 +35,7 @@ class _Plan(ctypes.Structure):
     _fields_ = [
         *((name, ctypes.c_double) for name in (
             "start", "direction", "rtol", "atol", "first_step", "min_step", "max_step", "safety",
-            "growth", "shrink",
+            "growth", "shrink", "last", "before", "earlier",
         )),
         *((name, ctypes.c_int64) for name in (
             "adaptive", "order", "max_steps", "renew_limit", "keep_pace", "time_count",
@@ -122,6 +123,8 @@ class Loop:
             native.first_step = -1.0 if control.first_step is None else control.first_step
             for name in ("min_step", "max_step", "safety", "growth", "shrink"):
                 setattr(native, name, getattr(control, name))
+            if control.coefficients != CONTROLLERS["I"]:  # whose exponents are all zero there
+                native.last, native.before, native.earlier = control.exponents(plan.order)
         y0 = self._y0.detach()
         ys = y0.new_full((len(times), *y0.shape), math.nan)
         given = None if slope is None else slope.detach().contiguous()

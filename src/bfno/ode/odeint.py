@@ -278,7 +278,7 @@ class _Call:
             raise ValueError(
                 f"odeint_dense needs an adaptive method, got {self._scheme.name!r}; use dopri5"
             )
-        dense = DenseOutput(method, Clock(self._t, self._y0), self._packing)
+        dense = DenseOutput(Clock(self._t, self._y0), self._packing)
         outputs = DenseRecorder(SharedOutputs(self._t.tolist(), self._y0), dense)
         integration = problem.integration(self._y0, self._t, outputs)
         integration.run(self._y0)

@@ -32,9 +32,15 @@ def is_plain(settings: Mapping[str, Any]) -> bool:
     Raises:
         ValueError: If it cannot, and `torch.export` is to write it down.
     """
-    adaptive = find_method(settings["method"]).adaptive and settings.get("step") is None
+    tableau = find_method(settings["method"])
+    adaptive = tableau.adaptive and settings.get("step") is None
     wanted = [name for name in _CURIOUS if settings.get(name)]
     exporting = _is_exporting()
+    if exporting and tableau.implicit:
+        raise ValueError(
+            f"torch.export needs an explicit method such as rk4, got {tableau.name!r}, which "
+            "solves equations in every step"
+        )
     if exporting and (adaptive or wanted):
         problem = f"got {wanted[0]}={settings[wanted[0]]!r}" if wanted else "got adaptive ones"
         raise ValueError(
@@ -43,7 +49,7 @@ def is_plain(settings: Mapping[str, Any]) -> bool:
         )
     # The adjoint's gradient is not that of the steps; an exported model is evaluated only.
     is_exact = settings["gradient"] != "adjoint" or exporting or not torch.is_grad_enabled()
-    return not adaptive and not wanted and is_exact
+    return not (adaptive or wanted or tableau.implicit) and is_exact
 
 
 def plain_steps(

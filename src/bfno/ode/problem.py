@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from bfno.ode.adams import AdamsMethod, AdamsStepper
+from bfno.ode.auto import AutoStepper
 from bfno.ode.compiled import CompiledStepper, solve_whole
 from bfno.ode.evaluate import (
     Evaluator,
@@ -38,7 +39,7 @@ from bfno.ode.rosenbrock import RosenbrockStepper
 from bfno.ode.snapshots import Chain, ChainStepper
 from bfno.ode.solution import SolverError, Stats, Status
 from bfno.ode.step import Clock, ReplayedStepper, Stepper, Sums, TableSums
-from bfno.ode.tableaus import Tableau
+from bfno.ode.tableaus import AutoTableau, Tableau
 
 __all__ = ["Problem"]
 
@@ -104,6 +105,11 @@ class Problem:
         self, method: Tableau, y0: Tensor, times: Tensor, size: float
     ) -> Tensor:
         """The same with a graph of one node, whose backward pass repeats the steps."""
+        if method.implicit:
+            raise ValueError(
+                "memory='steps' and memory='log' need an explicit method such as dopri5, got "
+                f"{method.name!r}; pass memory=0"
+            )
         plan = self._plan(times)
         chain = Chain(
             self.field,
@@ -151,19 +157,33 @@ class Problem:
     def _stepper(self, y0: Tensor, knots: Tensor) -> Stepper:
         clock = Clock(knots, y0)
         method, stats, replayer = self.method, self.stats, self._replayer(y0)
-        graph, stand_ins = torch.is_grad_enabled(), is_transformed()
-        evaluate = Evaluator(self.field) if stand_ins else TrackingEvaluator(self.field, y0)
+        evaluate = Evaluator(self.field) if is_transformed() else TrackingEvaluator(self.field, y0)
         if isinstance(method, AdamsMethod):
             return AdamsStepper(evaluate, method, clock, stats)
+        if isinstance(method, AutoTableau):
+            explicit = self._explicit_stepper(evaluate, method.explicit, clock, replayer, y0)
+            stiff = self._implicit_stepper(evaluate, method.stiff, clock, replayer, y0)
+            return AutoStepper(explicit, stiff, clock, stats)
         if method.implicit:
             return self._implicit_stepper(evaluate, method, clock, replayer, y0)
+        return self._explicit_stepper(evaluate, method, clock, replayer, y0)
+
+    def _explicit_stepper(
+        self,
+        evaluate: Evaluator,
+        method: Tableau,
+        clock: Clock,
+        replayer: Replayer | None,
+        y0: Tensor,
+    ) -> Stepper:
+        stats, has_graph = self.stats, torch.is_grad_enabled() or is_transformed()
         if self.compile:
             return CompiledStepper(evaluate, method, clock, replayer, stats)
         if replayer is not None:
             if y0.numel() <= SMALL_STATE:
                 return ReplayedStepper(evaluate, method, clock, replayer, stats)
             evaluate = ReplayingEvaluator(self.field, y0, replayer)
-        sums = Sums(method) if graph or stand_ins else TableSums(method, y0)
+        sums = Sums(method) if has_graph else TableSums(method, y0)
         return Stepper(evaluate, method, clock, sums, stats)
 
     def evaluator(self, y0: Tensor) -> Evaluator:

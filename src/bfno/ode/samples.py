@@ -20,7 +20,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from bfno.ode.control import Control
+from bfno.ode.control import FIRST_RATIOS, Control
 from bfno.ode.evaluate import Field
 from bfno.ode.inputs import read_norm
 from bfno.ode.replay import Room
@@ -211,6 +211,7 @@ class _Going:
         slope: The field there.
         point: Their times.
         size: The steps they will try, whose signs are their directions.
+        past: Error ratios of their last two accepted steps, the last one first, `(samples, 2)`.
         finite: Whether the last step they tried gave numbers.
     """
 
@@ -219,6 +220,7 @@ class _Going:
     slope: Tensor
     point: Points
     size: Tensor
+    past: Tensor
     finite: Tensor
 
     def __len__(self) -> int:
@@ -229,8 +231,9 @@ class _Going:
         if bool(chosen.all()):
             return self
         there, point = _places(chosen, self.y), self.point.keep(chosen)
-        size, finite = self.size[chosen], self.finite[chosen]
-        return _Going(self.samples[chosen], self.y[there], self.slope[there], point, size, finite)
+        size, past, finite = self.size[chosen], self.past[chosen], self.finite[chosen]
+        rows = self.samples[chosen], self.y[there], self.slope[there]
+        return _Going(*rows, point, size, past, finite)
 
 
 @dataclass(frozen=True)
@@ -321,7 +324,8 @@ class SampleIntegration:
         self._pieces.append((samples, places, y0[samples.to(y0.device)]))
         start = Points(table.times[:, 0], torch.zeros_like(everyone))
         size, finite = torch.zeros_like(start.values), torch.ones_like(everyone).bool()
-        going = _Going(everyone, y0, y0, start, size, finite)
+        past = size.new_tensor(FIRST_RATIOS).expand(len(size), -1)
+        going = _Going(everyone, y0, y0, start, size, past, finite)
         going = going.keep(~table.is_over(everyone, start))
         jumped = torch.full((len(going),), self._rule.jump_at_start)
         going = self._with_slopes(going, torch.ones_like(jumped), jumped)
@@ -436,7 +440,7 @@ class SampleIntegration:
 
     def _judge(self, going: _Going, leg: Leg, step: _Step) -> tuple[Tensor, _Going]:
         """Which steps are accepted, and the samples with the sizes that they will try next."""
-        control, samples, order = self._rule.control, going.samples, self._tableau.order
+        control, samples, order = self._rule.control, going.samples, self._tableau.error_order
         if control is None:
             accepted = _are_finite(step.y1)
             self._accepted[samples[accepted]] += 1
@@ -449,9 +453,13 @@ class SampleIntegration:
         accepted = finite & (smallest | torch.tensor([ratio <= 1 for ratio in ratios]))
         # Near the resolution of time a step is rounded up; its nominal size still shrinks.
         tried = torch.where(leg.lands, taken, going.size).tolist()
+        before = [(last, one) for last, one in going.past.tolist()]
+        known = list(zip(tried, ratios, before, strict=True))
         sizes = going.size.new_tensor(
-            [control.next_size(*pair, order) for pair in zip(tried, ratios, strict=True)]
+            [control.next_size(size, ratio, order, past) for size, ratio, past in known]
         )
+        past = going.past.new_tensor([control.remember(ratio, past) for _, ratio, past in known])
+        past = torch.where(accepted[:, None], past.view(-1, 2), going.past)
         # Being cut short says nothing about the next step.
         paced = torch.where(sizes.abs() < going.size.abs(), going.size, sizes)
         sizes = torch.where(accepted & leg.lands, paced, sizes)
@@ -461,7 +469,7 @@ class SampleIntegration:
                 self._best_first = min(self._best_first, best)
         self._accepted[samples[accepted]] += 1
         self._rejected[samples[~accepted]] += 1
-        return accepted, replace(going, size=sizes, finite=finite)
+        return accepted, replace(going, size=sizes, past=past, finite=finite)
 
     def _ratios(self, going: _Going, step: _Step) -> list[float]:
         with torch.no_grad():

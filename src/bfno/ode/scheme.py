@@ -19,7 +19,9 @@ from bfno.ode.control import Control, Norm, component_norm, root_mean_square
 from bfno.ode.evaluate import Field
 from bfno.ode.implicit_tableaus import ImplicitTableau
 from bfno.ode.inputs import (
+    CONTROLLERS,
     check_function,
+    read_controller,
     read_count,
     read_moments,
     read_number,
@@ -46,6 +48,7 @@ _ADAPTIVE_OPTIONS = (
     "safety",
     "ifactor",
     "dfactor",
+    "controller",
     "max_num_steps",
     "dtype",
 )
@@ -59,6 +62,7 @@ _READERS: dict[str, Callable[[str, Any], Any]] = {
     **dict.fromkeys(("max_num_steps", "max_order", "max_iters"), read_count),
     **dict.fromkeys(("step_t", "jump_t"), read_moments),
     **dict.fromkeys(("safety", "ifactor", "dfactor"), read_number),
+    "controller": read_controller,
     "min_step": functools.partial(read_number, zero=True),
 }
 _MAX_STEPS = 100_000
@@ -238,7 +242,7 @@ class Scheme:
     def endless_plan(self, times: Tensor, norm: Norm, field: Field, y0: Tensor) -> Plan:
         """The same without an end."""
         if isinstance(self.method, Tableau) and self.method.adaptive:
-            return self.plan(times, norm, field, y0)
+            return replace(self.plan(times, norm, field, y0), goals=())
         if "step_size" not in self.options:
             raise ValueError(f"an event with method {self.name!r} needs the option step_size")
         start, ahead = times[0].item(), 1.0 if times[-1] >= times[0] else -1.0
@@ -288,6 +292,7 @@ class Scheme:
             safety=given.get("safety", 0.9),
             growth=given.get("ifactor", 10.0),
             shrink=given.get("dfactor", 0.2),
+            coefficients=given.get("controller", CONTROLLERS["I"]),
         )
         options = Options(
             jumps=given.get("jump_t", ()),
@@ -298,7 +303,8 @@ class Scheme:
         )
         plan = make_plan(tableau, options, control, times)
         # max_num_steps counts from output to output.
-        return replace(plan, renew_limit=True, keep_pace=False)
+        goals = sorted({*plan.goals, *times.tolist()}, key=lambda time: time * plan.direction)
+        return replace(plan, renew_limit=True, keep_pace=False, goals=tuple(goals))
 
     def _grid_plan(self, times: Tensor, field: Field, y0: Tensor) -> Plan:
         """Steps on a user's grid, whose points may have been computed from the requested times."""

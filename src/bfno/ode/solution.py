@@ -24,6 +24,11 @@ class Status(enum.Enum):
         "the step size fell below the resolution of time; the field may be discontinuous, too "
         "steep or growing without bound: loosen rtol and atol, or check the field near this time"
     )
+    STIFF = (
+        "the field is stiff: its explicit steps are so small that many times more than max_steps "
+        "would be needed; use an implicit method such as method='kvaerno5', or raise max_steps a "
+        "lot if the field will not stay stiff"
+    )
     NEWTON_FAILURE = (
         "the equations of an implicit step could not be solved, however small the step; the field "
         "may jump, draw random numbers (dropout) or have a singular Jacobian: check the field near "
@@ -67,6 +72,9 @@ class Stats:
             that needs the smallest; zero if there was none.
         step_ends: Times at which the accepted steps ended; where every sample has its own times, on
             a clock from zero to one. Empty with independent=True.
+        stiff: When the field looked stiff to an explicit adaptive method, as pairs of times; see
+            `step_ends`. Compiled solves and those with independent=True do not look.
+        switches: Where method="auto" went over to another method, as pairs of time and method.
         jacobians: Jacobians of implicit methods; each takes one evaluation, which is counted
             above, and whose graph is run backward for every column.
         factorisations: How often the matrices of their equations were factorised.
@@ -80,6 +88,8 @@ class Stats:
     rejected: int = 0
     first_step: float = field(default=0.0, repr=False)
     step_ends: list[float] = field(default_factory=list, repr=False)
+    stiff: list[tuple[float, float]] = field(default_factory=list, repr=False)
+    switches: list[tuple[float, str]] = field(default_factory=list, repr=False)
     jacobians: int = field(default=0, repr=False)
     factorisations: int = field(default=0, repr=False)
     compiled: str = field(default="", repr=False)
@@ -166,6 +176,15 @@ class SolverError(RuntimeError):
     """
 
     def __init__(self, status: Status, where: str, stats: Stats) -> None:
-        super().__init__(f"{where}: {status.value}")
+        super().__init__(f"{where}: {status.value}{_evidence(status, stats)}")
         self.status = status
         self.stats = stats
+
+
+def _evidence(status: Status, stats: Stats) -> str:
+    """When the field was stiff, if steps that were too small ended the solve."""
+    if not stats.stiff or status not in (Status.STEP_LIMIT, Status.STEP_UNDERFLOW, Status.STIFF):
+        return ""
+    begin, end = stats.stiff[-1]
+    remedy = "" if status is Status.STIFF else "; try method='kvaerno5'"
+    return f" (the field looks stiff between t = {begin:.3g} and {end:.3g}{remedy})"

@@ -22,6 +22,7 @@ from bfno.ode.inputs import (
     check_function,
     check_inputs,
     check_use,
+    read_controller,
     read_settings,
     read_tolerances,
     refuse_unknown,
@@ -61,6 +62,9 @@ class Options:
         min_step: Adaptive steps of this size are accepted whatever their error.
         max_step: Adaptive steps are never larger.
         max_steps: Most adaptive steps that are tried before the solve gives up.
+        controller: Rule for the size of adaptive steps: `"I"` goes by the last error, `"PI"` and
+            `"PID"` also by how errors changed over the last two and three steps, which avoids
+            rejected steps on rough or mildly stiff fields; or coefficients `(P, I, D)`.
         norm: Norm of a state that measures errors; None is the root mean square, of the largest
             component where the state is a nest of tensors.
         ignore: Components of a nested state that do not count as errors, by their place.
@@ -99,6 +103,7 @@ class Options:
     min_step: float = 0.0
     max_step: float = math.inf
     max_steps: int = 10_000
+    controller: str | Sequence[float] = "I"
     norm: Callable[[Any], Any] | None = None
     ignore: tuple[int, ...] = ()
     jumps: tuple[float, ...] = ()
@@ -236,7 +241,7 @@ class _Call:
         watching = outputs = outputs or SharedOutputs(times, self.y0)
         if self.options.dense:
             clock = Clock(ts, self.y0)
-            self.dense = DenseOutput(self._tableau, clock, self.packing)
+            self.dense = DenseOutput(clock, self.packing)
             watching = DenseRecorder(outputs, self.dense)
         integration = self.problem.integration(self.y0, ts, watching)
         integration.run(self.y0)
@@ -255,7 +260,7 @@ class _Call:
             landings = range(0)
         if ts.dim() == 1:
             times = ts.tolist()
-            stops = _knots(times, landings, options, 1.0 if times[-1] >= times[0] else -1.0)
+            stops = _knots(times, landings, options.stops, options.jumps)
         else:
             times, stops = [], [Stop(Moment(math.nan, place)) for place in landings]
         rule = Rule(
@@ -384,10 +389,12 @@ class _Call:
             raise ValueError(
                 f"{places[0]} need times that all samples share, got one row of ts per sample"
             )
-        if options.compile and self._tableau.implicit:
-            raise ValueError(
-                f"compile=True needs an explicit method such as dopri5, got {self._tableau.name!r}"
-            )
+        for name in ("compile", "independent"):
+            if getattr(options, name) and self._tableau.implicit:
+                raise ValueError(
+                    f"{name}=True needs an explicit method such as dopri5, got "
+                    f"{self._tableau.name!r}"
+                )
         if options.compile and (not isinstance(y0, Tensor) or ts.dim() == 2 or ts.requires_grad):
             raise ValueError(
                 "compile=True needs a state that is one tensor, and times that all samples share "
@@ -475,6 +482,7 @@ def _make_control(packing: Packing, options: Options, rtol: float, atol: float) 
         min_step=options.min_step,
         max_step=options.max_step,
         norm=norm,
+        coefficients=read_controller("controller", options.controller),
     )
 
 
@@ -490,14 +498,17 @@ def make_plan(
         stops = _knots(times, landings, options.stops, options.jumps)
     else:
         stops, control = fixed_stops(times, options.step, options.stops, options.jumps), None
+    direction = _direction(times)
+    goals = () if options.event is not None else {times[-1], *options.jumps}
     return Plan(
         start,
         stops,
         control,
-        _direction(times),
+        direction,
         tableau.error_order,
         options.max_steps,
         jump_at_start=times[0] in options.jumps,
+        goals=tuple(sorted(goals, key=lambda time: time * direction)),
     )
 
 

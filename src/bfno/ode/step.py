@@ -19,6 +19,7 @@ from bfno.ode.evaluate import Evaluator, is_transformed
 from bfno.ode.replay import Replayer
 from bfno.ode.solution import Stats, Status
 from bfno.ode.state import clock_dtype, constant, real_dtype, scale_rows
+from bfno.ode.stiffness import Detector
 from bfno.ode.tableaus import Row, Tableau
 
 __all__ = [
@@ -263,6 +264,21 @@ class Stepper:
     def slopes(self) -> Sequence[Tensor]:
         """Slopes of the stages of the last attempt."""
         return self._sums.slopes
+
+    @property
+    def last_slope(self) -> Tensor | None:
+        """Slope at the start of the next step, if it is known."""
+        return self._first
+
+    def follow(self, other: Stepper) -> None:
+        """Take over from another stepper: some samples may stand still."""
+        if other._moving is not None:
+            self._evaluate = copy.copy(self._evaluate)
+            self._evaluate.field, self._moving = other._evaluate.field, other._moving
+
+    def detector(self, goals: Sequence[float]) -> Any:
+        """What looks at accepted steps, and tells where the field is stiff; see `Detector`."""
+        return Detector(self.tableau, goals, self.stats)
 
     def prepare(self, control: Control | None) -> None:
         """Learn how errors will be measured before the first step."""

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from bfno.ode.implicit_tableaus import IMPLICIT_METHODS
 from bfno.ode.runge_kutta import Row, Tableau, hermite_output, linear_output
 
-__all__ = ["METHODS", "Row", "Tableau", "find_explicit", "find_method"]
+__all__ = ["METHODS", "AutoTableau", "Row", "Tableau", "find_explicit", "find_method"]
 
 
 def _quartic(weights: Sequence[float], middle: Sequence[float]) -> tuple[Row, ...]:
@@ -237,10 +237,39 @@ _DOPRI8 = Tableau(
 
 _FIXED_METHODS = (_EULER, _MIDPOINT, _HEUN2, _HEUN3, _RK4)
 _ADAPTIVE_METHODS = (_ADAPTIVE_HEUN, _FEHLBERG2, _BOSH3, _DOPRI5, _TSIT5, _DOPRI8)
+
+
+@dataclass(frozen=True, repr=False)
+class AutoTableau(Tableau):
+    """An explicit method, whose numbers these are, and one for stiff parts of the interval.
+
+    Attributes:
+        explicit: The explicit method.
+        stiff: The implicit one, of the same order.
+    """
+
+    explicit: Tableau
+    stiff: Tableau
+
+    @classmethod
+    def of(cls, name: str, explicit: Tableau, stiff: Tableau) -> AutoTableau:
+        """Two methods as one, between whose steps output is as coarse as that of the coarser."""
+        return cls(
+            name, explicit.order, explicit.stages, explicit.weights, explicit.error, explicit.dense,
+            min(explicit.dense_order, stiff.dense_order), explicit, stiff,
+        )  # fmt: skip
+
+    @property
+    def implicit(self) -> bool:
+        return True  # now and then
+
+
+_KVAERNO5 = next(tableau for tableau in IMPLICIT_METHODS if tableau.name == "kvaerno5")
 METHODS: dict[str, Tableau] = {
     **{tableau.name: tableau for tableau in _FIXED_METHODS + _ADAPTIVE_METHODS},
     "heun": _HEUN2,
     **{tableau.name: tableau for tableau in IMPLICIT_METHODS},
+    "auto": AutoTableau.of("auto", _TSIT5, _KVAERNO5),
 }
 """Every method by name; `heun` is short for `heun2`."""
 

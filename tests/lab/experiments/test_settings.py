@@ -208,3 +208,11 @@ def test_the_first_step_is_a_number_or_the_last_one():
     for wrong in (0, -1, "first"):
         with pytest.raises(ConfigError, match=r"solver\.first_step"):
             resolve("digits/bfno-node", changes={"solver": {"first_step": wrong}})
+
+
+def test_the_rule_for_the_step_size_is_one_of_those_with_a_name():
+    assert resolve("digits/bfno-node").solver.controller == "I"
+    config = resolve("digits/bfno-node", scale="smoke", changes={"solver": {"controller": "PI"}})
+    config.build(config.known_facts())
+    with pytest.raises(ConfigError, match=r"solver\.controller: .*'I', 'PI' or 'PID'"):
+        resolve("digits/bfno-node", changes={"solver": {"controller": "P"}})

@@ -223,7 +223,7 @@ def test_too_few_steps_are_answered_by_more_of_them(tmp_path):
     resume(tmp_path / "run", {"solver": {"max_steps": 10_000}, "train": {"epochs": 1}})
 
 
-@pytest.mark.parametrize("status", [Status.STEP_LIMIT, Status.STEP_UNDERFLOW])
+@pytest.mark.parametrize("status", [Status.STEP_LIMIT, Status.STEP_UNDERFLOW, Status.STIFF])
 def test_no_smaller_tolerance_is_suggested_where_a_larger_one_helps(tmp_path, monkeypatch, status):
     def give_up(self, model, samples, device):
         raise SolverError(status, "t = 0.5", Stats())

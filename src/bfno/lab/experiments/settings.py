@@ -85,6 +85,12 @@ def _methods() -> Iterable[str]:
     return METHODS
 
 
+def _controllers() -> Iterable[str]:
+    from bfno.ode.inputs import CONTROLLERS
+
+    return CONTROLLERS
+
+
 def _gradients() -> Iterable[str]:
     from bfno.ode import GRADIENTS
 
@@ -116,6 +122,7 @@ class SolverSettings(Settings):
     step: float | None = Field(default=None, gt=0)
     first_step: Annotated[float, Field(gt=0)] | Literal["last"] | None = None
     max_steps: int = Field(default=10_000, ge=1)
+    controller: Annotated[str, one_of(_controllers)] = "I"
     land: bool = True
 
 

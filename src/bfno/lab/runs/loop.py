@@ -479,7 +479,7 @@ class Trainer:
         if status is Status.STEP_LIMIT and solver.max_steps < usual:
             return f"solver.max_steps={usual}, for {solver.max_steps} may be too few"
         lower = min(lr * _LOWER, _SENSIBLE) if lr > _HIGH else lr * _LOWER
-        if status in (Status.STEP_LIMIT, Status.STEP_UNDERFLOW):
+        if status in (Status.STEP_LIMIT, Status.STEP_UNDERFLOW, Status.STIFF):
             return f"train.lr={lower:.1g}, or larger solver.rtol and solver.atol"
         return f"train.lr={lower:.1g}, or a smaller train.clip or solver tolerance"
 

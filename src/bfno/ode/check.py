@@ -1,0 +1,310 @@
+"""How exact a gradient is: an estimate of what the steps of a solve make of it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils import _pytree as pytree
+
+from bfno.ode.dependencies import mark, used_leaves
+from bfno.ode.inputs import (
+    check_function,
+    check_inputs,
+    read_count,
+    read_number,
+    read_parameters,
+    read_tolerances,
+)
+from bfno.ode.solve import solve
+from bfno.ode.state import on_host, real_dtype
+from bfno.ode.tableaus import Tableau, find_method
+
+__all__ = ["GradientCheck", "check_gradient"]
+
+_FINER = 10
+"""How many times smaller the tolerance is that a gradient is compared with."""
+_ADJOINT_OPTIONS = ("adjoint", "parameters")
+
+
+@dataclass(frozen=True)
+class GradientCheck:
+    """What `check_gradient` found; printed, it says so in words.
+
+    Attributes:
+        error: Relative error of the gradient with respect to the first state and the parameters,
+            all together, so that a part that hardly counts does not.
+        state_error: That of the gradient with respect to the first state alone.
+        parameter_error: That of the gradient with respect to the parameters alone; zero if there
+            are none.
+        solution_error: Relative error of the states themselves.
+        adjoint_error: The part of the gradient's error that gradient="adjoint" alone makes, or None
+            with another gradient.
+        is_enough: Whether the error is at most the target.
+        sentence: What that means.
+        remedy: What to do about it; empty if it is enough.
+    """
+
+    error: float
+    state_error: float
+    parameter_error: float
+    solution_error: float
+    adjoint_error: float | None
+    is_enough: bool
+    sentence: str
+    remedy: str
+
+    def __str__(self) -> str:
+        return f"{self.sentence}; {self.remedy}" if self.remedy else self.sentence
+
+
+def check_gradient(
+    field: Callable[..., Any],
+    y0: Any,
+    ts: Tensor,
+    *,
+    method: str | Tableau = "dopri5",
+    rtol: float = 1e-4,
+    atol: float = 1e-6,
+    gradient: str = "checkpoint",
+    loss: Callable[[Any], Tensor] | None = None,
+    parameters: Iterable[Tensor] | None = None,
+    samples: int | None = None,
+    target: float = 0.01,
+    **options: Any,
+) -> GradientCheck:
+    """Estimate how far the gradient of a solve is from that of the exact solution.
+
+    `checkpoint` and `direct` differentiate the steps that were taken without any further error; but
+    the steps themselves are as exact as their tolerance. The gradient is compared with that of a
+    solve at a tenth of the tolerance, or with half the step size; `adjoint` with the gradient of
+    the steps at the same tolerance, too. That costs two or three solves and backward passes.
+
+    Args:
+        field: The derivative, as in `solve`. Random numbers in it, as dropout draws them, would
+            count as errors: call `.eval()` before.
+        y0: State at the start.
+        ts: Requested times.
+        method: The method whose gradient is checked.
+        rtol: Relative tolerance.
+        atol: Absolute tolerance.
+        gradient: `"checkpoint"`, `"direct"` or `"adjoint"`.
+        loss: A function of the solution's states, whose gradient is meant; None is a sum of all but
+            the first with random weights.
+        parameters: The tensors whose gradients count beside that of the state. None takes all that
+            the field uses at the start, and those of a module.
+        samples: Check so many samples only, drawn at random along the state's first axis.
+        target: The relative error that is good enough.
+        **options: Options of `solve`.
+
+    Raises:
+        SolverError: If one of the solves fails, whatever `throw` says.
+
+    Example:
+        >>> rate = torch.tensor(2.0, requires_grad=True)
+        >>> ts = torch.tensor([0.0, 1.0])
+        >>> found = check_gradient(lambda t, y: -rate * y, torch.ones(3), ts)
+        >>> found.is_enough, found.error < 1e-3
+        (True, True)
+        >>> print(check_gradient(lambda t, y: -rate * y, torch.ones(3), ts, method="rk4", step=0.5))
+        the gradient is off by 4.6 %, the solution by 4 %; use step=0.34
+    """
+    check_function("field", field)
+    check_inputs(y0, on_host(ts))
+    read_number("target", target)
+    given = {**options, "method": find_method(method), "gradient": gradient, "throw": True}
+    given["rtol"], given["atol"] = read_tolerances(rtol, atol, y0)
+    with torch.enable_grad():
+        y0, ts = _drawn(y0, ts.detach(), samples)
+        probe = _Probe(field, y0, ts, loss, read_parameters("parameters", parameters))
+        return _Report(probe, given, target).result()
+
+
+def _drawn(y0: Any, ts: Tensor, samples: int | None) -> tuple[Any, Tensor]:
+    """Some samples, as leaves of new graphs."""
+    parts, structure = pytree.tree_flatten(y0)
+    if samples is not None:
+        count = read_count("samples", samples)
+        sizes = {len(part) if part.dim() else 0 for part in parts}
+        if len(sizes) > 1 or 0 in sizes:
+            raise ValueError(
+                "samples needs a state whose tensors have the samples as their first axis, got "
+                f"shapes {[tuple(part.shape) for part in parts]}"
+            )
+        places = torch.randperm(sizes.pop(), generator=torch.Generator().manual_seed(0))
+        chosen = places[: int(min(count, len(places)))].sort().values
+        parts = [part[chosen.to(part.device)] for part in parts]
+        ts = ts[chosen.to(ts.device)] if ts.dim() == 2 else ts
+    leaves = [part.detach().clone().requires_grad_() for part in parts]
+    return pytree.tree_unflatten(leaves, structure), ts
+
+
+class _Gradient:
+    """A gradient and the states whose loss it is of."""
+
+    def __init__(self, states: Tensor, by_state: Tensor, by_parameters: Tensor) -> None:
+        self.states, self.by_state, self.by_parameters = states, by_state, by_parameters
+
+    def errors(self, exact: _Gradient) -> tuple[float, float, float]:
+        """Relative errors of the whole, and with respect to state and parameters."""
+        pairs = (self.by_state, exact.by_state), (self.by_parameters, exact.by_parameters)
+        whole = _relative(*map(torch.cat, zip(*pairs, strict=True)))
+        return whole, _relative(*pairs[0]), _relative(*pairs[1])
+
+
+class _Probe:
+    """Computes gradients of one loss in several ways."""
+
+    def __init__(
+        self,
+        field: Callable[..., Any],
+        y0: Any,
+        ts: Tensor,
+        loss: Callable[[Any], Tensor] | None,
+        parameters: Sequence[Tensor] | None,
+    ) -> None:
+        if loss is not None:
+            check_function("loss", loss, "the solution's states")
+        self._field, self._y0, self.ts, self._loss = field, y0, ts, loss
+        self._parameters = parameters
+        self.dtype = pytree.tree_leaves(y0)[0].dtype
+
+    def gradient(self, settings: dict[str, Any]) -> _Gradient:
+        ys = solve(self._field, self._y0, self.ts, **settings).ys
+        # The first states are given, and exact.
+        axis = self.ts.dim() - 1
+        later = [one.narrow(axis, 1, one.shape[axis] - 1) for one in pytree.tree_leaves(ys)]
+        loss = _random_sum(later) if self._loss is None else self._loss(ys)
+        leaves = pytree.tree_leaves(self._y0)
+        if not isinstance(loss, Tensor) or loss.numel() != 1:
+            raise ValueError(f"loss must return one number as a tensor, got {loss!r}")
+        if self._parameters is None:
+            self._parameters = self._found(settings.get("args", ()))
+        wanted = [*leaves, *self._parameters]
+        found = torch.autograd.grad(loss.sum(), wanted, allow_unused=True)
+        parts = [
+            torch.zeros_like(one) if part is None else part
+            for one, part in zip(wanted, found, strict=True)
+        ]
+        count = len(leaves)
+        return _Gradient(_joined(later), _joined(parts[:count]), _joined(parts[count:]))
+
+    def _found(self, arguments: Sequence[Any]) -> Sequence[Tensor]:
+        """What the field depends on at the start, and the parameters of a module."""
+        time = self.ts.reshape(-1)[0] if self.ts.dim() == 1 else self.ts[:, 0]
+        since = mark()
+        slope = self._field(time.to(real_dtype(self.dtype)), self._y0, *arguments)
+        own = self._field.parameters() if isinstance(self._field, nn.Module) else ()
+        used = [one for part in pytree.tree_leaves(slope) for one in used_leaves(part, since)]
+        states = {id(part) for part in pytree.tree_leaves(self._y0)}
+        tensors = (*used, *(one for one in own if one.requires_grad))
+        return [one for key, one in {id(one): one for one in tensors}.items() if key not in states]
+
+
+class _Report:
+    """Compares gradients and finds words for it."""
+
+    def __init__(self, probe: _Probe, settings: dict[str, Any], target: float) -> None:
+        self._probe, self._settings, self._target = probe, settings, target
+        self._method: Tableau = settings["method"]
+        self._adapts = self._method.adaptive and settings.get("step") is None
+
+    def result(self) -> GradientCheck:
+        """What the comparison shows."""
+        given = self._probe.gradient(self._settings)
+        exactly, adjoint = self._settings, None
+        if self._settings["gradient"] == "adjoint":
+            exactly = {key: one for key, one in exactly.items() if key not in _ADJOINT_OPTIONS}
+            exactly["gradient"] = "checkpoint"
+            adjoint = given.errors(self._probe.gradient(exactly))[0]
+        exact = self._probe.gradient(self._finer(exactly))
+        # Halved steps leave a part of the error of their own, which is known.
+        scale = 1.0 if self._adapts else 1 / (1 - 2.0**-self._method.order)
+        error, by_state, by_parameters = (scale * one for one in given.errors(exact))
+        solution = scale * _relative(given.states, exact.states)
+        is_enough = error <= self._target
+        sentence = self._sentence(error, solution, adjoint)
+        remedy = "" if is_enough else self._remedy(error, adjoint)
+        return GradientCheck(
+            error, by_state, by_parameters, solution, adjoint, is_enough, sentence, remedy
+        )
+
+    def _finer(self, settings: dict[str, Any]) -> dict[str, Any]:
+        """The same settings with smaller steps."""
+        if self._adapts:
+            finer = {name: settings[name] / _FINER for name in ("rtol", "atol")}
+        elif settings.get("step") is not None:
+            finer = {"step": settings["step"] / 2}
+        else:
+            ts = self._probe.ts
+            if ts.dim() == 2:
+                raise ValueError(
+                    f"check_gradient needs a step for {self._method.name!r} where every sample has "
+                    "its own times, as in step=0.1"
+                )
+            middles = tuple(((ts[1:] + ts[:-1]) / 2).tolist())
+            finer = {"stops": (*settings.get("stops", ()), *middles)}
+        return {**settings, **finer}
+
+    def _sentence(self, error: float, solution: float, adjoint: float | None) -> str:
+        found = f"the gradient is off by {_percent(error)}, the solution by {_percent(solution)}"
+        if adjoint is None:
+            return found
+        return f"{found}; gradient='adjoint' alone makes {_percent(adjoint)}"
+
+    def _remedy(self, error: float, adjoint: float | None) -> str:
+        if adjoint is not None and adjoint > error / 2:
+            return "use gradient='checkpoint', or smaller tolerances in adjoint={'rtol': ...}"
+        if not math.isfinite(error):
+            return "check the field: its gradient is not finite, or zero where it should not be"
+        share = self._target / error
+        if not self._adapts:
+            return self._smaller_steps(share)
+        # The error of a gradient is about proportional to the tolerance.
+        factor = 10.0 ** math.floor(math.log10(share))
+        rtol, atol = self._settings["rtol"], self._settings["atol"]
+        if isinstance(rtol, Tensor) or isinstance(atol, Tensor):
+            return f"make rtol and atol {1 / factor:.0f} times smaller"
+        if rtol * factor < 8 * torch.finfo(self._probe.dtype).eps:
+            return "use double precision: y0.double(), and the same for the field"
+        return f"use rtol={rtol * factor:.2g}, atol={atol * factor:.2g}"
+
+    def _smaller_steps(self, share: float) -> str:
+        step, factor = self._settings.get("step"), share ** (1 / self._method.order)
+        if step is None:
+            return f"use steps {math.ceil(1 / factor)} times smaller: give a step, or more times"
+        return f"use step={step * factor:.2g}"
+
+
+def _random_sum(states: Sequence[Tensor]) -> Tensor:
+    """All states summed up with random weights, the same in every call."""
+    generator = torch.Generator().manual_seed(0)
+    sums = []
+    for part in states:
+        wide = torch.view_as_real(part) if part.is_complex() else part
+        weights = torch.randn(wide.shape, generator=generator, dtype=torch.float64)
+        sums.append((wide * weights.to(wide)).sum())
+    return torch.stack([one.to(sums[0]) for one in sums]).sum()
+
+
+def _joined(parts: Sequence[Tensor]) -> Tensor:
+    wide = [torch.view_as_real(part) if part.is_complex() else part for part in parts]
+    flat = [part.detach().reshape(-1).double() for part in wide]
+    return torch.cat(flat) if flat else torch.zeros(0, dtype=torch.float64)
+
+
+def _relative(found: Tensor, exact: Tensor) -> float:
+    """Size of a difference in relation to what is exact."""
+    error = torch.linalg.vector_norm(found - exact).item()
+    if error == 0:
+        return 0.0
+    size = torch.linalg.vector_norm(exact).item()
+    return error / size if size else math.inf
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.2g} %" if share < 1 else f"{100 * share:,.0f} %"
