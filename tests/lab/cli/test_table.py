@@ -13,7 +13,7 @@ import pytest
 from bfno.lab.cli import board, main
 from bfno.lab.experiments.resolve import SCALES, resolve
 from bfno.lab.paper.numbers import paper_table
-from bfno.lab.runs.campaign import running as campaign_running
+from bfno.lab.runs.campaign import local as campaign_local
 from bfno.lab.runs.campaign.plan import Job
 from bfno.lab.runs.campaign.running import Standing
 from bfno.lab.views.metrics import HEADLINES
@@ -27,7 +27,7 @@ ONLY = [word for method in campaigns.METHODS for word in ("--only", method)]
 @pytest.fixture(autouse=True)
 def own_children(monkeypatch):
     """What a test puts in the place of children ends with it."""
-    monkeypatch.setattr(campaign_running, "child_command", None)
+    monkeypatch.setattr(campaign_local, "child_command", None)
 
 
 def _table(runs: Path, *words: str, name: str = "1") -> int:
