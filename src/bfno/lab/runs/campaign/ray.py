@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 import socket
+import warnings
 from collections.abc import Sequence
 from typing import Any
 from urllib.parse import urlsplit
@@ -87,7 +88,9 @@ class RayEngine:
         what = f"--on {address}" if address else "--on ray"
         _check_answer(what, named)
         try:
-            self._ray.init(address, log_to_driver=False, logging_level="ERROR")
+            with warnings.catch_warnings():  # what does not work, the error tells
+                warnings.simplefilter("ignore")
+                self._ray.init(address, log_to_driver=False, logging_level="ERROR")
         except Exception as error:  # of many kinds, by the version and by what does not fit
             why = f"Ray refused: {_last_line(str(error)) or type(error).__name__}"
             raise ConfigError(what, why, _START) from error
@@ -97,8 +100,10 @@ class RayEngine:
         alive = [node["Resources"] for node in self._ray.nodes() if node["Alive"]]
         most = int(max((one.get("GPU", 0) for one in alive), default=0))
         if gpus and gpus > most:
-            why = f"no machine of the Ray cluster has more than {most}"
-            raise ConfigError(f"--gpus {gpus}", why, f"write {most} or fewer, or leave it out")
+            why = f"the machine of the Ray cluster with most GPUs has {most}"
+            raise ConfigError(
+                f"--gpus {gpus}", why, f"write {most} or fewer" if most else "leave it out"
+            )
 
 
 def _check_answer(what: str, address: str) -> None:

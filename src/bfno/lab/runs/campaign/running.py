@@ -25,6 +25,8 @@ __all__ = ["Campaign", "Standing", "failure_code", "remaining_seconds"]
 
 # A run that its engine loses so often without an epoch in between is not lost by chance.
 _MOST_LOSSES = 3
+# Seconds until a full queue is tried again.
+_FULL_PAUSE = 60.0
 _TOLD_BY_ERRORS = {kind.exit_code for kind in (ConfigError, DataError, NumericalError)}
 
 
@@ -130,6 +132,7 @@ class Campaign:
                 standing.state = "there"
         self._given: list[tuple[Order, Standing]] = []
         self._losses: Counter[tuple[Path, int]] = Counter()
+        self._full_until = 0.0
 
     def run(self) -> Generator[list[Standing], None, None]:
         """Train until nothing is left to do, and tell the standings at every look.
@@ -188,7 +191,7 @@ class Campaign:
                 chosen.append(standing)
             if standing.state in ("finished", "elsewhere"):
                 standing.look()
-        if chosen:
+        if chosen and time.monotonic() >= self._full_until:
             self._submit(chosen)
 
     def _submit(self, standings: Sequence[Standing]) -> None:
@@ -203,8 +206,9 @@ class Campaign:
             self._engine.submit(orders)
         except QueueFull:
             self._given = others
-            if not others:  # whose end will make room
+            if not others:  # whose end would make room
                 raise
+            self._full_until = time.monotonic() + _FULL_PAUSE
             return
         for order, standing in self._given[len(others) :]:
             self._show(standing, self._engine.state(order))

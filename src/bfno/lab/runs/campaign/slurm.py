@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import getpass
+import io
 import logging
 import os
 import shutil
@@ -150,6 +151,7 @@ class SlurmEngine:
         executor.update_parameters(
             job_name=_job_name(orders[0].batch),
             time=minutes,
+            wckey=None,
             ntasks_per_node=1,
             cpus_per_task=1,
             signal_delay_s=min(_NOTICE, minutes * 30),
@@ -161,7 +163,9 @@ class SlurmEngine:
             **{key: value for key, value in wanted.items() if value is not None},
         )
         try:
-            executor.submit_array([SlurmJob(order) for order in orders])
+            # submitit prints what sbatch says, which the error below tells.
+            with contextlib.redirect_stderr(io.StringIO()):
+                executor.submit_array([SlurmJob(order) for order in orders])
         except (submitit.core.utils.FailedJobError, subprocess.CalledProcessError) as error:
             raise self._refusal(str(error), len(orders)) from error
         finally:
@@ -184,11 +188,11 @@ class SlurmEngine:
         self._ask()
         names = [(_job_name(order.batch), order.number) for order in orders]
         numbers = [self._jobs[name].number for name in names if name in self._jobs]
-        if not numbers:
-            return
-        # First those that wait, one of which may start meanwhile.
-        _call("scancel", "--state=PENDING", *numbers)
-        _call("scancel", "--state=RUNNING", "--signal=TERM", *numbers)
+        # It sends SIGTERM to what runs; after KillWait, by default 30 seconds, comes SIGKILL. A
+        # signal alone, with --signal, would be sent again and again while other jobs of the array
+        # wait, as Slurm 22.05 then answers that it could not be sent, though it was.
+        if numbers:
+            _call("scancel", *numbers)
 
     def _ask(self) -> None:
         """Read the queue, if that was not done a moment ago."""
@@ -239,7 +243,7 @@ class SlurmEngine:
     def _refusal(self, said: str, count: int) -> ConfigError:
         line = _last_line(said)
         if any(one in said for one in _FULL):
-            why = f"the queue takes no {count} jobs more ({line})"
+            why = f"the queue does not take {count} more jobs ({line})"
             return QueueFull(
                 "--on slurm", why, "let fewer be queued at a time with --jobs, or wait"
             )

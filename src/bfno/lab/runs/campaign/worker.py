@@ -1,8 +1,8 @@
 """What a machine of a cluster does with an order.
 
-It may have been given twice: by an engine that repeats what a lost machine had, or by a program that
-was killed before it knew that it had been heard. So the machine itself looks what is left to do, and
-a folder is worked at by one order at a time.
+It may have been given twice: by an engine that repeats what a lost machine had, or by a program
+that was killed before it knew that it had been heard. So the machine itself looks what is left to
+do, and a folder is worked at by one order at a time.
 """
 
 from __future__ import annotations
