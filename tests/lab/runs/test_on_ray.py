@@ -27,24 +27,21 @@ def cluster():
 def test_twelve_runs_are_those_of_one_machine_whatever_happens(cluster, tmp_path):
     other = cluster.add_node(num_cpus=2)
     runs, address = tmp_path / "runs", cluster.address
-    first = twelve.program("ray", runs, RAY_ADDRESS=address)
-    held, process = twelve.freeze_one(runs)
-
-    # The program that gave the runs is killed; what was at work saves and ends.
-    os.kill(first.pid, signal.SIGKILL)
-    launch.finish(first)
+    with twelve.program("ray", runs, RAY_ADDRESS=address) as first:
+        held, process = twelve.freeze_one(runs)
+        first.kill()
+    # The program that gave the runs is gone; what was at work saves and ends.
     twelve.thaw(process)
     launch.wait_for(lambda: not twelve.lives(process), "the end of its trainings")
     assert not twelve.is_finished(held)
 
-    second = twelve.program("ray", runs, RAY_ADDRESS=address)
-    # A job is killed.
-    _, process = twelve.freeze_one(runs)
-    os.kill(twelve.parent(process), signal.SIGKILL)
-    twelve.thaw(process)
-    # A machine is lost with what it had.
-    cluster.remove_node(other, allow_graceful=False)
-    code, out, err = launch.finish(second)
+    with twelve.program("ray", runs, RAY_ADDRESS=address) as second:
+        # A job is killed, then a machine lost with what it had.
+        _, process = twelve.freeze_one(runs)
+        os.kill(twelve.parent(process), signal.SIGKILL)
+        twelve.thaw(process)
+        cluster.remove_node(other, allow_graceful=False)
+        code, out, err = launch.finish(second)
     assert code == 0, out[-2000:] + err
     assert "Traceback" not in err
     twelve.assert_whole(runs, tmp_path / "alone")

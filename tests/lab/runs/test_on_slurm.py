@@ -1,8 +1,7 @@
 """Runs on a real Slurm: nothing is lost, nothing is trained twice, whatever happens to jobs."""
 
-import os
-import signal
 import subprocess
+from pathlib import Path
 
 import pytest
 
@@ -44,38 +43,39 @@ def _node(state: str) -> None:
 
 def test_twelve_runs_are_those_of_one_machine_whatever_happens(cluster, tmp_path):
     runs = tmp_path / "runs"
-    first = twelve.program("slurm", runs)
-    killed, process = twelve.freeze_one(runs)
-
-    # The program that gave the runs is killed, the machine drained, a job killed.
-    os.kill(first.pid, signal.SIGKILL)
-    launch.finish(first)
+    with twelve.program("slurm", runs) as first:
+        killed, process = twelve.freeze_one(runs)
+        first.kill()
+    # The program that gave the runs is gone; the machine is drained, and a job killed.
     assert output("squeue", "-h"), "jobs outlive the program"
     _node("drain")
-    job = _job(killed)
-    subprocess.run(["scancel", "--full", "--signal=KILL", job], check=True)
+    subprocess.run(["scancel", "--full", "--signal=KILL", _job(killed)], check=True)
     launch.wait_for(lambda: not twelve.lives(process), "the end of the killed job")
-    submitted = set(output("squeue", "-h", "-r", "-o", "%i").split())
 
-    second = twelve.program("slurm", runs)
-    _node("resume")
-    # A job meets its time limit: it is told, saves, and goes back into the queue.
+    with twelve.program("slurm", runs) as second:
+        _node("resume")
+        _meet_the_time_limit(runs)
+        _lose_the_machine(runs)
+        code, out, err = launch.finish(second)
+    assert code == 0, out[-2000:] + err
+    assert "Traceback" not in err
+    twelve.assert_whole(runs, tmp_path / "alone")
+
+
+def _meet_the_time_limit(runs: Path) -> None:
+    """Slurm tells a job; it saves, goes back into the queue and goes on."""
     limited, process = twelve.freeze_one(runs)
     job = _job(limited)
     subprocess.run(["scancel", "--signal=USR2", job], check=True)
     twelve.thaw(process)
     launch.wait_for(lambda: _restarts(job) == 1, "the job's return to the queue")
-    # The machine is lost with all its jobs, and comes back.
-    lost, process = twelve.freeze_one(runs)
-    job = _job(lost)
-    _node("down")
-    launch.wait_for(lambda: _restarts(job) >= 1, "the return of the lost job")
-    _node("resume")
-    twelve.thaw(process)
 
-    code, out, err = launch.finish(second)
-    (tmp_path / "second.log").write_text(out + err)
-    assert code == 0, out[-2000:] + err
-    assert submitted, "the second program found jobs of the first"
-    assert "Traceback" not in err
-    twelve.assert_whole(runs, tmp_path / "alone")
+
+def _lose_the_machine(runs: Path) -> None:
+    """It goes with all its jobs, and comes back by itself, as its daemon answers."""
+    lost, process = twelve.freeze_one(runs)
+    before = _restarts(job := _job(lost))
+    _node("down")
+    launch.wait_for(lambda: _restarts(job) > before, "the return of the lost job")
+    launch.wait_for(lambda: "down" not in output("sinfo", "-h", "-o", "%T"), "the machine")
+    twelve.thaw(process)

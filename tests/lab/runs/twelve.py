@@ -1,5 +1,6 @@
 """Twelve runs on a cluster: started, frozen in the middle of their work, compared."""
 
+import contextlib
 import os
 import signal
 from collections import Counter
@@ -14,11 +15,18 @@ from tests.lab.runs.runs import metrics, result, weights
 _PATHS = os.pathsep.join([str(REPOSITORY / "src"), str(REPOSITORY)])
 
 
+@contextlib.contextmanager
 def program(engine: str, runs: Path, **environment: str):
-    """Start the program that gives the runs."""
+    """Start the program that gives the runs; nothing of it stays behind."""
     words = [engine, str(runs)]
     module = "tests.lab.runs.cluster_driver"
-    return launch.program(words, module=module, PYTHONPATH=_PATHS, **environment)
+    started = launch.program(words, module=module, PYTHONPATH=_PATHS, **environment)
+    try:
+        yield started
+    finally:
+        launch.end_group(started)
+        for pipe in (started.stdout, started.stderr):
+            pipe.close()
 
 
 def folders(runs: Path) -> list[Path]:
