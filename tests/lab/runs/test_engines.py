@@ -272,7 +272,8 @@ def test_a_wrong_choice_is_told_in_one_line(words, message):
 
 def test_no_engine_is_imported_unless_asked_for(tmp_path):
     program = (
-        "import sys; import bfno.lab.cli.table; from bfno.lab.runs.campaign import choice, ledger, worker\n"
+        "import sys, bfno.lab.cli.table\n"
+        "from bfno.lab.runs.campaign import choice, ledger, worker\n"
         "print({'submitit', 'ray', 'bfno.lab.runs.campaign.slurm'} & {*sys.modules})\n"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)

@@ -13,8 +13,9 @@ pytestmark = pytest.mark.slow
 
 
 @pytest.fixture
-def cluster():
-    """A cluster of two machines with two cores each, which are processes of this one."""
+def cluster(monkeypatch):
+    """A cluster of machines with two cores each, which are processes of this one."""
+    monkeypatch.setenv("RAY_raylet_start_wait_time_s", "300")  # on a busy machine
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         from ray.cluster_utils import Cluster

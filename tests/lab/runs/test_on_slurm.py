@@ -1,12 +1,18 @@
 """Runs on a real Slurm: nothing is lost, nothing is trained twice, whatever happens to jobs."""
 
+import json
+import os
+import signal
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from bfno.lab.runs.campaign.ledger import read_note
+from tests.conftest import REPOSITORY
 from tests.lab.runs import launch, slurm_cluster, twelve
+from tests.lab.runs.runs import metrics, tiny, weights
 from tests.lab.runs.slurm_cluster import output
 
 pytest.importorskip("submitit", reason="needs submitit: pip install 'bfno[slurm]'")
@@ -79,3 +85,47 @@ def _lose_the_machine(runs: Path) -> None:
     launch.wait_for(lambda: _restarts(job) > before, "the return of the lost job")
     launch.wait_for(lambda: "down" not in output("sinfo", "-h", "-o", "%T"), "the machine")
     twelve.thaw(process)
+
+
+def _script(tmp_path: Path, run: Path) -> Path:
+    """The script of the page, with less of everything."""
+    page = (REPOSITORY / "docs" / "clusters.md").read_text()
+    text = page.partition("```bash\n#!/bin/bash")[2].partition("```")[0]
+    settings = run.with_suffix(".yaml")
+    settings.write_text(tiny({"train": {"epochs": 6}}).as_yaml())
+    smaller = {
+        "--nodes=2 --ntasks-per-node=1 --gpus-per-node=8": f"--ntasks=2 --output={tmp_path}/log",
+        "RUN=runs/large": f"RUN={run}",
+        "cifar10/bfno-node --scale paper": str(settings),
+        "--nproc-per-node 8": "--nproc-per-node 1",
+        ":29500": f":{launch.free_port()}",
+        "torchrun": f"{sys.executable} -m torch.distributed.run",
+    }
+    for printed, here in smaller.items():
+        assert printed in text
+        text = text.replace(printed, here)
+    script = tmp_path / "script.sh"
+    script.write_text("#!/bin/bash" + text)
+    return script
+
+
+def test_one_run_of_two_tasks_meets_its_time_limit_and_goes_on(cluster, tmp_path, monkeypatch):
+    monkeypatch.setenv("PYTHONPATH", twelve.PATHS)
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    run = tmp_path / "run"
+    job = output("sbatch", "--parsable", str(_script(tmp_path, run)))
+    launch.wait_for(launch.has_trained(run), "the first epoch")
+    process = int((run / ".lock").read_text().split()[1])
+    os.kill(process, signal.SIGSTOP)
+    assert not twelve.is_finished(run)
+    subprocess.run(["scancel", "--batch", "--signal=USR1", job], check=True)
+    twelve.thaw(process)
+    launch.wait_for(lambda: _restarts(job) == 1, (tmp_path / "log").read_text())
+    launch.wait_for(lambda: twelve.is_finished(run), "the end of the run")
+    assert json.loads((run / "record.json").read_text())["processes"] == 2
+
+    whole = tmp_path / "whole"
+    command = ["train", str(run.with_suffix(".yaml")), "--out", str(whole)]
+    together = launch.fork_several(command, tmp_path / "never")
+    assert launch.codes(together) == [0, 0]
+    assert weights(run) == weights(whole) and metrics(run) == metrics(whole)

@@ -12,7 +12,7 @@ from tests.conftest import REPOSITORY
 from tests.lab.runs import cluster_driver, launch
 from tests.lab.runs.runs import metrics, result, weights
 
-_PATHS = os.pathsep.join([str(REPOSITORY / "src"), str(REPOSITORY)])
+PATHS = os.pathsep.join([str(REPOSITORY / "src"), str(REPOSITORY)])
 
 
 @contextlib.contextmanager
@@ -20,12 +20,12 @@ def program(engine: str, runs: Path, **environment: str):
     """Start the program that gives the runs; nothing of it stays behind."""
     words = [engine, str(runs)]
     module = "tests.lab.runs.cluster_driver"
-    started = launch.program(words, module=module, PYTHONPATH=_PATHS, **environment)
+    started = launch.program(words, module=module, PYTHONPATH=PATHS, **environment)
     try:
         yield started
     finally:
         launch.end_group(started)
-        for pipe in (started.stdout, started.stderr):
+        for pipe in filter(None, (started.stdout, started.stderr)):
             pipe.close()
 
 

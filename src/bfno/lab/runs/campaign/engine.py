@@ -62,19 +62,27 @@ class QueueFull(ConfigError):
 
 
 class Engine(Protocol):
-    """Where runs are trained.
+    """Where runs are trained."""
 
-    Attributes:
-        name: What `--on` calls it.
-        slots: How many orders it takes at a time; None if it keeps a queue of its own.
-        pause: Seconds between two looks at it.
-        outlives: Whether it carries out orders when the program that gave them is gone.
-    """
+    @property
+    def name(self) -> str:
+        """What `--on` calls it."""
+        ...
 
-    name: str
-    slots: int | None
-    pause: float
-    outlives: bool
+    @property
+    def slots(self) -> int | None:
+        """How many orders it takes at a time; None if it keeps a queue of its own."""
+        ...
+
+    @property
+    def pause(self) -> float:
+        """Seconds between two looks at it."""
+        ...
+
+    @property
+    def outlives(self) -> bool:
+        """Whether it carries out orders when the program that gave them is gone."""
+        ...
 
     def submit(self, orders: Sequence[Order]) -> None:
         """Take orders, which share a batch.

@@ -20,7 +20,7 @@ class LocalEngine:
 
     def __init__(self) -> None:
         self._places = Places()
-        self.slots: int | None = self._places.count
+        self.slots = self._places.count
         self._children: dict[Order, tuple[int, subprocess.Popen[bytes]]] = {}
 
     def submit(self, orders: Sequence[Order]) -> None:

@@ -7,6 +7,7 @@ and a training whose task has ended saves its state.
 from __future__ import annotations
 
 import contextlib
+import importlib
 import os
 import socket
 import warnings
@@ -45,22 +46,20 @@ class RayEngine:
         gpus: GPUs of each task.
     """
 
-    name, pause, outlives = "ray", 0.5, False
+    name, slots, pause, outlives = "ray", None, 0.5, False
 
     def __init__(self, address: str | None = None, gpus: int | None = None) -> None:
         try:
-            import ray
+            self._ray: Any = importlib.import_module("ray")
         except ModuleNotFoundError as error:
             fix = "pip install 'bfno[ray]'"
             raise ConfigError("--on ray", "ray is not installed", fix) from error
-        self.slots: int | None = None
-        self._ray: Any = ray
         self._tasks: dict[Order, Any] = {}
         self._connect(address)
         self._check_gpus(gpus)
         # A lost task is given again by whoever gave it, who knows whether the run came further.
         options = {"num_cpus": 1, "max_retries": 0, **({"num_gpus": gpus} if gpus else {})}
-        self._train = ray.remote(**options)(train)
+        self._train = self._ray.remote(**options)(train)
 
     def submit(self, orders: Sequence[Order]) -> None:
         for order in orders:

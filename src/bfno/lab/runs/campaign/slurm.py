@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import getpass
+import importlib
 import io
 import logging
 import os
@@ -87,8 +88,6 @@ class SlurmJob:
 
     def checkpoint(self) -> Any:
         """Let the training save and end; returns what to submit again, None if it got nowhere."""
-        import submitit
-
         self._pass_on()
         if self._child is not None:
             # Not `Popen.wait`, in the middle of which this may have been called.
@@ -96,7 +95,7 @@ class SlurmJob:
                 os.waitid(os.P_PID, self._child.pid, os.WEXITED | os.WNOWAIT)
         if self._child is not None and self._saved() == self._before:
             return None
-        return submitit.helpers.DelayedSubmission(SlurmJob(self._order))
+        return _submitit().helpers.DelayedSubmission(SlurmJob(self._order))
 
     def _pass_on(self, *_: object) -> None:
         self._is_told = True
@@ -133,18 +132,13 @@ class SlurmEngine:
     name, slots, pause, outlives = "slurm", None, 1.0, True
 
     def __post_init__(self) -> None:
-        try:
-            import submitit  # noqa: F401 - now, before anything is planned upon it
-        except ModuleNotFoundError as error:
-            fix = "pip install 'bfno[slurm]'"
-            raise ConfigError("--on slurm", "submitit is not installed", fix) from error
+        _submitit()
         if shutil.which("sbatch") is None:
             raise ConfigError("--on slurm", "there is no Slurm here (no sbatch)", _ELSEWHERE)
         self._check_partition()
 
     def submit(self, orders: Sequence[Order]) -> None:
-        import submitit
-
+        submitit = _submitit()
         executor = submitit.SlurmExecutor(self.runs / _FOLDER, max_num_timeout=_MOST_LIMITS)
         minutes = self.minutes or self._default_minutes
         wanted = {"partition": self.partition, "gpus_per_node": self.gpus}
@@ -248,6 +242,14 @@ class SlurmEngine:
                 "--on slurm", why, "let fewer be queued at a time with --jobs, or wait"
             )
         return ConfigError("--on slurm", f"sbatch refused: {line}", "change the options it names")
+
+
+def _submitit() -> Any:
+    try:
+        return importlib.import_module("submitit")
+    except ModuleNotFoundError as error:
+        fix = "pip install 'bfno[slurm]'"
+        raise ConfigError("--on slurm", "submitit is not installed", fix) from error
 
 
 def _job_name(batch: str) -> str:
