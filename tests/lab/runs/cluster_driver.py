@@ -14,7 +14,7 @@ from bfno.lab.runs.campaign.plan import Job, state_of
 from bfno.lab.runs.campaign.running import Campaign, failure_code
 from tests.lab.runs.runs import tiny
 
-EPOCHS = 12
+EPOCHS = 8
 RUNS = [(method, seed) for seed in range(6) for method in ("node", "bfno-node")]
 
 

@@ -325,8 +325,11 @@ def test_without_slurm_the_fix_is_to_go_where_it_is(programs, tmp_path, monkeypa
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        ({"partition": "long"}, "--partition long: is not a partition of this cluster.*short"),
-        ({"time": "9:00:00"}, "--time: is longer than partition short allows.*8:00:00 or less"),
+        (
+            {"partition": "short,long"},
+            "--partition long: is not a partition of this cluster.*short",
+        ),
+        ({"time": "9:00:00"}, "--time: is longer than the 480 minutes that the partition allows"),
     ],
 )
 def test_what_the_cluster_does_not_have_is_refused_before_anything_is_submitted(

@@ -14,6 +14,7 @@ import getpass
 import importlib
 import io
 import logging
+import math
 import os
 import shutil
 import signal
@@ -156,11 +157,12 @@ class SlurmEngine:
             additional_parameters={"requeue": True},
             **{key: value for key, value in wanted.items() if value is not None},
         )
+        failures = submitit.core.utils
         try:
             # submitit prints what sbatch says, which the error below tells.
             with contextlib.redirect_stderr(io.StringIO()):
                 executor.submit_array([SlurmJob(order) for order in orders])
-        except (submitit.core.utils.FailedJobError, subprocess.CalledProcessError) as error:
+        except (failures.FailedJobError, failures.FailedSubmissionError) as error:
             raise self._refusal(str(error), len(orders)) from error
         finally:
             self._next, self._is_known = 0.0, False
@@ -206,33 +208,26 @@ class SlurmEngine:
             self._jobs[name, at] = _Listed(number, state, "" if why == "None" else why)
 
     def _check_partition(self) -> None:
+        """Find the limits of the partition, or of those that are named, with commas between."""
         code, out, err = _call("sinfo", "--noheader", "--format=%R|%P|%L|%l")
         if code:
             fix = "wait for it, or ask who runs the cluster"
             raise ConfigError("--on slurm", f"Slurm does not answer: {_last_line(err)}", fix)
         rows = [line.split("|") for line in out.splitlines()]
-        known = {row[0] for row in rows}
-        if self.partition is not None and self.partition not in known:
-            why, fix = (
-                "is not a partition of this cluster",
-                f"write one of {', '.join(sorted(known))}",
-            )
-            raise ConfigError(f"--partition {self.partition}", why, fix)
-        found = [row for row in rows if row[0] == self.partition]
-        found = found or [row for row in rows if row[1].endswith("*")]
-        limits = [minutes_of(text) for text in (found[0][2:] if found else ())]
-        finite = [limit for limit in limits if limit is not None]
-        self._default_minutes = min([*finite, _LONGEST])
-        if (
-            self.minutes is not None
-            and found
-            and limits[1] is not None
-            and self.minutes > limits[1]
-        ):
-            why = f"is longer than partition {found[0][0]} allows"
-            raise ConfigError(
-                "--time", why, f"write {found[0][3]} or less: jobs go on by themselves"
-            )
+        known = sorted({row[0] for row in rows})
+        named = self.partition.split(",") if self.partition else []
+        for name in named:
+            if name not in known:
+                why, fix = "is not a partition of this cluster", f"write one of {', '.join(known)}"
+                raise ConfigError(f"--partition {name}", why, fix)
+        # The star marks the default one.
+        mine = [row for row in rows if (row[0] in named if named else row[1].endswith("*"))]
+        limits = [_minutes(text) for row in mine for text in row[2:]]
+        self._default_minutes = int(min([*limits, _LONGEST]))
+        most = max((_minutes(row[3]) for row in mine), default=math.inf)
+        if self.minutes is not None and self.minutes > most:
+            why = f"is longer than the {most:.0f} minutes that the partition allows"
+            raise ConfigError("--time", why, "write less: jobs go on by themselves")
 
     def _refusal(self, said: str, count: int) -> ConfigError:
         line = _last_line(said)
@@ -250,6 +245,15 @@ def _submitit() -> Any:
     except ModuleNotFoundError as error:
         fix = "pip install 'bfno[slurm]'"
         raise ConfigError("--on slurm", "submitit is not installed", fix) from error
+
+
+def _minutes(text: str) -> float:
+    """Minutes of a limit that Slurm has printed."""
+    try:
+        minutes = minutes_of(text)
+    except ValueError:  # it has words for what is not set
+        return math.inf
+    return math.inf if minutes is None else minutes
 
 
 def _job_name(batch: str) -> str:
