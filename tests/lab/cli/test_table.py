@@ -13,7 +13,7 @@ import pytest
 from bfno.lab.cli import board, main
 from bfno.lab.experiments.resolve import SCALES, resolve
 from bfno.lab.paper.numbers import paper_table
-from bfno.lab.runs.campaign import running as campaign_running
+from bfno.lab.runs.campaign import local as campaign_local
 from bfno.lab.runs.campaign.plan import Job
 from bfno.lab.runs.campaign.running import Standing
 from bfno.lab.views.metrics import HEADLINES
@@ -27,7 +27,7 @@ ONLY = [word for method in campaigns.METHODS for word in ("--only", method)]
 @pytest.fixture(autouse=True)
 def own_children(monkeypatch):
     """What a test puts in the place of children ends with it."""
-    monkeypatch.setattr(campaign_running, "child_command", None)
+    monkeypatch.setattr(campaign_local, "child_command", None)
 
 
 def _table(runs: Path, *words: str, name: str = "1") -> int:
@@ -102,6 +102,15 @@ def test_the_plan_trains_nothing(tmp_path, capsys):
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a", "b"]
 
 
+def test_the_plan_of_a_cluster_needs_none_and_names_whole_paths(tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    write_run(tmp_path / "runs" / "a", settings("node"), seconds=500)
+    assert _table(Path("runs"), *ONLY, "--plan", "--on", "slurm") == 0
+    node, *_, total = capsys.readouterr().out.splitlines()
+    assert node.endswith(str(tmp_path / "runs" / "a"))
+    assert total == "3 runs: 1 there, 2 to do, about 8 min with 3 at a time"
+
+
 @pytest.mark.parametrize(
     ("suffix", "start"),
     [(".md", "| method |"), (".csv", "method,"), (".tex", "% needs"), (".txt", "        ")],
@@ -130,6 +139,8 @@ def test_csv_on_the_terminal_has_all_digits(tmp_path, capsys):
         (["1", "--scale", "huge"], "smoke, cpu, paper"),
         (["1", "--seeds", "0"], "--seeds 0: is too few"),
         (["1", "--jobs", "-1"], "--jobs -1: is too few"),
+        (["1", "--on", "moon"], "write local, slurm, ray or ray://HOST:PORT"),
+        (["1", "--time", "60"], "--time: means nothing here, only with --on slurm"),
         (["1", "--format", "html"], "write text, markdown, csv, latex"),
         (["1", "-o", "table.pdf"], "end it in .txt, .md, .csv, .tex"),
         (["ablation-operator", "--data", "digits", "--only", "fno-node-small"], ""),

@@ -15,6 +15,7 @@ import torch
 from safetensors.torch import load
 
 from bfno.lab.cli import display
+from bfno.lab.errors import ConfigError
 from bfno.lab.experiments import processes as joined
 from bfno.lab.experiments.images.task import ImageTask
 from bfno.lab.runs.checkpoint import CheckpointStore
@@ -106,6 +107,15 @@ def test_two_processes_learn_what_one_learns_with_adaptive_steps(tmp_path):
     start(config, tmp_path / "one")
     assert launch.codes(together) == [0, 0]
     _assert_same_curves(tmp_path / "two", tmp_path / "one")
+
+
+@pytest.mark.parametrize("name", ["ACCELERATE_USE_FSDP", "ACCELERATE_USE_DEEPSPEED"])
+def test_a_model_that_is_split_among_processes_is_refused(name, monkeypatch):
+    monkeypatch.setenv(name, "true")
+    with pytest.raises(ConfigError, match=f"{name}: splits the model among processes"):
+        joined.Processes.join()
+    monkeypatch.setenv(name, "false")
+    assert joined.Processes.join().count == 1
 
 
 @pytest.fixture(scope="module")

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from bfno.lab.experiments.resolve import resolve
-from bfno.lab.runs.campaign import running as campaign_running
+from bfno.lab.runs.campaign import local as campaign_local
 
 METHODS = ("node", "anode", "bfno-node")
 _PLAN = "FAKE_PLAN"
@@ -68,7 +68,7 @@ def write_plan(root: Path, seeds: int = 1, **does: str) -> Path:
 def pretend(plan: Path | None = None) -> None:
     """Let campaigns of this process start children that do what a plan says."""
     file = str(plan or os.environ[_PLAN])
-    campaign_running.child_command = lambda words: [
+    campaign_local.child_command = lambda words: [
         *(sys.executable, "-m", "tests.lab.runs.fake_child"),
         *(file, str(os.getpid()), *words),
     ]

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from bfno.lab.errors import ConfigError
-from bfno.lab.runs.campaign import running as campaign_running
+from bfno.lab.runs.campaign import local as campaign_local
 from bfno.lab.runs.campaign.child import Places
 from bfno.lab.runs.campaign.plan import first_seeds, missing_files, plan, state_of
 from bfno.lab.runs.campaign.running import Campaign, failure_code, remaining_seconds
@@ -21,7 +21,7 @@ EXPERIMENTS = [f"digits/{method}" for method in METHODS]
 @pytest.fixture(autouse=True)
 def own_children(monkeypatch):
     """What a test puts in the place of children ends with it."""
-    monkeypatch.setattr(campaign_running, "child_command", None)
+    monkeypatch.setattr(campaign_local, "child_command", None)
 
 
 def _plan(runs: Path, seeds=(7,), experiments=("digits/node",)):

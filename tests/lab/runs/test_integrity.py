@@ -15,8 +15,8 @@ from bfno.lab import files
 from bfno.lab.cli import main
 from bfno.lab.errors import ConfigError, DataError, UserError
 from bfno.lab.runs.archive import finished_runs
+from bfno.lab.runs.campaign.child import _open_log
 from bfno.lab.runs.campaign.plan import state_of
-from bfno.lab.runs.campaign.running import _open_log
 from bfno.lab.runs.checkpoint import ForeignCheckpoint, settings_digest
 from bfno.lab.runs.folder import RunFolder, read_run
 from bfno.lab.runs.load import open_run

@@ -26,8 +26,9 @@ _WORDS = {
     "pruned": "stopped early, others are better",
 }
 _STYLES = {"running": "bold", "finished": "green", "failed": "red", "pruned": "dim"}
-_RANK = {"running": 0, "stopped": 1, "elsewhere": 2, "failed": 3, "waiting": 4, "pruned": 5}
-_OPEN = ("running", "elsewhere", "waiting")
+_BY_URGENCY = ("running", "stopped", "elsewhere", "failed", "queued", "waiting", "pruned")
+_RANK = {state: place for place, state in enumerate(_BY_URGENCY)}
+_OPEN = ("running", "elsewhere", "queued", "waiting")
 
 
 def follow(rounds: Iterable[list[Standing]], metric: Metric, slots: int) -> None:
@@ -66,10 +67,16 @@ def _line(one: Standing, metric: Metric) -> str:
     score = _score(one, metric)
     if one.state == "failed":
         return f"failed: {one.error}"
-    parts = [] if one.state == "running" else [_WORDS.get(one.state, one.state)]
-    if not one.is_done:
+    parts = [] if one.state == "running" else [_state_words(one)]
+    if not one.is_done and (one.epochs or one.state != "queued"):
         parts.append(_epochs(one))
     return ", ".join([*parts, *([score] if score else [])])
+
+
+def _state_words(one: Standing) -> str:
+    if one.state == "queued" and one.why:
+        return f"queued ({printable(one.why)})"
+    return _WORDS.get(one.state, one.state)
 
 
 def _epochs(one: Standing) -> str:
@@ -118,7 +125,7 @@ def _board(standings: Sequence[Standing], metric: Metric, slots: int) -> Any:
 def _state(one: Standing) -> Any:
     from rich.text import Text
 
-    words = f"failed: {one.error}" if one.error else _WORDS.get(one.state, one.state)
+    words = f"failed: {one.error}" if one.error else _state_words(one)
     return Text(
         printable(words), style=_STYLES.get(one.state, ""), overflow="ellipsis", no_wrap=True
     )
@@ -128,13 +135,14 @@ def _rows(standings: Sequence[Standing]) -> list[Standing]:
     """The runs to show: running ones first, then as many others as fit."""
     active = sorted((one for one in standings if not one.is_done), key=lambda one: _RANK[one.state])
     done = [one for one in standings if one.is_done]
-    busy = [one for one in active if one.state not in ("failed", "waiting", "pruned")]
+    busy = [one for one in active if one.state not in ("failed", "queued", "waiting", "pruned")]
     return [*active, *done][: max(_MOST_ROWS, len(busy))]
 
 
 def _counts(standings: Sequence[Standing]) -> str:
     counted = Counter(one.state for one in standings)
-    states = ("there", "finished", "running", "elsewhere", "stopped", "failed", "pruned", "waiting")
+    states = ("there", "finished", "running", "elsewhere", "stopped", "failed", "pruned")
+    states += ("queued", "waiting")
     names = {"there": "were there", "elsewhere": "in use elsewhere"}
     names |= {"stopped": "stopping", "pruned": "stopped early"}
     parts = [f"{counted[state]} {names.get(state, state)}" for state in states if counted[state]]

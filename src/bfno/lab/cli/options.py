@@ -10,8 +10,9 @@ from typing import Annotated, Any, get_type_hints
 import typer
 from typer.core import TyperGroup
 
-__all__ = ["AnyCheckpoint", "DataDir", "Debug", "Epochs", "Group", "Independent", "Json", "Log"]
-__all__ += ["OldFolder", "OwnData", "Reading", "Run", "Runs", "Scale", "Seed", "Sets", "takes"]
+__all__ = ["AnyCheckpoint", "DataDir", "Debug", "Epochs", "Gpus", "Group", "Independent", "Json"]
+__all__ += ["Log", "OldFolder", "On", "OwnData", "Partition", "Reading", "Run", "Runs", "Scale"]
+__all__ += ["Seed", "Sets", "TimeLimit", "takes"]
 
 Run = Annotated[Path, typer.Argument(help="Folder of a run.")]
 Runs = Annotated[list[Path], typer.Argument(metavar="RUN", help="Folders of runs.")]
@@ -48,6 +49,12 @@ OwnData = Annotated[
         "--data", help="Your own data: a folder of images, or a table or folder of series."
     ),
 ]
+On = Annotated[str, typer.Option(help="Where to train: local, slurm, ray or ray://HOST:PORT.")]
+TimeLimit = Annotated[
+    str | None, typer.Option(help="Slurm: time limit of a job, after which it goes on anew.")
+]
+Gpus = Annotated[int | None, typer.Option(help="Slurm, Ray: GPUs of each run.")]
+Partition = Annotated[str | None, typer.Option(help="Slurm: partition of the jobs.")]
 OldFolder = Annotated[Path | None, typer.Option("--folder", hidden=True)]  # the old --data
 Epochs = Annotated[int | None, typer.Option(min=1, help="Passes over the training data.")]
 AnyCheckpoint = Annotated[

@@ -11,7 +11,18 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from bfno.lab.cli.board import follow
-from bfno.lab.cli.options import DataDir, Epochs, OwnData, Scale, Seed, takes
+from bfno.lab.cli.options import (
+    DataDir,
+    Epochs,
+    Gpus,
+    On,
+    OwnData,
+    Partition,
+    Scale,
+    Seed,
+    TimeLimit,
+    takes,
+)
 from bfno.lab.cli.terminal import say
 from bfno.lab.errors import ConfigError
 from bfno.lab.views.metrics import find_metric
@@ -24,6 +35,9 @@ if TYPE_CHECKING:
 __all__ = ["app"]
 
 app = typer.Typer()
+
+# On a cluster, where all trials could run at once and none would learn from the others.
+_AT_A_TIME = 8
 
 
 @dataclasses.dataclass(frozen=True)
@@ -46,8 +60,13 @@ class _Words:
         int, typer.Option(min=1, help="Trainings in all, those that are there included.")
     ] = 20
     jobs: Annotated[
-        int | None, typer.Option(min=1, help="Trials at a time; default one per GPU or core.")
+        int | None,
+        typer.Option(min=1, help="Trials at a time; default one per GPU or core, on a cluster 8."),
     ] = None
+    on: On = "local"
+    time: TimeLimit = None
+    gpus: Gpus = None
+    partition: Partition = None
     prune: Annotated[
         str,
         typer.Option(help="Stop bad trials early: median, halving or none."),
@@ -73,14 +92,20 @@ def sweep(words: _Words) -> int:
 
     Example: bfno sweep digits/bfno-node --set 'train.lr=log(1e-4,1e-2)' --trials 10
     """
-    plan, folder = _planned(words)
+    from bfno.lab.runs.campaign.choice import Choice
+
+    choice = Choice(words.on, words.time, words.gpus, words.partition)
+    plan, folder = _planned(words if choice.is_local else _for_other_machines(words))
     from bfno.lab.runs.campaign.running import failure_code
     from bfno.lab.runs.signals import Stopped
     from bfno.lab.runs.sweep.running import Sweep
     from bfno.lab.runs.sweep.study import Study
 
+    engine, jobs = choice.engine(folder), words.jobs
+    if jobs is None and not choice.is_local:
+        jobs = _AT_A_TIME
     study = Study(folder, plan)
-    made = Sweep(study, words.trials, words.jobs, words.data_dir)
+    made = Sweep(study, words.trials, jobs, words.data_dir, engine)
     try:
         with contextlib.closing(made.run()) as rounds:  # which stops them, whatever happens
             follow(rounds, find_metric(study.metric), made.slots)
@@ -94,6 +119,19 @@ def sweep(words: _Words) -> int:
     if unfinished:
         say(f"{unfinished} trials are unfinished; the same command goes on with them", error=True)
     return 0 if found.best and not unfinished else failure_code(made.standings)
+
+
+def _for_other_machines(words: _Words) -> _Words:
+    """The same words with whole paths: other machines have other current folders and variables."""
+    from bfno.lab.data import data_folder
+
+    own, out = words.own_data, words.out
+    return dataclasses.replace(
+        words,
+        own_data=None if own is None else own.absolute(),
+        out=None if out is None else out.absolute(),
+        data_dir=data_folder(words.data_dir).absolute(),
+    )
 
 
 def _planned(words: _Words) -> tuple[SweepPlan, Path]:
@@ -122,7 +160,7 @@ def _planned(words: _Words) -> tuple[SweepPlan, Path]:
     )
     plan.check()
     name = plan.config({}).experiment.replace("/", "-")
-    return plan, words.out or Path("runs") / f"{name}-sweep"
+    return plan, (words.out or Path("runs") / f"{name}-sweep").absolute()
 
 
 def _flat(changes: dict) -> list[str]:

@@ -12,13 +12,14 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from bfno.lab.cli.board import follow
-from bfno.lab.cli.options import DataDir, takes
+from bfno.lab.cli.options import DataDir, Gpus, On, Partition, TimeLimit, takes
 from bfno.lab.cli.terminal import say, say_text, show_table
 from bfno.lab.errors import ConfigError
 from bfno.lab.views.metrics import duration
 
 if TYPE_CHECKING:
     from bfno.lab.paper.numbers import PaperTable
+    from bfno.lab.runs.campaign.choice import Choice
     from bfno.lab.runs.campaign.plan import Job
     from bfno.lab.runs.campaign.running import Standing
     from bfno.lab.views.layout import Table
@@ -43,8 +44,13 @@ class _Words:
         list[str] | None, typer.Option(help="A method of the table; repeatable. Default all.")
     ] = None
     jobs: Annotated[
-        int | None, typer.Option(help="Runs at a time; default one per GPU or core.")
+        int | None,
+        typer.Option(help="Runs at a time; default one per GPU or core, on a cluster all."),
     ] = None
+    on: On = "local"
+    time: TimeLimit = None
+    gpus: Gpus = None
+    partition: Partition = None
     runs: Annotated[Path, typer.Option(help="Folder of the runs, old and new.")] = Path("runs")
     data_dir: DataDir = None
     layout: Annotated[
@@ -71,8 +77,10 @@ def table(words: _Words) -> int:
     from bfno.lab.paper.numbers import paper_table
     from bfno.lab.runs.campaign.plan import first_seeds, plan
 
-    paper = paper_table(words.name)
+    paper, choice = paper_table(words.name), _choice(words)
     _check(words, paper)
+    if not choice.is_local:
+        words = _for_other_machines(words)
     named = words.data or list(paper.data)
     rows = paper.selected(words.only or ())
     experiments = [name for data in named for row in rows if (name := row.experiment(data))]
@@ -81,11 +89,26 @@ def table(words: _Words) -> int:
     wanted = plan(experiments, words.scale, first_seeds(words.seeds), words.runs)
     jobs, left_out = _possible(wanted, words)
     if words.only_plan:
-        say(*_plan_lines(jobs, words.jobs), *left_out)
+        slots = words.jobs if choice.is_local else words.jobs or len(jobs)
+        say(*_plan_lines(jobs, slots), *left_out)
         return 0
     for line in left_out:
         say(f"note: {line}", error=True)
     return _train_and_print(words, paper, jobs, left_out)
+
+
+def _for_other_machines(words: _Words) -> _Words:
+    """The same words with whole paths: other machines have other current folders and variables."""
+    from bfno.lab.data import data_folder
+
+    data_dir = data_folder(words.data_dir).absolute()
+    return dataclasses.replace(words, runs=words.runs.absolute(), data_dir=data_dir)
+
+
+def _choice(words: _Words) -> Choice:
+    from bfno.lab.runs.campaign.choice import Choice
+
+    return Choice(words.on, words.time, words.gpus, words.partition)
 
 
 def _check(words: _Words, paper: PaperTable) -> None:
@@ -153,7 +176,7 @@ def _train_and_print(
     from bfno.lab.runs.signals import Stopped
     from bfno.lab.views.metrics import find_metric
 
-    campaign = Campaign(jobs, words.jobs, words.data_dir)
+    campaign = Campaign(jobs, words.jobs, words.data_dir, _choice(words).engine(words.runs))
     try:
         with contextlib.closing(campaign.run()) as rounds:  # which stops them, whatever happens
             follow(rounds, find_metric(paper.metrics[0]), campaign.slots)

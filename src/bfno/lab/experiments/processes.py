@@ -14,12 +14,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from bfno.lab.errors import UserError
+from bfno.lab.errors import ConfigError, UserError
 
 __all__ = ["Processes", "explain_lost_peers"]
 
 # A process that has died or hangs is noticed by the others within this time.
 _PATIENCE = timedelta(seconds=60)
+# With these, Accelerate gives each process a part of the weights, and the first would save its own
+# part as if it were all of them. Without a GPU, Accelerate ignores them and says nothing.
+_PARTS = ("ACCELERATE_USE_FSDP", "ACCELERATE_USE_DEEPSPEED", "ACCELERATE_USE_MEGATRON_LM")
 
 
 @dataclass(frozen=True)
@@ -40,10 +43,17 @@ class Processes:
 
     @classmethod
     def join(cls) -> Processes:
-        """Meet the other processes, if the program was launched as several."""
-        from accelerate import Accelerator
-        from accelerate.utils import InitProcessGroupKwargs
+        """Meet the other processes, if the program was launched as several.
 
+        Raises:
+            ConfigError: If the environment asks for a model that is split among them.
+        """
+        from accelerate import Accelerator
+        from accelerate.utils import InitProcessGroupKwargs, parse_flag_from_env
+
+        for name in filter(parse_flag_from_env, _PARTS):
+            why = "splits the model among processes, which checkpoints do not know"
+            raise ConfigError(name, why, "unset it: every process then has the whole model")
         # Where there is no GPU, Accelerate takes each process for the only one unless it is told.
         several = int(os.environ.get("WORLD_SIZE", "1")) > 1
         on_cpu = several and not (torch.cuda.is_available() or torch.xpu.is_available())

@@ -12,31 +12,77 @@ from __future__ import annotations
 import os
 import runpy
 import signal
+import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
-__all__ = ["Places", "child_command", "end_with", "run_child"]
+from bfno.lab.errors import DataError
+from bfno.lab.files import make_folder, open_plain
+
+__all__ = ["LOG", "ONE_THREAD", "Places", "child_command", "end_with", "run_child", "start_child"]
+
+LOG = "output.log"
+"""The file in a run's folder to which a child prints."""
 
 _SECONDS = 1.0
 _VISIBLE = "CUDA_VISIBLE_DEVICES"
-# Libraries that would otherwise start as many threads as the machine has cores.
-_ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
+ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
+"""Environment of libraries that would otherwise start as many threads as the machine has cores."""
 # Not `-m`, which looks for every module in the current folder first: a user's own yaml.py there
 # would be taken for the real one. The package itself is found where the parent has it, even if
 # nothing but the parent's folder led there; last of all, so that its neighbours hide no module.
 _PROGRAM = (
     "import sys; sys.path[:1] = filter(None, sys.path[:1]); sys.path.append({root!r}); "
-    "from {module} import run_child; run_child()"
+    "from {module} import {entry}; {entry}()"
 )
 
 
-def child_command(words: list[str]) -> list[str]:
-    """The command that runs the program with these words as a child of this process."""
+def child_command(words: list[str], entry: Callable[[], None] | None = None) -> list[str]:
+    """The command that runs the program with these words as a child of this process.
+
+    Args:
+        words: The words.
+        entry: The function that does so, by default `run_child`; a public one of its module.
+    """
+    entry = entry or run_child
     root = str(Path(__file__).resolve().parents[4])
-    program = _PROGRAM.format(root=root, module=__name__)
+    program = _PROGRAM.format(root=root, module=entry.__module__, entry=entry.__name__)
     return [sys.executable, "-c", program, str(os.getpid()), *words]
+
+
+def start_child(
+    folder: Path, command: list[str], environment: Mapping[str, str]
+) -> subprocess.Popen[bytes]:
+    """Start a command that trains in a folder, and prints to the log there.
+
+    Raises:
+        DataError: If the folder cannot be written.
+    """
+    output = _open_log(folder)
+    try:
+        # In a session of its own: a Ctrl-C at the terminal is ours to pass on.
+        return subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            env=environment,
+            start_new_session=True,
+        )
+    finally:
+        os.close(output)
+
+
+def _open_log(folder: Path) -> int:
+    try:
+        make_folder(folder)
+        return open_plain(folder / LOG, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    except OSError as error:
+        why = f"cannot be written: {(error.strerror or str(error)).lower()}"
+        raise DataError(folder, why, "choose another folder with --runs") from error
 
 
 def run_child() -> None:
@@ -76,7 +122,7 @@ class Places:
     def environment(self, number: int) -> dict[str, str]:
         """Environment of a process: this one's, with one thread and one GPU."""
         own = {_VISIBLE: self.gpus[number % len(self.gpus)]} if self.gpus else {}
-        return {**os.environ, **_ONE_THREAD, **own}
+        return {**os.environ, **ONE_THREAD, **own}
 
     def pin(self, process: int, number: int) -> None:
         """Keep a process on its core, before it has started any thread."""

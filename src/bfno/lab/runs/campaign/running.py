@@ -1,26 +1,32 @@
-"""Running many trainings side by side, each in a process of its own."""
+"""Running many trainings side by side, each in a process of its own, here or on a cluster."""
 
 from __future__ import annotations
 
-import os
-import subprocess
+import secrets
 import time
+from collections import Counter
 from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
 from bfno.lab.errors import ConfigError, DataError, NumericalError
-from bfno.lab.files import make_folder, open_plain, read_plain
-from bfno.lab.runs.campaign.child import Places, child_command
-from bfno.lab.runs.campaign.plan import Job, RunState, state_of
+from bfno.lab.files import read_plain
+from bfno.lab.runs.campaign.child import LOG
+from bfno.lab.runs.campaign.engine import Engine, Order, QueueFull, Report
+from bfno.lab.runs.campaign.ledger import forget, read_note, write_note
+from bfno.lab.runs.campaign.local import LocalEngine
+from bfno.lab.runs.campaign.plan import Job, state_of
 from bfno.lab.runs.folder import RunFolder
+from bfno.lab.runs.record import printable
 from bfno.lab.runs.signals import Stopped, StopSignals
 
 __all__ = ["Campaign", "Standing", "failure_code", "remaining_seconds"]
 
-_PAUSE = 0.25
-_LOG = "output.log"
+# A run that its engine loses so often without an epoch in between is not lost by chance.
+_MOST_LOSSES = 3
+# Seconds until a full queue is tried again.
+_FULL_PAUSE = 60.0
 _TOLD_BY_ERRORS = {kind.exit_code for kind in (ConfigError, DataError, NumericalError)}
 
 
@@ -32,8 +38,10 @@ class Standing:
         job: The run.
         state: What happens to it. `elsewhere`: another program trains it, and is waited for.
             `pruned`: it was stopped for good, because others do better.
+            `queued`: its engine has no machine for it yet.
         epochs: Metrics of its finished epochs.
         result: Metrics of the weights that it kept, once it is done.
+        why: What it is queued for, in the words of its engine.
         since: When its last epoch was finished, or it was started; by the clock.
         error: Why it failed, in one line.
         code: Exit code of its process.
@@ -41,10 +49,19 @@ class Standing:
 
     job: Job
     state: Literal[
-        "there", "waiting", "elsewhere", "running", "stopped", "finished", "failed", "pruned"
+        "there",
+        "waiting",
+        "elsewhere",
+        "queued",
+        "running",
+        "stopped",
+        "finished",
+        "failed",
+        "pruned",
     ]
     epochs: list[dict[str, Any]] = field(default_factory=list)
     result: Mapping[str, Any] = field(default_factory=dict)
+    why: str = ""
     since: float = 0.0
     error: str = ""
     code: int = 0
@@ -103,47 +120,57 @@ class Campaign:
     """Trains what is missing of a plan.
 
     What each run prints goes to `output.log` in its folder. A run that fails stops no other. One
-    that another program trains at the moment is waited for; it is never trained twice.
+    that another program trains at the moment is waited for; it is never trained twice. One that its
+    engine has lost, with a machine say, is given to it again.
 
     Args:
         jobs: The plan.
         slots: How many run at a time; None for as many as do not disturb each other.
         data_dir: Where the files of data sets are; None leaves it to the runs.
+        engine: What trains them; None for processes of this machine.
     """
 
     def __init__(
-        self, jobs: Sequence[Job], slots: int | None = None, data_dir: Path | None = None
+        self,
+        jobs: Sequence[Job],
+        slots: int | None = None,
+        data_dir: Path | None = None,
+        engine: Engine | None = None,
     ) -> None:
-        self._places, self._data_dir = Places(), data_dir
-        self.slots = slots or self._places.count
+        self._engine, self._data_dir = engine or LocalEngine(), data_dir
+        self.slots = slots or self._engine.slots or max(1, len(jobs))
         self.standings = [Standing(job, "waiting") for job in jobs]
         for standing in self.standings:
             standing.look()
             if standing.job.state == "there":
                 standing.state = "there"
-        self._children: dict[int, tuple[subprocess.Popen[bytes], Standing]] = {}
+        self._given: list[tuple[Order, Standing]] = []
+        self._losses: Counter[tuple[Path, int]] = Counter()
+        self._full_until = 0.0
 
     def run(self) -> Generator[list[Standing], None, None]:
-        """Train until nothing is left to do, and tell the standings several times a second.
+        """Train until nothing is left to do, and tell the standings at every look.
 
         Raises:
             Stopped: If a signal asked for it; every run has saved its state.
             DataError: If a folder cannot be written.
+            UserError: If the engine refuses the runs.
         """
         with StopSignals() as stop:
             try:
-                while self._children or (self._is_open() and not stop.received):
+                self._take_up()
+                while self._given or (self._is_open() and not stop.received):
                     self._collect(stopping=bool(stop.received))
                     if stop.received:
                         self._send_stop()
                     else:
                         self._launch()
                     yield self.standings
-                    time.sleep(_PAUSE)
+                    time.sleep(self._engine.pause)
             finally:
                 self._send_stop()
-                for child, _ in self._children.values():
-                    child.wait()
+                while any(self._engine.state(order).state != "over" for order, _ in self._given):
+                    time.sleep(self._engine.pause)
             yield self.standings
             if stop.received:
                 raise Stopped(stop.received)
@@ -151,86 +178,132 @@ class Campaign:
     def _is_open(self) -> bool:
         return any(one.state in ("waiting", "elsewhere") for one in self.standings)
 
+    def _take_up(self) -> None:
+        """Follow the orders that a program gave which has been killed since."""
+        for standing in self.standings if self._engine.outlives else ():
+            note = read_note(standing.job.folder)
+            if standing.is_over or note is None or note.engine != self._engine.name:
+                continue
+            if not self._is_ours(standing.job):
+                continue
+            order = self._order(standing.job, note.batch, note.number)
+            if self._engine.state(order).state != "over":
+                self._follow(order, standing)
+
     def _launch(self) -> None:
         """Fill the free places; before each start, look what others have done meanwhile."""
+        free, chosen = self.slots - len(self._given), []
         for standing in self.standings:
             if standing.state not in ("waiting", "elsewhere"):
                 continue
-            free = [slot for slot in range(self.slots) if slot not in self._children]
-            if not free and standing.state == "waiting":
+            if len(chosen) >= free and standing.state == "waiting":
                 continue
-            now = self._state_of(standing.job)
+            now = state_of(standing.job.folder) if self._is_ours(standing.job) else "in use"
             if now == "there":
                 standing.state = "finished"
             elif now == "in use":
                 standing.state = "elsewhere"
-            elif free:
-                self._children[free[0]] = self._start(standing, now == "begun", free[0]), standing
+            elif len(chosen) < free:
+                chosen.append(standing)
             if standing.state in ("finished", "elsewhere"):
                 standing.look()
+        if chosen and time.monotonic() >= self._full_until:
+            self._submit(chosen)
 
-    def _state_of(self, job: Job) -> RunState:
-        """What has become of a run by now, as far as this program may know."""
-        return state_of(job.folder)
+    def _is_ours(self, job: Job) -> bool:
+        """Whether no other program looks after this run."""
+        return True
 
-    def _start(self, standing: Standing, has_begun: bool, slot: int) -> subprocess.Popen[bytes]:
-        job = standing.job
-        words = ["resume", str(job.folder)]
-        if not has_begun:
-            words = ["train", job.experiment, "--scale", job.scale, "--seed", str(job.seed)]
-            words += ["--out", str(job.folder)]
-        words += ["--set", "threads=1"]
-        if self._data_dir is not None:
-            words += ["--data-dir", str(self._data_dir)]
-        output = _open_log(job.folder)
+    def _submit(self, standings: Sequence[Standing]) -> None:
+        batch = secrets.token_hex(4)
+        orders = [self._order(one.job, batch, number) for number, one in enumerate(standings)]
+        for order in orders if self._engine.outlives else ():
+            write_note(self._engine.name, order)
+        others = list(self._given)
+        # Before they are given: if only some can be, these have to be stopped.
+        self._given += zip(orders, standings, strict=True)
         try:
-            # In a session of its own: a Ctrl-C at the terminal is ours to pass on.
-            child = subprocess.Popen(
-                child_command(words),
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=subprocess.STDOUT,
-                env=self._places.environment(slot),
-                start_new_session=True,
-            )
-        finally:
-            os.close(output)
-        self._places.pin(child.pid, slot)
-        standing.state, standing.since = "running", time.time()
-        return child
+            self._engine.submit(orders)
+        except QueueFull:
+            self._given = others
+            if not others:  # whose end would make room
+                raise
+            self._full_until = time.monotonic() + _FULL_PAUSE
+            return
+        for order, standing in self._given[len(others) :]:
+            self._show(standing, self._engine.state(order))
+
+    def _order(self, job: Job, batch: str, number: int) -> Order:
+        folder = str(job.folder)
+        words = ["train", job.experiment, "--scale", job.scale, "--seed", str(job.seed)]
+        common = ["--set", "threads=1"]
+        if self._data_dir is not None:
+            common += ["--data-dir", str(self._data_dir)]
+        begin, go_on = (*words, "--out", folder, *common), ("resume", folder, *common)
+        return Order(job.folder, begin, go_on, batch, number)
+
+    def _follow(self, order: Order, standing: Standing) -> None:
+        self._given.append((order, standing))
+        self._show(standing, self._engine.state(order))
+
+    def _show(self, standing: Standing, report: Report) -> None:
+        before = standing.state
+        standing.state = "queued" if report.state == "queued" else "running"
+        standing.why = report.why
+        if before != standing.state:
+            standing.since = time.time()
 
     def _collect(self, stopping: bool) -> None:
         """See how far the running ones have come, and which have ended."""
-        for slot, (child, standing) in list(self._children.items()):
-            code = child.poll()
+        for order, standing in list(self._given):
+            report = self._engine.state(order)
             standing.look()
-            if code is not None:
-                del self._children[slot]
-                self._judge(standing, code, stopping)
+            if report.state == "over":
+                self._given.remove((order, standing))
+                self._judge(standing, report, stopping)
+            elif standing.state in ("queued", "running"):
+                self._show(standing, report)
 
-    def _judge(self, standing: Standing, code: int, stopping: bool) -> None:
-        now = state_of(standing.job.folder)
+    def _judge(self, standing: Standing, report: Report, stopping: bool) -> None:
+        folder, code = standing.job.folder, report.code
+        now = state_of(folder)
+        if self._engine.outlives:
+            forget(folder)
         if now == "there":
             standing.state = "finished"
         elif now == "in use":  # another program was faster
             standing.state = "elsewhere"
         elif stopping:
             standing.state = "stopped"
+        elif code is None and self._may_be_given_again(standing):
+            standing.state = "waiting"
         else:
-            standing.state, standing.code = "failed", code
-            standing.error = _last_error(standing.job.folder, code)
+            standing.state, standing.code = "failed", code or 0
+            standing.error = (
+                _lost(folder, report.why) if code is None else _last_error(folder, code)
+            )
+
+    def _may_be_given_again(self, standing: Standing) -> bool:
+        """Whether a lost run has come further since it was lost too often at the same place."""
+        place = standing.job.folder, len(standing.epochs)
+        self._losses[place] += 1
+        return self._losses[place] < _MOST_LOSSES
 
     def _send_stop(self) -> None:
-        for _, standing in self._children.values():
-            self._cancel(standing)
+        self._cancel([standing for _, standing in self._given])
 
-    def _cancel(self, standing: Standing) -> None:
-        """Ask a running one to save its state and end."""
-        for child, other in self._children.values():
-            # A second signal would end it before it has saved.
-            if other is standing and standing.state == "running":
-                child.terminate()
-                standing.state = "stopped"
+    def _cancel(self, standings: Sequence[Standing]) -> None:
+        """Ask running ones to save their state and end."""
+        # Only once: a second signal would end a training before it has saved.
+        open_ones = [
+            (order, standing)
+            for order, standing in self._given
+            if standing.state in ("queued", "running") and any(one is standing for one in standings)
+        ]
+        if open_ones:
+            self._engine.cancel([order for order, _ in open_ones])
+        for _, standing in open_ones:
+            standing.state = "stopped"
 
 
 def failure_code(standings: Sequence[Standing]) -> int:
@@ -242,19 +315,15 @@ def failure_code(standings: Sequence[Standing]) -> int:
     return own if own in _TOLD_BY_ERRORS else NumericalError.exit_code
 
 
-def _open_log(folder: Path) -> int:
-    try:
-        make_folder(folder)
-        return open_plain(folder / _LOG, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
-    except OSError as error:
-        why = f"cannot be written: {(error.strerror or str(error)).lower()}"
-        raise DataError(folder, why, "choose another folder with --runs") from error
+def _lost(folder: Path, why: str) -> str:
+    reason = f" ({printable(why)})" if why else ""
+    return f"its job ended {_MOST_LOSSES} times before an epoch did{reason}; see {folder / LOG}"
 
 
 def _last_error(folder: Path, code: int) -> str:
     """The line in which a program said why it failed."""
     try:
-        lines = read_plain(folder / _LOG).decode(errors="replace").splitlines()
+        lines = read_plain(folder / LOG).decode(errors="replace").splitlines()
     except (OSError, DataError):
         lines = []
     errors = [line.removeprefix("error: ") for line in lines if line.startswith("error: ")]
@@ -262,4 +331,4 @@ def _last_error(folder: Path, code: int) -> str:
         # It may name files, and files may have any name; control characters steer a terminal.
         return "".join(letter for letter in errors[-1] if letter.isprintable())
     how = f"killed by signal {-code}" if code < 0 else f"ended with exit code {code}"
-    return f"{how}; see {folder / _LOG}"
+    return f"{how}; see {folder / LOG}"

@@ -7,7 +7,8 @@ from pathlib import Path
 
 from bfno.lab.errors import ConfigError, NumericalError
 from bfno.lab.files import lock_file, make_folder, open_plain, write_atomically
-from bfno.lab.runs.campaign.plan import Job, RunState, state_of
+from bfno.lab.runs.campaign.engine import Engine, Report
+from bfno.lab.runs.campaign.plan import Job
 from bfno.lab.runs.campaign.running import Campaign, Standing
 from bfno.lab.runs.folder import RunFolder
 from bfno.lab.runs.sweep.study import Study, explained
@@ -32,6 +33,7 @@ class Sweep(Campaign):
         trials: How many trials there are to be, those that exist included.
         slots: How many run at a time; None for as many as do not disturb each other.
         data_dir: Where the files of data sets are; None leaves it to the runs.
+        engine: What trains them; None for processes of this machine.
     """
 
     def __init__(
@@ -40,8 +42,9 @@ class Sweep(Campaign):
         trials: int,
         slots: int | None = None,
         data_dir: Path | None = None,
+        engine: Engine | None = None,
     ) -> None:
-        super().__init__([], slots, data_dir)
+        super().__init__([], slots, data_dir, engine)
         self.study, self._most = study, trials
         self._claims: dict[str, int] = {}
         self._numbers: dict[str, int] = {}
@@ -62,14 +65,13 @@ class Sweep(Campaign):
         super()._collect(stopping)
         self._tell()
 
-    def _judge(self, standing: Standing, code: int, stopping: bool) -> None:
+    def _judge(self, standing: Standing, report: Report, stopping: bool) -> None:
+        super()._judge(standing, report, stopping)
         if self._state_in_study(standing) == "pruned":
             standing.state = "pruned"
-            return
-        super()._judge(standing, code, stopping)
 
-    def _state_of(self, job: Job) -> RunState:
-        return state_of(job.folder) if self._claim(job) else "in use"
+    def _is_ours(self, job: Job) -> bool:
+        return self._claim(job)
 
     # -- the study ------------------------------------------------------------------------------
 
@@ -78,9 +80,9 @@ class Sweep(Campaign):
         ours = {one.job.name: one for one in self.standings}
         for trial in self.study.trials():
             standing = ours.get(trial.name) or self._added(trial)
-            if trial.state == "running" or standing.is_over or standing.state == "running":
+            if trial.state == "running" or standing.is_over:
                 continue
-            if standing.state != "stopped":
+            if standing.state not in ("queued", "running", "stopped"):
                 self._settle(standing, trial)
 
     def _settle(self, standing: Standing, trial: Trial) -> None:
@@ -111,7 +113,7 @@ class Sweep(Campaign):
         """Ask the study for as many trials as there are free places."""
         while not self._has_all:
             waiting = sum(one.state == "waiting" for one in self.standings)
-            if len(self._children) + waiting >= self.slots:
+            if len(self._given) + waiting >= self.slots:
                 return
             trial = self.study.propose(self._most)
             if trial is None:
@@ -133,7 +135,7 @@ class Sweep(Campaign):
         if self._state_in_study(standing) == "running" and not self._tell_epochs(standing):
             # First of all: a trial that is not to go on must not, should this program be killed.
             self.study.prune(number)
-            self._cancel(standing)
+            self._cancel([standing])
             if standing.is_done:
                 standing.state = "pruned"
         elif standing.is_done and self._state_in_study(standing) == "running":

@@ -1,0 +1,102 @@
+"""What a campaign asks of whatever trains its runs: take orders, tell how they stand, stop them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, Protocol
+
+from bfno.lab.errors import ConfigError
+
+__all__ = ["Engine", "Order", "QueueFull", "Report"]
+
+
+@dataclass(frozen=True)
+class Order:
+    """A run to train, in words that any machine understands.
+
+    Attributes:
+        folder: Where the run is, or will be.
+        begin: The words of `bfno` that begin it.
+        go_on: The words of `bfno` that go on with it.
+        batch: A name that all orders given at one time share, and no others.
+        number: Its place among them.
+    """
+
+    folder: Path
+    begin: tuple[str, ...]
+    go_on: tuple[str, ...]
+    batch: str
+    number: int
+
+    def words(self, has_begun: bool) -> list[str]:
+        """The words of `bfno` that do what is left.
+
+        Example:
+            >>> order = Order(Path("a"), ("train", "x", "--out", "a"), ("resume", "a"), "b1", 0)
+            >>> order.words(has_begun=True)
+            ['resume', 'a']
+        """
+        return list(self.go_on if has_begun else self.begin)
+
+
+@dataclass(frozen=True)
+class Report:
+    """How an order stands.
+
+    Attributes:
+        state: Whether it waits for a machine, is being carried out, or is over.
+        code: Once it is over, the exit code of its training; None if it was taken away before it
+            could finish or fail by itself, and may be given again.
+        why: What it waits for, in the engine's own words.
+    """
+
+    state: Literal["queued", "running", "over"]
+    code: int | None = None
+    why: str = ""
+
+
+class QueueFull(ConfigError):
+    """An engine takes no more orders for now."""
+
+
+class Engine(Protocol):
+    """Where runs are trained."""
+
+    @property
+    def name(self) -> str:
+        """What `--on` calls it."""
+        ...
+
+    @property
+    def slots(self) -> int | None:
+        """How many orders it takes at a time; None if it keeps a queue of its own."""
+        ...
+
+    @property
+    def pause(self) -> float:
+        """Seconds between two looks at it."""
+        ...
+
+    @property
+    def outlives(self) -> bool:
+        """Whether it carries out orders when the program that gave them is gone."""
+        ...
+
+    def submit(self, orders: Sequence[Order]) -> None:
+        """Take orders, which share a batch.
+
+        Raises:
+            QueueFull: If it takes no more for now; then it has taken none of these.
+            UserError: If it cannot take them.
+        """
+        ...
+
+    def state(self, order: Order) -> Report:
+        """How an order stands; one that it does not know is over."""
+        ...
+
+    def cancel(self, orders: Sequence[Order]) -> None:
+        """Let trainings save and end; `state` tells when they have."""
+        ...

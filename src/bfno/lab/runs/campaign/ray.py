@@ -1,0 +1,130 @@
+"""Training on a cluster of Ray, or on one that Ray makes of this machine.
+
+A task of Ray starts the training as its child and waits. Tasks end with the program that gave them,
+and a training whose task has ended saves its state.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import os
+import socket
+import warnings
+from collections.abc import Sequence
+from typing import Any
+from urllib.parse import urlsplit
+
+from bfno.lab.errors import ConfigError
+from bfno.lab.runs.campaign.engine import Order, Report
+from bfno.lab.runs.campaign.worker import exit_code, is_at_work, start_worker
+
+__all__ = ["RayEngine", "train"]
+
+# Seconds until an address has to answer.
+_PATIENCE = 10.0
+_START = "start a cluster with `ray start --head` and name its address"
+
+
+def train(order: Order) -> int:
+    """Train on the machine that Ray has chosen; returns the exit code."""
+    child = start_worker(order)
+    try:
+        return child.wait()
+    finally:  # the task may have been cancelled
+        if child.poll() is None:
+            child.terminate()
+            child.wait()
+
+
+class RayEngine:
+    """Gives each order to Ray as a task with one core.
+
+    Args:
+        address: Of a cluster's client server, `ray://HOST:PORT`; None for the cluster that
+            RAY_ADDRESS names or that this machine belongs to, else for one of this machine alone.
+        gpus: GPUs of each task.
+    """
+
+    name, slots, pause, outlives = "ray", None, 0.5, False
+
+    def __init__(self, address: str | None = None, gpus: int | None = None) -> None:
+        try:
+            self._ray: Any = importlib.import_module("ray")
+        except ModuleNotFoundError as error:
+            fix = "pip install 'bfno[ray]'"
+            raise ConfigError("--on ray", "ray is not installed", fix) from error
+        self._tasks: dict[Order, Any] = {}
+        self._connect(address)
+        self._check_gpus(gpus)
+        # A lost task is given again by whoever gave it, who knows whether the run came further.
+        options = {"num_cpus": 1, "max_retries": 0, **({"num_gpus": gpus} if gpus else {})}
+        self._train = self._ray.remote(**options)(train)
+
+    def submit(self, orders: Sequence[Order]) -> None:
+        for order in orders:
+            self._tasks[order] = self._train.remote(order)
+
+    def state(self, order: Order) -> Report:
+        task = self._tasks.get(order)
+        if task is None:
+            return Report("over")
+        if not self._ray.wait([task], timeout=0)[0]:
+            return Report("running" if is_at_work(order.folder) else "queued")
+        try:
+            return Report("over", exit_code(self._ray.get(task)))
+        except self._ray.exceptions.RayError as error:
+            return Report("over", why=_last_line(str(error)))
+
+    def cancel(self, orders: Sequence[Order]) -> None:
+        for order in orders:
+            if order in self._tasks:
+                with contextlib.suppress(self._ray.exceptions.RayError):
+                    self._ray.cancel(self._tasks[order], force=False)
+
+    def _connect(self, address: str | None) -> None:
+        named = address or os.environ.get("RAY_ADDRESS") or ""
+        what = f"--on {address}" if address else "--on ray"
+        _check_answer(what, named)
+        try:
+            with warnings.catch_warnings():  # what does not work, the error tells
+                warnings.simplefilter("ignore")
+                self._ray.init(address, log_to_driver=False, logging_level="ERROR")
+        except Exception as error:  # of many kinds, by the version and by what does not fit
+            why = f"Ray refused: {_last_line(str(error)) or type(error).__name__}"
+            raise ConfigError(what, why, _START) from error
+
+    def _check_gpus(self, gpus: int | None) -> None:
+        """Refuse what no machine has, for which tasks would wait for ever."""
+        alive = [node["Resources"] for node in self._ray.nodes() if node["Alive"]]
+        most = int(max((one.get("GPU", 0) for one in alive), default=0))
+        if gpus and gpus > most:
+            why = f"the machine of the Ray cluster with most GPUs has {most}"
+            raise ConfigError(
+                f"--gpus {gpus}", why, f"write {most} or fewer" if most else "leave it out"
+            )
+
+
+def _check_answer(what: str, address: str) -> None:
+    """Ask whether anybody is at an address: Ray itself would try for minutes."""
+    if address in ("", "auto", "local"):
+        return
+    try:
+        place = urlsplit(address if "//" in address else f"//{address}")
+        host, port = place.hostname, place.port
+    except ValueError:
+        host = port = None
+    if host is None or port is None:
+        raise ConfigError(
+            what, f"{address} is no address", "write HOST:PORT, as in ray://head:10001"
+        )
+    try:
+        socket.create_connection((host, port), timeout=_PATIENCE).close()
+    except OSError as error:
+        why = f"{host}:{port} does not answer ({(error.strerror or str(error)).lower()})"
+        raise ConfigError(what, why, _START) from error
+
+
+def _last_line(text: str) -> str:
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    return lines[-1] if lines else ""

@@ -1,0 +1,56 @@
+"""Runs on a real Ray cluster: nothing is lost, nothing is trained twice, whatever happens."""
+
+import os
+import signal
+import warnings
+
+import pytest
+
+from tests.lab.runs import launch, twelve
+
+pytest.importorskip("ray", reason="needs ray: pip install 'bfno[ray]'")
+pytestmark = pytest.mark.slow
+
+CLIENT_PORT = launch.free_port()
+
+
+@pytest.fixture
+def cluster(monkeypatch):
+    """A cluster of machines with two cores each, which are processes of this one."""
+    # A busy machine takes long to start it, and would leave nothing to tasks that are nice.
+    monkeypatch.setenv("RAY_raylet_start_wait_time_s", "300")
+    monkeypatch.setenv("RAY_worker_niceness", "0")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        from ray.cluster_utils import Cluster
+
+        head = {"num_cpus": 2, "ray_client_server_port": CLIENT_PORT}
+        cluster = Cluster(initialize_head=True, head_node_args=head)
+    yield cluster
+    cluster.shutdown()
+
+
+def test_twelve_runs_are_those_of_one_machine_whatever_happens(cluster, tmp_path):
+    other = cluster.add_node(num_cpus=2)
+    runs, address = tmp_path / "runs", cluster.address
+    with twelve.program(f"ray://127.0.0.1:{CLIENT_PORT}", runs) as first:
+        held, process = twelve.freeze_one(runs)
+        task = twelve.parent(process)
+        first.kill()
+    # The program that gave the runs is gone. Ray, which waits half a minute for such a client, ends
+    # its tasks; what was at work saves and ends.
+    launch.wait_for(lambda: twelve.parent(process) != task, "the end of its tasks")
+    twelve.thaw(process)
+    launch.wait_for(lambda: not twelve.lives(process), "the end of its trainings")
+    assert not twelve.is_finished(held)
+
+    with twelve.program("ray", runs, RAY_ADDRESS=address) as second:
+        # A job is killed, then a machine lost with what it had.
+        _, process = twelve.freeze_one(runs)
+        os.kill(twelve.parent(process), signal.SIGKILL)
+        twelve.thaw(process)
+        cluster.remove_node(other, allow_graceful=False)
+        code, out, err = launch.finish(second)
+    assert code == 0, out[-2000:] + err
+    assert "Traceback" not in err
+    twelve.assert_whole(runs, tmp_path / "alone")
