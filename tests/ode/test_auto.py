@@ -31,7 +31,7 @@ def test_solution_and_gradient_are_those_of_the_matrix_exponential(settings):
     solution = solve(lambda t, y: follower(p) @ y, y0, ONE * 2, **TIGHT, **settings)
     assert names(solution) == ["kvaerno5"]
     ((begin, end),) = solution.stats.stiff
-    assert begin < 0.1
+    assert begin < 0.4  # 64 steps after a first look that saw nothing
     assert end == 2
     exact = torch.matrix_exp(follower(p) * 2) @ y0
     weights = torch.tensor([1.0, -3.0])
@@ -82,8 +82,8 @@ def test_smooth_fields_are_solved_as_by_the_explicit_method(name):
 def test_robertson_is_solved_to_the_end():
     y0 = torch.tensor([1.0, 0, 0])
     solution = solve(robertson, y0, ONE * 1e5, method="auto", rtol=1e-5, atol=1e-10)
-    # The value at 1e5, by kvaerno5 at 1e-10 and SciPy's Radau alike.
-    expected = torch.tensor([0.01786592, 7.274753e-08, 0.98213401])
+    # By SciPy's Radau at rtol=1e-10, atol=1e-14.
+    expected = torch.tensor([0.01786592114, 7.274751468e-08, 0.98213400611])
     torch.testing.assert_close(solution.ys[-1], expected, rtol=1e-4, atol=0)
     assert solution.stats.accepted + solution.stats.rejected < 200
 
