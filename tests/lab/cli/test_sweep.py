@@ -8,7 +8,7 @@ pytest.importorskip("optuna", reason="the extra `sweep` is not installed")
 
 from bfno.lab.cli import main
 from bfno.lab.experiments.resolve import resolve
-from bfno.lab.runs.campaign import running as campaign_running
+from bfno.lab.runs.campaign import local as campaign_local
 from bfno.lab.runs.sweep.trials import SweepResult, Trial
 from bfno.lab.views.report.sweep import render_sweep, sweep_sentence
 from tests.lab.cli.output import error_line
@@ -20,7 +20,7 @@ COMMON = ["sweep", "digits/node", "--scale", "smoke", "--epochs", "3"]
 @pytest.fixture(autouse=True)
 def own_children(monkeypatch):
     """What a test puts in the place of children ends with it."""
-    monkeypatch.setattr(campaign_running, "child_command", None)
+    monkeypatch.setattr(campaign_local, "child_command", None)
 
 
 def test_a_sweep_ends_in_settings_to_train_and_a_page(tmp_path, monkeypatch, capsys):

@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from bfno.lab.runs.campaign import running as campaign_running
+from bfno.lab.runs.campaign import local as campaign_local
 from bfno.lab.runs.sweep.running import Sweep
 from bfno.lab.runs.sweep.space import read_ranges
 from bfno.lab.runs.sweep.study import Study, SweepPlan
@@ -26,7 +26,7 @@ def pretend(root: Path, **does: str) -> None:
     root.mkdir(parents=True, exist_ok=True)
     file = root / "plan.json"
     file.write_text(json.dumps({name.replace("_", "-"): what for name, what in does.items()}))
-    campaign_running.child_command = lambda words: [
+    campaign_local.child_command = lambda words: [
         *(sys.executable, "-m", "tests.lab.runs.fake_trial"),
         *(str(file), str(os.getpid()), *words),
     ]

@@ -16,7 +16,7 @@ pytest.importorskip("optuna", reason="the extra `sweep` is not installed")
 from bfno.lab.errors import ConfigError, DataError
 from bfno.lab.experiments.resolve import resolve
 from bfno.lab.files import lock_file, make_folder
-from bfno.lab.runs.campaign import running as campaign_running
+from bfno.lab.runs.campaign import local as campaign_local
 from bfno.lab.runs.signals import Stopped
 from bfno.lab.runs.sweep.running import Sweep
 from bfno.lab.runs.sweep.space import Range, read_ranges
@@ -29,7 +29,7 @@ from tests.lab.runs.sweeps import RATES, calls, finish_some, outcome, plan, pret
 @pytest.fixture(autouse=True)
 def own_children(monkeypatch):
     """What a test puts in the place of children ends with it."""
-    monkeypatch.setattr(campaign_running, "child_command", None)
+    monkeypatch.setattr(campaign_local, "child_command", None)
 
 
 # -- what is tried ------------------------------------------------------------------------------
