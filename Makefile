@@ -31,9 +31,10 @@ format: $(VENV)/.dev  ## rewrite the sources in the house format
 	$(BIN)/ruff check --fix $(SOURCES)
 	$(BIN)/ruff format $(SOURCES)
 
-docs: $(VENV)/.dev  ## write docs/api.md and the figures of the documents anew
+docs: $(VENV)/.dev $(VENV)/.peers  ## write docs/api.md and the figures of the documents anew
 	$(BIN)/python docs/make_api.py
 	$(BIN)/python examples/draw_figures.py --folder docs/figures
+	$(BIN)/python -m benchmarks.work docs/figures/work-against-precision.png
 
 site: $(VENV)/.dev  ## build the documents as a searchable site, build/site/index.html
 	$(BIN)/python docs/make_site.py

@@ -19,6 +19,7 @@ from benchmarks.series import series
 from benchmarks.solvers import solver
 from benchmarks.stiff import stiff
 from benchmarks.timing import HEADER, Line, keep_freed_memory
+from benchmarks.work import work
 
 GROUPS = {
     **cases.CASES,
@@ -30,6 +31,7 @@ GROUPS = {
     "series": series,
     "flow": flow,
     "stiff": stiff,
+    "work": work,
 }
 SEPARATE = ("layer", "step")
 """Groups that run in two processes: with ordinary memory, and with freed memory kept."""

@@ -167,7 +167,8 @@ def _bfno_curves() -> tuple[Curves, str]:
     start = image.flatten().numpy()
 
     def field(t: Any, y: Tensor) -> Tensor:
-        return model(torch.as_tensor(0.0), y.view(-1, *image.shape)).view_as(y)
+        time = torch.as_tensor(t, dtype=y.dtype).reshape(-1)[0]  # of a batch of one
+        return model(time, y.reshape(-1, *image.shape)).reshape(y.shape)
 
     def on_arrays(t: float, y: np.ndarray) -> np.ndarray:
         with torch.no_grad():
