@@ -138,8 +138,8 @@ def _planned(words: _Words) -> tuple[SweepPlan, Path]:
         if importlib.util.find_spec(package) is None:
             why = f"{package} is not installed"
             raise ConfigError("bfno sweep", why, "pip install 'bfno[train,report,sweep]'")
-    from bfno.lab.experiments.trees import merged
-    from bfno.lab.runs.sweep.space import nested, read_ranges
+    from bfno.lab.experiments.trees import merged, nested
+    from bfno.lab.runs.sweep.space import read_ranges
     from bfno.lab.runs.sweep.study import SweepPlan
 
     ranges, changes = read_ranges(words.settings or [])

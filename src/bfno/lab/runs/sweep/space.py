@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from bfno.lab.errors import ConfigError
-from bfno.lab.experiments.trees import Tree, merged, read_settings
+from bfno.lab.experiments.trees import Tree, read_settings
 from bfno.lab.files import parse_yaml
 
 if TYPE_CHECKING:
     from optuna.distributions import BaseDistribution
 
-__all__ = ["Range", "nested", "read_ranges"]
+__all__ = ["Range", "read_ranges"]
 
 _CALL = re.compile(r"([A-Za-z_]\w*)\s*\((.*)\)", re.DOTALL)
 _FORMS = "log(1e-4,1e-2), uniform(0,0.5), int(16,128) or choice(16,32,64)"
@@ -138,21 +138,6 @@ def read_ranges(pairs: Iterable[str]) -> tuple[list[Range], Tree]:
     if not ranges:
         raise ConfigError("--set", "names no range, so there is nothing to try", f"write {_FORMS}")
     return list(ranges.values()), settings
-
-
-def nested(values: Mapping[str, Any]) -> Tree:
-    """Settings by their full names as sections.
-
-    Example:
-        >>> nested({"train.lr": 0.1, "train.batch": 8})
-        {'train': {'lr': 0.1, 'batch': 8}}
-    """
-    tree: Tree = {}
-    for name, value in values.items():
-        for part in reversed(name.split(".")):
-            value = {part: value}
-        tree = merged(tree, value)
-    return tree
 
 
 def _ends(shown: str, inside: str) -> list[float]:

@@ -33,7 +33,7 @@ from bfno.lab.experiments.resolve import resolve
 from bfno.lab.experiments.seeds import derive_seed
 from bfno.lab.experiments.settings import DATA_PLACES
 from bfno.lab.experiments.tasks import without_test
-from bfno.lab.experiments.trees import Tree, differences, merged
+from bfno.lab.experiments.trees import Tree, differences, merged, nested
 from bfno.lab.files import (
     append_line,
     cut_file,
@@ -44,7 +44,7 @@ from bfno.lab.files import (
     read_plain,
     write_atomically,
 )
-from bfno.lab.runs.sweep.space import Range, nested
+from bfno.lab.runs.sweep.space import Range
 from bfno.lab.runs.sweep.trials import SweepResult, Trial, TrialState
 
 __all__ = ["PRUNERS", "Study", "SweepPlan", "explained", "held"]
