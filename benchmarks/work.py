@@ -299,6 +299,7 @@ def draw(file: Path) -> None:
 
     matplotlib.use("Agg")  # draws to a file; no screen needed
     from matplotlib import pyplot as plt
+    from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
     figure, axes = plt.subplots(2, 5, figsize=(15, 6.4), constrained_layout=True)
     handles: dict[str, Any] = {}
@@ -311,13 +312,19 @@ def draw(file: Path) -> None:
             )
         axis.set_title(name, fontsize=10, loc="left")
         axis.spines[["top", "right"]].set_visible(False)
-    figure.supxlabel("evaluations")
+        low, high = axis.get_xlim()
+        axis.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5) if high < 100 * low else (1,)))
+        axis.xaxis.set_major_formatter(FuncFormatter(lambda count, _: f"{count:,.0f}"))
+        axis.xaxis.set_minor_formatter(NullFormatter())
+        axis.tick_params(labelsize=8)
+    for axis in axes[-1]:
+        axis.set_xlabel("evaluations")
     figure.supylabel("relative error at the end")
     order = [name for name in _LOOKS if name in handles]
     figure.legend(
         [handles[name] for name in order], order, loc="outside lower center", ncols=6, frameon=False
     )
-    figure.savefig(file, dpi=110)
+    figure.savefig(file, dpi=80)
     plt.close(figure)
 
 
