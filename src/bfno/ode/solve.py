@@ -75,7 +75,8 @@ class Options:
         event: Function of time and state that ends the solve where it changes its sign: one value,
             or one per sample to end each on its own. From its event on a state stands still.
         dense: Whether `Solution.evaluate` can be asked for states between the requested times.
-        on_step: Called after every accepted step with the time, the state and the statistics.
+        on_step: Called after every accepted step with the time, a copy of the state, and the
+            statistics.
         throw: Whether a failed solve raises; if not, the solution says so in its status.
         memory: What one solve may keep with gradient="checkpoint"; the rest, the backward pass
             evaluates again, and the gradient is the same. Bytes, or text such as "256 MB", "2 GiB"
@@ -464,7 +465,15 @@ class _Reporter:
         pass
 
     def moved(self, end: Moment, y1: Tensor) -> None:
-        self._on_step(end.value, self._packing.unpack(y1.detach()), self._stats)
+        with torch.inference_mode(False):  # in which tensors do not count their changes
+            copy = y1.detach().clone()
+        version = copy._version
+        self._on_step(end.value, self._packing.unpack(copy), self._stats)
+        if copy._version != version:
+            raise ValueError(
+                "on_step must not change the state in place: it is given a copy, and the solve "
+                "goes on without the change; write y = y * 2 instead of y.mul_(2)"
+            )
 
 
 def _make_control(packing: Packing, options: Options, rtol: float, atol: float) -> Control:
