@@ -16,7 +16,7 @@ from bfno.ode.adjoint import AdjointSettings, adjoint_norm, solve_adjoint
 from bfno.ode.control import Control, Norm, component_norm, root_mean_square
 from bfno.ode.dense import DenseOutput, DenseRecorder
 from bfno.ode.dependencies import refuse_batch_norm
-from bfno.ode.evaluate import Field, WithArguments, is_mapped
+from bfno.ode.evaluate import Field, WithArguments, is_mapped, is_transformed
 from bfno.ode.events import EventOutputs
 from bfno.ode.inputs import (
     check_function,
@@ -31,7 +31,7 @@ from bfno.ode.inputs import (
 from bfno.ode.integrate import Plan, SharedOutputs, Stop
 from bfno.ode.problem import Problem
 from bfno.ode.replay import Room
-from bfno.ode.samples import Gauge, Rule, SampleIntegration, for_some_samples
+from bfno.ode.samples import Gauge, Rule, SampleIntegration, for_some_samples, refuse_other_axis
 from bfno.ode.solution import Solution, Stats, Status
 from bfno.ode.state import Packing, clock_dtype, on_host, real_dtype, scale_rows
 from bfno.ode.step import Clock, Moment
@@ -275,6 +275,9 @@ class _Call:
         problem.field = for_some_samples(problem.field, len(self.y0))
         evaluate = problem.evaluator(self.y0)
         table = Timetable(ts, self.y0, stops)
+        if _is_square(self.packing.unpack(self.y0)) and not is_transformed():
+            begin = table.times[:, 0].to(self.y0.device, real_dtype(self.y0.dtype))
+            refuse_other_axis(problem.field, begin, self.y0, problem.stats)
         integration = SampleIntegration(
             evaluate, tableau, table, rule, gauge, problem.stats, problem.room
         )
@@ -431,6 +434,11 @@ def _has_samples(y0: Any) -> bool:
     """Whether all components of a state have the same first axis."""
     parts = [part.shape[:1] for part in tree_leaves(y0)]
     return len(set(parts)) == 1 and len(parts[0]) == 1
+
+
+def _is_square(y0: Any) -> bool:
+    """Whether one value per sample fits another axis of a state as well, without an error."""
+    return any(part.dim() > 1 and part.shape[-1] == len(part) > 1 for part in tree_leaves(y0))
 
 
 def _counting_changes(y0: Tensor) -> Tensor:
