@@ -1,6 +1,7 @@
 """Implicit and Rosenbrock methods: their numbers, their steps, their equations, their gradients."""
 
 import math
+from typing import Any
 
 import numpy as np
 import pytest
@@ -315,7 +316,7 @@ def test_a_weak_dependence_of_samples_counts_beside_a_stiff_one(name):
         weight = torch.tensor(1.5, dtype=dtype, requires_grad=True)
         field = lambda t, y, w=weight: w * y.roll(-1, 0) - pull.to(y) * y  # noqa: E731
         y0 = torch.tensor([[1.0], [2.0], [3.0], [4.0]], dtype=dtype, requires_grad=True)
-        settings = {"method": name, "rtol": 1e-4, "atol": 1e-4}
+        settings: Any = {"method": name, "rtol": 1e-4, "atol": 1e-4}
         settings |= {} if METHODS[name].adaptive else {"step": 0.1}
         ys = bfno.solve(field, y0, ts, **settings).ys[-1]
         found.append(torch.autograd.grad((ys * y0.detach()).sum(), (weight, y0)))
@@ -327,7 +328,7 @@ def test_a_weak_dependence_of_samples_counts_beside_a_stiff_one(name):
 @pytest.mark.parametrize("name", IMPLICIT)
 def test_states_without_axes_without_numbers_and_in_inference_mode(name):
     ts = torch.tensor([0.0, 0.5])
-    settings = {"method": name} | ({} if METHODS[name].adaptive else {"step": 0.05})
+    settings: Any = {"method": name} | ({} if METHODS[name].adaptive else {"step": 0.05})
     y0 = torch.tensor(2.0, requires_grad=True)
     ys = bfno.solve(lambda t, y: -y, y0, ts, **settings).ys
     row = bfno.solve(lambda t, y: -y, y0.detach()[None], ts, **settings).ys
@@ -463,7 +464,7 @@ def test_a_field_of_another_shape_is_refused_in_its_own_words():
 @pytest.mark.parametrize("name", ["kvaerno5", "rodas5p", "gl4"])
 def test_random_numbers_and_half_precision_are_refused(name):
     ts, y0 = torch.tensor([0.0, 1.0]), torch.ones(2, 3)
-    call = {"method": name, "rtol": 1e-2, "atol": 1e-2}
+    call: Any = {"method": name, "rtol": 1e-2, "atol": 1e-2}
     for noise in (1.0, 1e-6):
         with pytest.raises(ValueError, match=r"random numbers .*eval\(\)"):
             bfno.solve(lambda t, y, e=noise: e * torch.randn_like(y) - y, y0, ts, **call)

@@ -538,7 +538,8 @@ def test_a_block_trains_and_remembers_a_step_for_all():
 
 def test_a_time_that_lies_along_another_axis_is_refused():
     """Where a state is square, a field that forgets the axes of time raises no error by itself."""
-    ts, y0, tight = torch.tensor([0.0, 1.0]), torch.rand(3, 3), {"rtol": 1e-8, "atol": 1e-8}
+    ts, y0 = torch.tensor([0.0, 1.0]), torch.rand(3, 3)
+    tight: Any = {"rtol": 1e-8, "atol": 1e-8}
     for field in (lambda t, y: -y * t, lambda t, y: -y * t[0]):
         with pytest.raises(ValueError, match=r"one sample move others; give t .*view"):
             bfno.solve(field, y0, ts, independent=True)
