@@ -167,3 +167,11 @@ def test_a_wrong_slope_is_refused_in_a_graph_too():
     made = NeuralODE(FirstOrder(lambda t, y: y[:, :1]), method="euler")
     with pytest.raises(ValueError, match="must return the state's shape"):
         exported(made, torch.ones(2, 3))
+
+
+def test_a_field_with_a_time_per_sample_is_given_one():
+    class Timed(nn.Module):
+        def forward(self, t, y):
+            return torch.cos(5 * t[:, None, None, None]) * y
+
+    check_export(NeuralODE(FirstOrder(Timed()), method="rk4", step=0.25, independent=True))

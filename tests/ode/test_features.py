@@ -562,6 +562,15 @@ def test_an_error_in_a_callback_ends_the_solve_and_reaches_the_caller():
         solve(decay, torch.ones(1), torch.tensor([0.0, 1.0]), method="rk4", step=0.1, on_step=stop)
 
 
+@pytest.mark.parametrize("memory", [0, None, "log"])
+@pytest.mark.parametrize("inference", [False, True])
+def test_a_callback_that_changes_the_state_in_place_is_refused(memory, inference):
+    y0, ts = torch.ones(2), torch.tensor([0.0, 1.0])
+    call: Any = {"memory": memory, "on_step": lambda t, y, stats: y["a"].mul_(1.01)}
+    with torch.inference_mode(inference), pytest.raises(ValueError, match="on_step must not"):
+        solve(lambda t, y: {"a": -y["a"]}, {"a": y0}, ts, **call)
+
+
 # States
 
 

@@ -1,6 +1,7 @@
 """Implicit and Rosenbrock methods: their numbers, their steps, their equations, their gradients."""
 
 import math
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,7 +13,8 @@ from bfno.ode import METHODS, GradientError, ImplicitTableau, RosenbrockTableau,
 from bfno.ode.linearise import Linearizer, gmres
 from tests.ode.test_tableaus import density, stage_vector, trees
 
-IMPLICIT = [name for name, method in METHODS.items() if method.implicit]
+# Not "auto", whose numbers are those of an explicit method.
+IMPLICIT = [name for name, one in METHODS.items() if one.implicit and name != "auto"]
 ADAPTIVE = [name for name in IMPLICIT if METHODS[name].adaptive]
 TIGHT = {"rtol": 1e-8, "atol": 1e-8}
 
@@ -305,6 +307,41 @@ def test_a_batch_has_one_jacobian_per_sample_only_if_samples_are_apart():
     assert shapes == {"apart": (5, 3, 3), "mixed": (1, 15, 15)}
 
 
+@pytest.mark.parametrize("name", ["implicit_euler", "kvaerno5", "rodas5p"])
+def test_a_weak_dependence_of_samples_counts_beside_a_stiff_one(name):
+    """Samples on a ring feel each other by far less than one of them its own stiffness."""
+    pull = torch.tensor([[1e5], [1.0], [1.0], [1.0]])
+    ts, found = torch.tensor([0.0, 1.0]), []
+    for dtype in (torch.float32, torch.float64):
+        weight = torch.tensor(1.5, dtype=dtype, requires_grad=True)
+        field = lambda t, y, w=weight: w * y.roll(-1, 0) - pull.to(y) * y  # noqa: E731
+        y0 = torch.tensor([[1.0], [2.0], [3.0], [4.0]], dtype=dtype, requires_grad=True)
+        settings: Any = {"method": name, "rtol": 1e-4, "atol": 1e-4}
+        settings |= {} if METHODS[name].adaptive else {"step": 0.1}
+        ys = bfno.solve(field, y0, ts, **settings).ys[-1]
+        found.append(torch.autograd.grad((ys * y0.detach()).sum(), (weight, y0)))
+    for single, double in zip(*found, strict=True):
+        # Both are the gradients of steps at the same tolerance.
+        torch.testing.assert_close(single.double(), double, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("name", IMPLICIT)
+def test_states_without_axes_without_numbers_and_in_inference_mode(name):
+    ts = torch.tensor([0.0, 0.5])
+    settings: Any = {"method": name} | ({} if METHODS[name].adaptive else {"step": 0.05})
+    y0 = torch.tensor(2.0, requires_grad=True)
+    ys = bfno.solve(lambda t, y: -y, y0, ts, **settings).ys
+    row = bfno.solve(lambda t, y: -y, y0.detach()[None], ts, **settings).ys
+    torch.testing.assert_close(ys, row[:, 0], rtol=1e-14, atol=0)
+    assert torch.autograd.grad(ys[-1], y0)[0].item() == pytest.approx(ys[-1].item() / 2)  # linear
+    for shape in ((0,), (0, 3), (3, 0)):
+        empty = bfno.solve(lambda t, y: -y, torch.ones(shape), ts, **settings).ys
+        assert empty.shape == (2, *shape)
+    with torch.inference_mode():
+        again = bfno.solve(lambda t, y: -y, y0.detach()[None].clone(), ts, **settings).ys
+    torch.testing.assert_close(again.clone(), row, rtol=1e-14, atol=0)
+
+
 class Opaque(torch.autograd.Function):
     """A cubic that autograd can neither vectorise nor differentiate twice."""
 
@@ -424,6 +461,20 @@ def test_a_field_of_another_shape_is_refused_in_its_own_words():
             bfno.solve(lambda t, y: y[:1], torch.ones(2), torch.tensor([0.0, 1.0]), method=name)
 
 
+@pytest.mark.parametrize("name", ["kvaerno5", "rodas5p", "gl4"])
+def test_random_numbers_and_half_precision_are_refused(name):
+    ts, y0 = torch.tensor([0.0, 1.0]), torch.ones(2, 3)
+    call: Any = {"method": name, "rtol": 1e-2, "atol": 1e-2}
+    for noise in (1.0, 1e-6):
+        with pytest.raises(ValueError, match=r"random numbers .*eval\(\)"):
+            bfno.solve(lambda t, y, e=noise: e * torch.randn_like(y) - y, y0, ts, **call)
+    # What is drawn may not matter, or another thread may have drawn it.
+    bfno.solve(lambda t, y: 0 * torch.rand_like(y) - y, y0, ts, **call)
+    for dtype in (torch.float16, torch.bfloat16):
+        with pytest.raises(ValueError, match="single or double precision"):
+            bfno.solve(lambda t, y: -y, y0.to(dtype), ts, **call)
+
+
 def test_jacobians_and_factorisations_are_counted():
     ts = torch.tensor([0.0, 1.0])
     with torch.no_grad():
@@ -504,6 +555,22 @@ def test_the_adjoint_works_where_the_state_can_be_solved_for_backward():
         grads.append(torch.autograd.grad(ys[-1].sum(), (y0, rate)))
     # The adjoint's error is about its tolerance.
     torch.testing.assert_close(grads[0], grads[1], rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["trapezoid", "trbdf2", "kvaerno5"])
+def test_a_weight_that_only_the_very_first_slope_uses_gets_its_gradient(name):
+    weight = torch.tensor(2.0, requires_grad=True)
+
+    def solved(w):
+        begin = lambda t, y: -w * y if t == 0 else -2 * y  # noqa: E731
+        ts = torch.tensor([0.0, 1.0])
+        return bfno.solve(begin, torch.ones(1), ts, method=name, step=0.5).ys[-1]
+
+    (found,) = torch.autograd.grad(solved(weight), weight)
+    with torch.no_grad():
+        shifted = (solved(weight + 1e-6) - solved(weight - 1e-6)) / 2e-6
+    assert found.item() == pytest.approx(shifted.item(), rel=1e-6)  # of differences
+    assert found.item() != 0
 
 
 def test_a_second_derivative_is_refused():

@@ -118,8 +118,8 @@ def check_gradient(
     read_number("target", target)
     given = {**options, "method": find_method(method), "gradient": gradient, "throw": True}
     given["rtol"], given["atol"] = read_tolerances(rtol, atol, y0)
-    with torch.enable_grad():
-        y0, ts = _drawn(y0, ts.detach(), samples)
+    with torch.inference_mode(False), torch.enable_grad():
+        y0, ts = _drawn(y0, ts.detach().clone(), samples)
         probe = _Probe(field, y0, ts, loss, read_parameters("parameters", parameters))
         return _Report(probe, given, target).result()
 

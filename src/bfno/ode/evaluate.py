@@ -119,7 +119,7 @@ class TrackingEvaluator(Evaluator):
         self._since = mark() if torch.is_grad_enabled() else 0
 
     def __call__(self, t: Tensor, y: Tensor) -> Tensor:
-        if self._is_special:
+        if self._is_special or y.is_inference():
             return self._call_carefully(t, y)
         version, before = y._version, self._address
         slope = self.field(t, y)

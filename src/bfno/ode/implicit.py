@@ -86,7 +86,8 @@ class ImplicitStepper(Stepper):
             times = [before if n >= 1 else t for t, n in zip(times, nodes, strict=True)]
         self.failure = None
         self._newton.begin(self.clock.time(start), y)
-        has_graph = torch.is_grad_enabled() and (y.requires_grad or self.clock.moves)
+        tracked = y.requires_grad or (self._first is not None and self._first.requires_grad)
+        has_graph = torch.is_grad_enabled() and (tracked or self.clock.moves)
         # As long as nothing has shown it, a graph tells whether there are weights to learn.
         looking = torch.is_grad_enabled() and not (has_graph or self._newton.has_graph)
         with torch.set_grad_enabled(looking):

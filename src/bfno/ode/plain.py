@@ -68,13 +68,16 @@ def plain_steps(
     tableau, stats = find_method(settings["method"]), Stats()
     arguments, dtype = settings.get("args", ()), real_dtype(y.dtype)
     evaluate = Evaluator(lambda t, y: field(t, y, *arguments))
+    shape = (
+        y.shape[:1] if settings.get("independent") else ()
+    )  # of the time that the field is given
     sums, slopes, begin = Sums(tableau), [], float(interval[0])
     for stop in fixed_stops(interval, settings.get("step"), settings.get("stops", ())):
         size = stop.moment.value - begin
         sums.begin(y, size)
         for slope in slopes:
             sums.add(slope)
-        times = [y.new_full((), begin + node * size, dtype=dtype) for node in tableau.nodes]
+        times = [y.new_full(shape, begin + node * size, dtype=dtype) for node in tableau.nodes]
         y = take_stages(evaluate, times, sums)
         stats.forward_evaluations += len(times) - len(slopes)
         slopes = [sums.slopes[-1]] if tableau.reuses_last_stage else []

@@ -38,6 +38,7 @@ from bfno.ode.replay import Replayer, Room
 from bfno.ode.rosenbrock import RosenbrockStepper
 from bfno.ode.snapshots import Chain, ChainStepper
 from bfno.ode.solution import SolverError, Stats, Status
+from bfno.ode.state import real_dtype
 from bfno.ode.step import Clock, ReplayedStepper, Stepper, Sums, TableSums
 from bfno.ode.tableaus import AutoTableau, Tableau
 
@@ -209,6 +210,11 @@ class Problem:
             raise ValueError(
                 f"method {method.name!r} solves equations and needs numbers, which torch.func, "
                 "forward-mode differentiation and torch.compile do not have; use an explicit method"
+            )
+        if real_dtype(y0.dtype) not in (torch.float32, torch.float64):
+            raise ValueError(
+                f"method {method.name!r} solves equations and needs a state in single or double "
+                f"precision, got {y0.dtype}; use y0.float(), or an explicit method"
             )
         kind: Any = RosenbrockStepper if isinstance(method, RosenbrockTableau) else ImplicitStepper
         return kind(evaluate, method, clock, replayer, self.stats, y0)

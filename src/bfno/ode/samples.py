@@ -23,14 +23,14 @@ from torch import Tensor
 from bfno.ode.control import FIRST_RATIOS, Control
 from bfno.ode.evaluate import Field
 from bfno.ode.inputs import read_norm
-from bfno.ode.replay import Room
+from bfno.ode.replay import Room, Surroundings
 from bfno.ode.solution import SampleStats, Stats, Status
 from bfno.ode.state import Packing, clock_dtype, real_dtype, scale_rows
 from bfno.ode.step import Sums, take_stages
 from bfno.ode.tableaus import Tableau
 from bfno.ode.timetable import Leg, Points, Timetable
 
-__all__ = ["Gauge", "Rule", "SampleIntegration", "for_some_samples"]
+__all__ = ["Gauge", "Rule", "SampleIntegration", "for_some_samples", "refuse_other_axis"]
 
 
 class Gauge:
@@ -171,12 +171,42 @@ def _refuse_one_time(field: Field, t: Tensor, y: Tensor) -> None:
     except Exception:  # then it has another fault, which is raised
         return
     if not (y.is_leaf and y.requires_grad):  # into which the field may not write
-        raise ValueError(
-            f"independent=True gives the field one time per sample, t of shape {tuple(t.shape)}, "
-            "and it takes one for all; give t the state's axes, for example with t.view(-1, 1)"
-        )
+        raise ValueError(_ONE_TIME.format(tuple(t.shape), "takes one for all"))
 
 
+def refuse_other_axis(field: Field, t: Tensor, y: Tensor, stats: Stats) -> None:
+    """Refuse a field in which the time of one sample moves another.
+
+    `t * y` does so without an error where the state's last axis is as long as its first.
+
+    Args:
+        field: The field.
+        t: One time per sample.
+        y: The state.
+        stats: Where evaluations are counted.
+    """
+    later = t.clone()
+    later[:1] += 1e-3 * (1 + t[:1].abs())
+
+    def others(t: Tensor) -> Tensor:
+        stats.forward_evaluations += 1
+        return field(t, y.detach().clone())[1:].nan_to_num()
+
+    surroundings = Surroundings(y.device)
+    with torch.no_grad(), surroundings.restored(surroundings.random_state()):
+        try:
+            before, after = others(t), others(later)
+            if torch.equal(before, after) or not torch.equal(before, others(t)):  # or at random
+                return
+        except Exception:  # which the solve itself will meet
+            return
+    raise ValueError(_ONE_TIME.format(tuple(t.shape), "lets that of one sample move others"))
+
+
+_ONE_TIME = (
+    "independent=True gives the field one time per sample, t of shape {}, and it {}; give t the "
+    "state's axes, for example with t.view(-1, 1)"
+)
 _CANNOT_SHRINK = (
     "independent=True asked the field for {} of {} samples, since the others were not to be "
     "evaluated, and it failed ({}); if it keeps a value per sample of its own, make that a "

@@ -219,7 +219,6 @@ class ChainStepper(Stepper):
         return super().start(moment, y)
 
     def attempt(self, start: Moment, end: Moment, y: Tensor, *, end_inside: bool = False) -> Tensor:
-        self._chain.refuse_written(y)
         random = self._chain.surroundings.random_state()
         y1 = super().attempt(start, end, y, end_inside=end_inside)
         link = Link(start, end, end_inside, random, self._begun)
@@ -322,11 +321,6 @@ class Chain:
         if not self.replayer.is_same(before, result):
             raise GradientError(NOT_REPEATABLE)
 
-    def refuse_written(self, y: Tensor) -> None:
-        """Refuse to go on from a state that a callback has written into."""
-        if y is self._last.y and y._version != self._last.version:
-            raise GradientError(_WRITTEN)
-
     def refuse_changes(self) -> None:
         """Refuse a backward pass if a tensor is another than it was in the solve."""
         for tensor, version, where in self._noted:
@@ -363,8 +357,8 @@ class Chain:
 
 
 _WRITTEN = (
-    "a state of the solve was changed in place (y0, or what a callback was given); change a copy "
-    "instead: y.clone()"
+    "a state of the solve was changed in place, such as y0 by the field or by on_step; change a "
+    "copy instead: y0.clone()"
 )
 
 

@@ -16,7 +16,7 @@ from bfno.ode.adjoint import AdjointSettings, adjoint_norm, solve_adjoint
 from bfno.ode.control import Control, Norm, component_norm, root_mean_square
 from bfno.ode.dense import DenseOutput, DenseRecorder
 from bfno.ode.dependencies import refuse_batch_norm
-from bfno.ode.evaluate import Field, WithArguments, is_mapped
+from bfno.ode.evaluate import Field, WithArguments, is_mapped, is_transformed
 from bfno.ode.events import EventOutputs
 from bfno.ode.inputs import (
     check_function,
@@ -31,7 +31,7 @@ from bfno.ode.inputs import (
 from bfno.ode.integrate import Plan, SharedOutputs, Stop
 from bfno.ode.problem import Problem
 from bfno.ode.replay import Room
-from bfno.ode.samples import Gauge, Rule, SampleIntegration, for_some_samples
+from bfno.ode.samples import Gauge, Rule, SampleIntegration, for_some_samples, refuse_other_axis
 from bfno.ode.solution import Solution, Stats, Status
 from bfno.ode.state import Packing, clock_dtype, on_host, real_dtype, scale_rows
 from bfno.ode.step import Clock, Moment
@@ -75,7 +75,8 @@ class Options:
         event: Function of time and state that ends the solve where it changes its sign: one value,
             or one per sample to end each on its own. From its event on a state stands still.
         dense: Whether `Solution.evaluate` can be asked for states between the requested times.
-        on_step: Called after every accepted step with the time, the state and the statistics.
+        on_step: Called after every accepted step with the time, a copy of the state, and the
+            statistics.
         throw: Whether a failed solve raises; if not, the solution says so in its status.
         memory: What one solve may keep with gradient="checkpoint"; the rest, the backward pass
             evaluates again, and the gradient is the same. Bytes, or text such as "256 MB", "2 GiB"
@@ -274,6 +275,9 @@ class _Call:
         problem.field = for_some_samples(problem.field, len(self.y0))
         evaluate = problem.evaluator(self.y0)
         table = Timetable(ts, self.y0, stops)
+        if _is_square(self.packing.unpack(self.y0)) and not is_transformed():
+            begin = table.times[:, 0].to(self.y0.device, real_dtype(self.y0.dtype))
+            refuse_other_axis(problem.field, begin, self.y0, problem.stats)
         integration = SampleIntegration(
             evaluate, tableau, table, rule, gauge, problem.stats, problem.room
         )
@@ -432,6 +436,11 @@ def _has_samples(y0: Any) -> bool:
     return len(set(parts)) == 1 and len(parts[0]) == 1
 
 
+def _is_square(y0: Any) -> bool:
+    """Whether one value per sample fits another axis of a state as well, without an error."""
+    return any(part.dim() > 1 and part.shape[-1] == len(part) > 1 for part in tree_leaves(y0))
+
+
 def _counting_changes(y0: Tensor) -> Tensor:
     """A state whose changes autograd can count, unlike those made in inference mode."""
     return y0.clone() if y0.is_inference() and not torch.is_inference_mode_enabled() else y0
@@ -464,7 +473,15 @@ class _Reporter:
         pass
 
     def moved(self, end: Moment, y1: Tensor) -> None:
-        self._on_step(end.value, self._packing.unpack(y1.detach()), self._stats)
+        with torch.inference_mode(False):  # in which tensors do not count their changes
+            copy = y1.detach().clone()
+        version = copy._version
+        self._on_step(end.value, self._packing.unpack(copy), self._stats)
+        if copy._version != version:
+            raise ValueError(
+                "on_step must not change the state in place: it is given a copy, and the solve "
+                "goes on without the change; write y = y * 2 instead of y.mul_(2)"
+            )
 
 
 def _make_control(packing: Packing, options: Options, rtol: float, atol: float) -> Control:
