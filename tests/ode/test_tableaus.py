@@ -39,11 +39,11 @@ def _partitions(total, largest=None):
             yield (first, *rest)
 
 
-def size(tree):
+def size(tree) -> int:
     return 1 + sum(size(branch) for branch in tree)
 
 
-def density(tree):
+def density(tree) -> int:
     return size(tree) * math.prod(density(branch) for branch in tree)
 
 

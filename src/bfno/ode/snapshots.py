@@ -529,7 +529,7 @@ class _Repeater(Stepper):
         with self._surroundings.restored(link.random):
             return self._evaluate(time, y)
 
-    def follow(self, link: Link, y: Tensor, slope: Tensor | None) -> tuple[Tensor, Tensor | None]:
+    def repeat(self, link: Link, y: Tensor, slope: Tensor | None) -> tuple[Tensor, Tensor | None]:
         """Repeat a step from a state and the slope there; give both at its end."""
         before, self._first = self.stats.forward_evaluations, slope
         if link.begun is not None:
@@ -599,7 +599,7 @@ class _Rewind:
             free = self._capacity - len(self._kept) + 1  # the first state of all does not count
             steps = split(place + 1 - known, int(free)) if free > 0 else place - known
             for link in self._links[known : known + steps]:
-                y, slope = self._letting_go.follow(link, y, slope)
+                y, slope = self._letting_go.repeat(link, y, slope)
             known += steps
             if known < place:
                 self._kept[known] = y, slope if self._chain.draws else None
@@ -613,7 +613,7 @@ class _Rewind:
         since, gradient = mark(), self._gradient
         with torch.enable_grad():
             stepper = _Repeater(chain, chain.recording_evaluator())
-            y1, last = stepper.follow(link, y, slope)
+            y1, last = stepper.repeat(link, y, slope)
             with chain.surroundings.restored(link.random):  # and to its autocast
                 inside = chain.requests.inside(link, served, stepper, y, gradient)
             before = self._links[place - 1] if place else None
