@@ -354,8 +354,8 @@ class Opaque(torch.autograd.Function):
 
     @staticmethod
     @torch.autograd.function.once_differentiable
-    def backward(ctx, *gradients):
-        (y,), (gradient,) = ctx.saved_tensors, gradients
+    def backward(ctx, gradient):  # pyright: ignore[reportIncompatibleMethodOverride]
+        (y,) = ctx.saved_tensors
         assert gradient.norm().item() >= 0  # needs numbers, which vmap has none of
         return -3 * y**2 * gradient
 
