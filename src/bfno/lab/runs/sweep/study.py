@@ -33,7 +33,7 @@ from bfno.lab.experiments.resolve import resolve
 from bfno.lab.experiments.seeds import derive_seed
 from bfno.lab.experiments.settings import DATA_PLACES
 from bfno.lab.experiments.tasks import without_test
-from bfno.lab.experiments.trees import Tree, differences, merged
+from bfno.lab.experiments.trees import Tree, differences, merged, nested
 from bfno.lab.files import (
     append_line,
     cut_file,
@@ -44,7 +44,7 @@ from bfno.lab.files import (
     read_plain,
     write_atomically,
 )
-from bfno.lab.runs.sweep.space import Range, nested
+from bfno.lab.runs.sweep.space import Range
 from bfno.lab.runs.sweep.trials import SweepResult, Trial, TrialState
 
 __all__ = ["PRUNERS", "Study", "SweepPlan", "explained", "held"]
@@ -322,9 +322,11 @@ class Study:
         with held(self._lock):
             trials = self._study.get_trials(deepcopy=False)
             number = len(trials)
-            if number >= min(most, self.plan.size):
+            if number >= most:
                 return None
             values = self._next_values(trials, is_small=self.plan.size <= most)
+            if values is None:
+                return None
             kinds = {one.name: one.distribution() for one in self.plan.ranges}
             self._study.add_trial(
                 create_trial(state=OptunaState.RUNNING, params=values, distributions=kinds)
@@ -336,14 +338,17 @@ class Study:
             self.finish(number, twin.value)
         return self.trials()[number]
 
-    def _next_values(self, trials: list[FrozenTrial], is_small: bool) -> dict[str, Any]:
-        """The settings of the next trial: a function of the seed and the trials before."""
+    def _next_values(self, trials: list[FrozenTrial], is_small: bool) -> dict[str, Any] | None:
+        """The settings of the next trial: a function of the seed and the trials before.
+
+        None if the space is small and nothing of it is left.
+        """
         seed = derive_seed(self.plan.config({}).seed, "sweep", len(trials)) % 2**32
         kinds = {one.name: one.distribution() for one in self.plan.ranges}
         if is_small:
             tried = [one.params for one in trials]
             left = [values for values in self._everything() if values not in tried]
-            return random.Random(seed).choice(left)
+            return random.Random(seed).choice(left) if left else None
         # Of a copy in memory: a sampler draws one value after the other, and a kill in between
         # would leave half a trial on the disk.
         copy = self._empty(sampler=TPESampler(seed=seed, constant_liar=True))
