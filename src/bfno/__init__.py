@@ -4,7 +4,7 @@ import importlib as _importlib
 import sys as _sys
 import typing as _typing
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 if _typing.TYPE_CHECKING:
     # What editors and type checkers see. At run time the same names are loaded on first use:

@@ -27,7 +27,7 @@ def pretend(root: Path, **does: str) -> None:
     file = root / "plan.json"
     file.write_text(json.dumps({name.replace("_", "-"): what for name, what in does.items()}))
     campaign_local.child_command = lambda words: [
-        *(sys.executable, "-m", "tests.lab.runs.fake_trial"),
+        *(sys.executable, str(Path(__file__).with_name("fake_trial.py"))),
         *(str(file), str(os.getpid()), *words),
     ]
 

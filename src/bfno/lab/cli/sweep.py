@@ -96,6 +96,7 @@ def sweep(words: _Words) -> int:
 
     choice = Choice(words.on, words.time, words.gpus, words.partition)
     plan, folder = _planned(words if choice.is_local else _for_other_machines(words))
+    folder = folder if choice.is_local else folder.absolute()
     from bfno.lab.runs.campaign.running import failure_code
     from bfno.lab.runs.signals import Stopped
     from bfno.lab.runs.sweep.running import Sweep
@@ -125,12 +126,9 @@ def _for_other_machines(words: _Words) -> _Words:
     """The same words with whole paths: other machines have other current folders and variables."""
     from bfno.lab.data import data_folder
 
-    own, out = words.own_data, words.out
+    own, data_dir = words.own_data, data_folder(words.data_dir).absolute()
     return dataclasses.replace(
-        words,
-        own_data=None if own is None else own.absolute(),
-        out=None if out is None else out.absolute(),
-        data_dir=data_folder(words.data_dir).absolute(),
+        words, own_data=None if own is None else own.absolute(), data_dir=data_dir
     )
 
 
@@ -161,7 +159,7 @@ def _planned(words: _Words) -> tuple[SweepPlan, Path]:
     )
     plan.check()
     name = plan.config({}).experiment.replace("/", "-")
-    return plan, (words.out or Path("runs") / f"{name}-sweep").absolute()
+    return plan, words.out or Path("runs") / f"{name}-sweep"
 
 
 def _write(made: Sweep) -> SweepResult:

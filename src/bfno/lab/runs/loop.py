@@ -243,7 +243,7 @@ class Trainer:
 
     def _check_evaluation(self) -> None:
         keep_some = "keep some with --set data.validation=0.1"
-        if not self.task.splits:
+        if not self.config.train.test and not self.task.splits:
             why = "without test samples, a run needs validation samples to be judged by"
             raise ConfigError("train.test", why, keep_some)
         if self.config.train.patience is None:
