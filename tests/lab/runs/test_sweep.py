@@ -245,6 +245,15 @@ def test_the_best_settings_are_a_file_for_train(tmp_path):
     assert not study.plan.config({}).train.test  # which no trial is
 
 
+def test_the_best_settings_find_their_data_from_any_folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    ranges, changes = read_ranges([RATES, "data.dir=data sets"])
+    study = Study(tmp_path / "sweep", sweeps.SweepPlan("digits/node", ranges, "smoke", changes))
+    finish_some(study, [0.5])
+    file = study.write_best()
+    assert resolve(str(file)).data.dir == tmp_path / "data sets"
+
+
 def test_a_lower_score_may_be_the_better_one(tmp_path):
     ranges, changes = read_ranges([RATES, "data.points=50", "data.held_out=20"])
     lower = sweeps.SweepPlan("moons/ffjord", ranges, "smoke", changes)

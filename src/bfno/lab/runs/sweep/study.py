@@ -125,14 +125,18 @@ class SweepPlan:
     def described(self) -> Tree:
         """All that decides about the trials, for comparison and for the file."""
         settings = self.config({}).as_dict()
-        data = settings["data"]
         del settings["threads"]
-        data.pop("dir", None)  # where known data lie says nothing about what they are
-        for name in DATA_PLACES:
-            if data.get(name) is not None:
-                data[name] = str(Path(data[name]).resolve())
+        settings["data"].pop("dir", None)  # where known data lie says nothing about what they are
+        for name, place in _places(settings).items():
+            settings["data"][name] = str(place.resolve())
         ranges = {one.name: str(one) for one in self.ranges}
         return {"ranges": ranges, "prune": self.prune, "settings": settings}
+
+
+def _places(settings: Tree) -> dict[str, Path]:
+    """Where the data of an experiment are, by the names of the settings that say so."""
+    data = settings["data"]
+    return {name: Path(data[name]) for name in DATA_PLACES if data.get(name) is not None}
 
 
 def _or(names: Iterable[str]) -> str:
@@ -427,9 +431,11 @@ class Study:
         if best is None:
             return None
         file = self.folder / "best.yaml"
-        config = self.plan.config(best.values, test=True)
+        settings = self.plan.config(best.values, test=True).as_dict()
+        for name, place in _places(settings).items():
+            settings["data"][name] = str(place.absolute())  # `bfno train` may start elsewhere
         head = f"# {best.name} of this sweep: {self.metric} {best.score:.6g}\n"
-        write_atomically(file, (head + config.as_yaml()).encode())
+        write_atomically(file, (head + _yaml(settings)).encode())
         return file
 
 
