@@ -203,9 +203,10 @@ def installed(what: str) -> Iterator[None]:
     try:
         yield
     except ModuleNotFoundError as error:
-        if error.name is None or error.name.partition(".")[0] == "bfno":
+        missing = (error.name or "bfno").partition(".")[0]
+        if missing == "bfno":
             raise
         raise ImportError(
-            f"{what} needs {error.name}, which is not installed; pip install 'bfno[train]'",
+            f"{what} needs {missing}, which is not installed; pip install 'bfno[train]'",
             name=error.name,
         ) from error

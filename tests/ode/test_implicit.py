@@ -280,6 +280,18 @@ def test_a_method_works_as_an_object_in_a_block_and_under_torchdiffeqs_names():
     torch.testing.assert_close(dense[-1], x * math.exp(-1), rtol=1e-6, atol=0)
 
 
+@pytest.mark.parametrize("method", IMPLICIT)
+def test_inference_mode_changes_nothing(method):
+    # Models are evaluated in it, and its tensors do not count their changes.
+    torch.manual_seed(0)
+    field, y0 = bfno.MLPField(2, 4).double(), torch.randn(3, 2).double()
+    block = bfno.NeuralODE(bfno.FirstOrder(field), method=method, step=0.5)
+    with torch.no_grad():
+        expected = block(y0)
+    with torch.inference_mode():
+        assert torch.equal(block(y0), expected)
+
+
 def test_where_equations_cannot_be_solved_implicit_methods_are_refused_in_one_line():
     ts = torch.tensor([0.0, 1.0])
     call = {"method": "kvaerno5", "step": 0.5}

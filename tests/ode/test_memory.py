@@ -355,11 +355,11 @@ def test_kept_states_stay_within_their_bytes():
 @pytest.mark.parametrize(("steps", "kept"), [(60, 1), (60, 2), (60, 5), (60, 60), (35, 3)])
 def test_no_step_is_repeated_more_often_than_need_be(steps, kept, monkeypatch):
     counts, most, passes = {}, [0], snapshots._Rewind._state_before
-    follow = snapshots._Repeater.follow
+    repeat = snapshots._Repeater.repeat
 
     def counted(self, link, *state):
         counts[link.start] = counts.get(link.start, 0) + 1
-        return follow(self, link, *state)
+        return repeat(self, link, *state)
 
     def watched(self, place):
         found = passes(self, place)
@@ -367,7 +367,7 @@ def test_no_step_is_repeated_more_often_than_need_be(steps, kept, monkeypatch):
         return found
 
     keep(kept, monkeypatch)
-    monkeypatch.setattr(snapshots._Repeater, "follow", counted)
+    monkeypatch.setattr(snapshots._Repeater, "repeat", counted)
     monkeypatch.setattr(snapshots._Rewind, "_state_before", watched)
     y0 = torch.ones(2, requires_grad=True)
     settings: dict[str, Any] = {"method": "euler", "step": 1 / steps, "memory": "log"}

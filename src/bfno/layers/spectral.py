@@ -213,11 +213,12 @@ def _lasting() -> Iterator[None]:
     traces hold no numbers.
     """
     with torch.inference_mode(False):
-        if torch.compiler.is_dynamo_compiling():  # which keeps nothing, and knows no modes
-            yield
-        else:
+        # Dynamo keeps nothing, and knows no modes.
+        if torch.compiler.is_compiling() and not torch.compiler.is_dynamo_compiling():
             with _disable_current_modes():
                 yield
+        else:
+            yield
 
 
 @functools.lru_cache(maxsize=64)

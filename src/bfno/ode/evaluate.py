@@ -116,6 +116,8 @@ class TrackingEvaluator(Evaluator):
     def __init__(self, field: Field, y0: Tensor) -> None:
         super().__init__(field)
         self._address, self._is_special = address(y0), True
+        # Asked once: a call within may leave inference mode for a while, to find a derivative.
+        self._is_inference = torch.is_inference_mode_enabled() or y0.is_inference()
         self._since = mark() if torch.is_grad_enabled() else 0
 
     def __call__(self, t: Tensor, y: Tensor) -> Tensor:
@@ -139,7 +141,7 @@ class TrackingEvaluator(Evaluator):
 
     def _call_carefully(self, t: Tensor, y: Tensor) -> Tensor:
         """The first call, and calls in inference mode, whose tensors do not count their changes."""
-        self._is_special = torch.is_inference_mode_enabled() or y.is_inference()
+        self._is_special = self._is_inference
         version = 0 if self._is_special else y._version
         try:
             slope = self.field(t, y)

@@ -280,8 +280,10 @@ def find_method(name: str | Tableau) -> Tableau:
         return name
     if not isinstance(name, str) or name not in METHODS:
         near = difflib.get_close_matches(str(name), METHODS, n=2)
-        hint = f"; did you mean {' or '.join(near)}?" if near else ""
-        raise ValueError(f"method must be one of {', '.join(METHODS)}, got {name!r}{hint}")
+        hint = f"did you mean {' or '.join(near)}?" if near else "try dopri5, bosh3 or kvaerno5"
+        raise ValueError(
+            f"method must be a name in bfno.METHODS or a tableau, got {name!r}; {hint}"
+        )
     return METHODS[name]
 
 

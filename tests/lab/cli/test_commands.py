@@ -87,7 +87,7 @@ def test_commands_are_listed_in_the_order_of_use(capsys):
     main([])
     commands = capsys.readouterr().out.partition("Commands:")[2]
     listed = re.findall(r"^  ([a-z-]+) ", commands, re.MULTILINE)
-    assert listed[:5] == ["demo", "train", "resume", "eval", "predict"]
+    assert listed[:5] == ["demo", "train", "resume", "sweep", "eval"]
     assert listed.index("compare") < listed.index("report") < listed.index("table")
     assert listed[-1] == "bench"
 

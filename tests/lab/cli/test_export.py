@@ -132,6 +132,12 @@ def test_as_few_steps_are_chosen_as_keep_the_tolerance(adaptive):
     assert finer["solver"] == {"method": "rk4", "steps": 40}
 
 
+def test_steps_that_solve_equations_are_replaced(tmp_path):
+    start(tiny({"solver": {"method": "radauIIA3", "step": 0.25}}), tmp_path / "run")
+    found = portable(tmp_path / "run")[1].facts
+    assert found["solver"]["method"] == "rk4" and found["difference"]["scores"] > 0
+
+
 def test_steps_that_are_never_enough_are_an_error(adaptive, monkeypatch):
     monkeypatch.setattr(image_export, "_COUNTS", (1,))
     monkeypatch.setattr(image_export, "_METHOD", "euler")

@@ -128,6 +128,14 @@ def test_the_page_shows_every_kind_of_trial_and_escapes_what_is_foreign():
     assert page.count("<svg") == 3 and page == render_sweep(found)
 
 
+def test_most_is_more_than_half():
+    trial = Trial(0, {"train.lr": 0.01, "train.optimizer": "adam"}, "finished", 0.5)
+    found = _result([trial], importance={"train.lr": 0.4, "a": 0.3, "b": 0.3})
+    assert sweep_sentence(found).endswith(
+        "train.lr explains the largest part of the differences (40%)."
+    )
+
+
 def test_the_page_of_a_single_trial_has_no_importance():
     page = render_sweep(
         _result(

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+from scipy.sparse import csr_matrix
 from sklearn.model_selection import GridSearchCV, cross_val_score
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import FunctionTransformer
@@ -100,6 +101,18 @@ def test_what_is_no_image_or_unclear_is_refused(images, said):
 def test_wrong_labels_are_refused(labels, said):
     with pytest.raises(ValueError, match=said):
         small_images().fit(GREY[:5], labels)
+
+
+def test_what_pandas_calls_missing_is_no_label():
+    pandas = pytest.importorskip("pandas", reason="needs pandas, which is not installed")
+    labels = pandas.Series(["a", None, "b", "a", "b"], dtype="string")
+    with pytest.raises(ValueError, match="missing label"):
+        small_images().fit(GREY[:5], labels)
+
+
+def test_a_sparse_matrix_is_refused():
+    with pytest.raises(TypeError, match="Sparse input is not supported"):
+        small_images().fit(csr_matrix(np.eye(5)), [0, 1, 0, 1, 0])
 
 
 @pytest.mark.parametrize("labels", [["cat", "dog"], [7, -2], [True, False]])

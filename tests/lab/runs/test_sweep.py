@@ -71,6 +71,8 @@ def test_ranges_mean_what_they_say(text, values, size):
         ("choice()", "two values or more"),
         ("choice(1)", "two values or more"),
         ("choice(1,1)", "twice"),
+        ("choice(1,1.0)", "twice"),
+        ("choice(false,0)", "twice"),
         ("choice(1,[2])", "plain values"),
         ("choice(1,.inf)", "finite"),
         ("choice(1,{)", "list"),
@@ -90,6 +92,9 @@ def test_bad_ranges_are_refused_in_one_line(text, why):
         ([], "names no range"),
         ([RATES, RATES], "has two ranges"),
         ([RATES, "train.lr=0.1"], "a range and a value"),
+        ([RATES, "train={lr: 0.1}"], "a range and a value"),
+        (["train=choice(a,b)"], "train: is a section"),
+        (["model.field_options=choice(null,a)", "model.field_options.rank=int(1,2)"], "two ranges"),
         (["seed=int(1,9)"], "same for all trials"),
         (["data.validation=uniform(0.1,0.5)"], "same for all trials"),
         (["train.test=choice(true,false)"], "same for all trials"),
@@ -139,6 +144,20 @@ def test_a_small_space_is_tried_once_and_wholly(tmp_path):
     assert study.propose(100) is None
     tried = {tuple(one.values.values()) for one in study.trials()}
     assert tried == {(2, 8), (2, 9), (3, 8), (3, 9)}
+
+
+def test_a_space_that_becomes_small_is_tried_wholly(tmp_path):
+    study = Study(tmp_path, plan("model.width=choice(2,3,4)"))
+    drawn = study._next_values
+    study._next_values = lambda trials, is_small: {"model.width": 2}  # twice, as samplers may
+    for _ in range(2):
+        trial = study.propose(2)
+        assert trial is not None
+        study.finish(trial.number, 0.5) if trial.state == "running" else None
+    study._next_values = drawn
+    finish_some(study, [0.5, 0.5])
+    assert study.propose(100) is None
+    assert {one.values["model.width"] for one in study.trials()} == {2, 3, 4}
 
 
 def test_settings_that_come_again_keep_their_score(tmp_path):
@@ -224,6 +243,15 @@ def test_the_best_settings_are_a_file_for_train(tmp_path):
     assert best.train.lr == study.trials()[1].values["train.lr"]
     assert best.train.epochs == 3 and best.train.test  # it is tested, once
     assert not study.plan.config({}).train.test  # which no trial is
+
+
+def test_the_best_settings_find_their_data_from_any_folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    ranges, changes = read_ranges([RATES, "data.dir=data sets"])
+    study = Study(tmp_path / "sweep", sweeps.SweepPlan("digits/node", ranges, "smoke", changes))
+    finish_some(study, [0.5])
+    file = study.write_best()
+    assert resolve(str(file)).data.dir == tmp_path / "data sets"
 
 
 def test_a_lower_score_may_be_the_better_one(tmp_path):

@@ -47,6 +47,7 @@ Every option: bfno train --help
 
 BENCHMARKS = (
     "layer", "step", "solver", "growth", "busy", "memory", "precision", "series", "flow", "stiff",
+    "work",
 )  # fmt: skip
 """What `bfno bench` can measure."""
 

@@ -139,6 +139,7 @@ def _planned(words: _Words) -> tuple[SweepPlan, Path]:
             why = f"{package} is not installed"
             raise ConfigError("bfno sweep", why, "pip install 'bfno[train,report,sweep]'")
     from bfno.lab.experiments.trees import merged, nested
+    from bfno.lab.runs.record import flat_config
     from bfno.lab.runs.sweep.space import read_ranges
     from bfno.lab.runs.sweep.study import SweepPlan
 
@@ -150,7 +151,7 @@ def _planned(words: _Words) -> tuple[SweepPlan, Path]:
     }
     options = {name: value for name, value in given.items() if value is not None}
     names = {one.name for one in ranges}
-    if "train.epochs" in options and "train.epochs" in names | {*_flat(changes)}:
+    if "train.epochs" in options and "train.epochs" in names | {*flat_config(changes)}:
         raise ConfigError("--epochs", "is given beside --set train.epochs", "keep one of them")
     changes = merged(changes, nested(options))
     plan = SweepPlan(
@@ -159,12 +160,6 @@ def _planned(words: _Words) -> tuple[SweepPlan, Path]:
     plan.check()
     name = plan.config({}).experiment.replace("/", "-")
     return plan, words.out or Path("runs") / f"{name}-sweep"
-
-
-def _flat(changes: dict) -> list[str]:
-    from bfno.lab.experiments.trees import differences
-
-    return [name for name, _ in differences({section: {} for section in changes}, changes)]
 
 
 def _write(made: Sweep) -> SweepResult:

@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 import numpy as np
 import torch
+from scipy.sparse import issparse
 from sklearn.base import ClassifierMixin
 from sklearn.utils import Tags
 from sklearn.utils.validation import check_is_fitted
@@ -165,6 +166,7 @@ def image_bytes(X: Any, channels: str) -> tuple[Tensor, str]:
     """Images as bytes `(n, channels, height, width)`, and where the channels were.
 
     Raises:
+        TypeError: If they are a sparse matrix.
         ValueError: If these are no images, or it is not clear where their channels are.
 
     Example:
@@ -174,6 +176,8 @@ def image_bytes(X: Any, channels: str) -> tuple[Tensor, str]:
     """
     if channels not in ("auto", "first", "last"):
         raise ValueError(f"channels must be 'auto', 'first' or 'last', got {channels!r}")
+    if issparse(X):
+        raise TypeError("Sparse input is not supported: X must be an array of images")
     images = np.asarray(X)
     if images.dtype == object:
         raise ValueError("X must be one array; images of several sizes have to be resized first")

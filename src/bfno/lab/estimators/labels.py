@@ -48,4 +48,7 @@ def encoded_labels(y: Any, count: int, samples: str) -> tuple[np.ndarray, Tensor
 
 
 def _is_missing(label: object) -> bool:
-    return label is None or label != label
+    try:
+        return label is None or bool(label != label)
+    except TypeError:  # the NA of pandas is neither equal nor unequal to anything
+        return True

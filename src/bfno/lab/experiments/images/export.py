@@ -112,8 +112,10 @@ def _with_fixed_steps(
             why = f"has no effect: {run.config.experiment} solves no equation"
             raise ConfigError("--steps", why, "leave it out")
         return run.model, None, own
-    is_fixed = settings.step is not None or not METHODS[settings.method].adaptive
-    if is_fixed and steps is None:
+    method = METHODS[settings.method]
+    is_fixed = settings.step is not None or not method.adaptive
+    # A graph solves no equations, as implicit methods do in every step.
+    if is_fixed and not method.implicit and steps is None:
         return run.model, {"method": settings.method, "step": settings.step}, own
     tolerance = settings.rtol * own.abs().amax(1) + settings.atol
     exact = own if steps is not None else _scores(_solving_finely(run), images)

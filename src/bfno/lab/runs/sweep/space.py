@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from bfno.lab.errors import ConfigError
 from bfno.lab.experiments.trees import Tree, read_settings
 from bfno.lab.files import parse_yaml
+from bfno.lab.runs.record import flat_config
 
 if TYPE_CHECKING:
     from optuna.distributions import BaseDistribution
@@ -124,20 +125,32 @@ def read_ranges(pairs: Iterable[str]) -> tuple[list[Range], Tree]:
         if found is None:
             fixed.append(pair)
             continue
-        if any(name == one or (one[-1] == "." and name.startswith(one)) for one in _SAME_FOR_ALL):
-            why = "has to be the same for all trials, or their scores could not be compared"
-            raise ConfigError(name, why, "give it one value, or leave it out")
-        if name in ranges:
+        _refuse_common(name)
+        if any(_overlap(name, other) for other in ranges):
             raise ConfigError(name, "has two ranges", "keep one of them")
         ranges[name] = found
     settings = read_settings(fixed)
-    for pair in fixed:
-        if pair.partition("=")[0] in ranges:
-            what = pair.partition("=")[0]
-            raise ConfigError(what, "has a range and a value", "keep one of them")
+    for name in ranges:
+        if any(_overlap(name, other) for other in flat_config(settings)):
+            raise ConfigError(name, "has a range and a value", "keep one of them")
     if not ranges:
         raise ConfigError("--set", "names no range, so there is nothing to try", f"write {_FORMS}")
     return list(ranges.values()), settings
+
+
+def _refuse_common(name: str) -> None:
+    """Refuse a range of what trials must have in common, or of many settings at once."""
+    if any(name == one or (one[-1] == "." and name.startswith(one)) for one in _SAME_FOR_ALL):
+        why = "has to be the same for all trials, or their scores could not be compared"
+        raise ConfigError(name, why, "give it one value, or leave it out")
+    if "." not in name:
+        why = "is a section or no setting at all, so it has no range"
+        raise ConfigError(name, why, "write section.key, train.lr say")
+
+
+def _overlap(one: str, other: str) -> bool:
+    """Whether two names are the same setting, or one is a part of the other."""
+    return f"{one}.".startswith(f"{other}.") or f"{other}.".startswith(f"{one}.")
 
 
 def _ends(shown: str, inside: str) -> list[float]:
@@ -175,7 +188,8 @@ def _not_a_choice(values: list[Any]) -> str:
         return "takes plain values only: numbers, words, true, false and null"
     if any(isinstance(value, float) and not math.isfinite(value) for value in values):
         return "takes finite numbers only"
-    return "names a value twice" if len({repr(value) for value in values}) < len(values) else ""
+    # 1, 1.0 and true are equal for whoever looks up what was tried.
+    return "names a value twice" if len(set(values)) < len(values) else ""
 
 
 def _not_ordered(values: list[float]) -> str:

@@ -125,14 +125,18 @@ class SweepPlan:
     def described(self) -> Tree:
         """All that decides about the trials, for comparison and for the file."""
         settings = self.config({}).as_dict()
-        data = settings["data"]
         del settings["threads"]
-        data.pop("dir", None)  # where known data lie says nothing about what they are
-        for name in DATA_PLACES:
-            if data.get(name) is not None:
-                data[name] = str(Path(data[name]).resolve())
+        settings["data"].pop("dir", None)  # where known data lie says nothing about what they are
+        for name, place in _places(settings).items():
+            settings["data"][name] = str(place.resolve())
         ranges = {one.name: str(one) for one in self.ranges}
         return {"ranges": ranges, "prune": self.prune, "settings": settings}
+
+
+def _places(settings: Tree) -> dict[str, Path]:
+    """Where the data of an experiment are, by the names of the settings that say so."""
+    data = settings["data"]
+    return {name: Path(data[name]) for name in DATA_PLACES if data.get(name) is not None}
 
 
 def _or(names: Iterable[str]) -> str:
@@ -322,9 +326,11 @@ class Study:
         with held(self._lock):
             trials = self._study.get_trials(deepcopy=False)
             number = len(trials)
-            if number >= min(most, self.plan.size):
+            if number >= most:
                 return None
             values = self._next_values(trials, is_small=self.plan.size <= most)
+            if values is None:
+                return None
             kinds = {one.name: one.distribution() for one in self.plan.ranges}
             self._study.add_trial(
                 create_trial(state=OptunaState.RUNNING, params=values, distributions=kinds)
@@ -336,14 +342,17 @@ class Study:
             self.finish(number, twin.value)
         return self.trials()[number]
 
-    def _next_values(self, trials: list[FrozenTrial], is_small: bool) -> dict[str, Any]:
-        """The settings of the next trial: a function of the seed and the trials before."""
+    def _next_values(self, trials: list[FrozenTrial], is_small: bool) -> dict[str, Any] | None:
+        """The settings of the next trial: a function of the seed and the trials before.
+
+        None if the space is small and nothing of it is left.
+        """
         seed = derive_seed(self.plan.config({}).seed, "sweep", len(trials)) % 2**32
         kinds = {one.name: one.distribution() for one in self.plan.ranges}
         if is_small:
             tried = [one.params for one in trials]
             left = [values for values in self._everything() if values not in tried]
-            return random.Random(seed).choice(left)
+            return random.Random(seed).choice(left) if left else None
         # Of a copy in memory: a sampler draws one value after the other, and a kill in between
         # would leave half a trial on the disk.
         copy = self._empty(sampler=TPESampler(seed=seed, constant_liar=True))
@@ -422,9 +431,11 @@ class Study:
         if best is None:
             return None
         file = self.folder / "best.yaml"
-        config = self.plan.config(best.values, test=True)
+        settings = self.plan.config(best.values, test=True).as_dict()
+        for name, place in _places(settings).items():
+            settings["data"][name] = str(place.absolute())  # `bfno train` may start elsewhere
         head = f"# {best.name} of this sweep: {self.metric} {best.score:.6g}\n"
-        write_atomically(file, (head + config.as_yaml()).encode())
+        write_atomically(file, (head + _yaml(settings)).encode())
         return file
 
 

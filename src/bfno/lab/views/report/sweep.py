@@ -68,7 +68,8 @@ def sweep_sentence(found: SweepResult) -> str:
     if not found.importance or len(found.importance) < 2:
         return f"{text}."
     name, share = next(iter(found.importance.items()))
-    return f"{text}; {name} explains most of the differences ({share:.0%})."
+    most = "most" if share > 0.5 else "the largest part"
+    return f"{text}; {name} explains {most} of the differences ({share:.0%})."
 
 
 def render_sweep(found: SweepResult) -> str:
@@ -183,7 +184,8 @@ def _importance(found: SweepResult) -> str | None:
         shares = [found.importance[name] for name in names]
         axes.barh([short_name(name) for name in names], shares, color=_OTHER, height=0.6)
         for place, share in enumerate(shares):
-            axes.annotate(f" {share:.0%}", (share, place), va="center")
+            beside = {"xytext": (4, 0), "textcoords": "offset points", "va": "center"}
+            axes.annotate(f"{share:.0%}", (share, place), **beside)
         axes.set_title("Importance")
         axes.set(xlabel="share of the differences between scores", xlim=(0, 1.1))
         axes.grid(visible=False)
