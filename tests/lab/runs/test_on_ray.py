@@ -22,7 +22,7 @@ def cluster(monkeypatch):
     monkeypatch.setenv("RAY_worker_niceness", "0")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        from ray.cluster_utils import Cluster
+        from ray.cluster_utils import Cluster  # pyright: ignore[reportMissingImports]
 
         head = {"num_cpus": 2, "ray_client_server_port": CLIENT_PORT}
         cluster = Cluster(initialize_head=True, head_node_args=head)
