@@ -50,3 +50,13 @@ def test_costs_of_several_solves_add_up():
     total = bfno.Stats.together([one, one])
     assert total.forward_evaluations == 2 * one.forward_evaluations
     assert total.per_sample is None
+
+
+def test_a_step_that_a_stop_cut_short_is_not_remembered_for_the_next_sizes():
+    start = torch.tensor([[1.0, 2.0]], dtype=torch.float64)
+    ts = torch.tensor([0.0, 3.0], dtype=torch.float64)
+    settings = {"controller": "PI", "stops": (0.31, 0.9), "rtol": 1e-6, "atol": 1e-8}
+    own = bfno.solve(_decay, start, ts, independent=True, **settings)
+    shared = bfno.solve(_decay, start, ts, **settings)
+    assert own.stats.accepted == shared.stats.accepted
+    torch.testing.assert_close(own.ys, shared.ys, rtol=1e-12, atol=1e-12)

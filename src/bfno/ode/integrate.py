@@ -47,7 +47,7 @@ class Plan:
             may go past the last one.
         control: Rule for the step size, or None to step from stop to stop.
         direction: 1.0 forward in time, -1.0 backward.
-        order: Order of the method.
+        order: Power of the step size that the error estimate falls with.
         max_steps: Most steps that are tried.
         renew_limit: Whether the count begins anew at every requested time.
         jump_at_start: Whether the field may jump at the first moment.

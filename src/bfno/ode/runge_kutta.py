@@ -4,8 +4,8 @@ With stages `k_i = f(t + c_i h, y + h Σ_j a_ij k_j)` a method is a set of numbe
 `y + h Σ_i b_i k_i`, its error estimate `h Σ_i e_i k_i`, and its dense output
 `y(t + θh) = y + h Σ_i p_i(θ) k_i` with polynomials `p_i` without a constant term.
 
-Methods with an error estimate are stored with their last stage at the step's end (`a_s = b`), which
-is the first stage of the next step and costs nothing.
+Named explicit methods with an error estimate are stored with their last stage at the step's end
+(`a_s = b`), which is the first stage of the next step and costs nothing; others need not be.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Tableau:
 
     Attributes:
         name: What users call it.
-        order: Order of the step, which is the exponent of the step-size rule as well.
+        order: Order of the step.
         stages: Rows of `a`, the first one empty.
         weights: `b`.
         error: `e`, or None where the method cannot estimate its error.

@@ -489,7 +489,8 @@ class SampleIntegration:
             [control.next_size(size, ratio, order, past) for size, ratio, past in known]
         )
         past = going.past.new_tensor([control.remember(ratio, past) for _, ratio, past in known])
-        past = torch.where(accepted[:, None], past.view(-1, 2), going.past)
+        # A step that a stop cut short says nothing about the pace.
+        past = torch.where((accepted & ~leg.lands)[:, None], past.view(-1, 2), going.past)
         # Being cut short says nothing about the next step.
         paced = torch.where(sizes.abs() < going.size.abs(), going.size, sizes)
         sizes = torch.where(accepted & leg.lands, paced, sizes)

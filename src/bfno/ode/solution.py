@@ -67,7 +67,8 @@ class Stats:
         forward_evaluations: Calls of the field in the forward pass.
         backward_evaluations: Calls of the field in backward passes; grows while they run.
         accepted: Steps taken; with independent=True those of all samples together.
-        rejected: Steps tried and discarded, likewise.
+        rejected: Steps tried and discarded, likewise: their error was above the tolerance or not a
+            number, or the equations of an implicit step had no solution.
         first_step: How large the first adaptive step had better been, by its error, for the sample
             that needs the smallest; zero if there was none.
         step_ends: Times at which the accepted steps ended; where every sample has its own times, on

@@ -1,4 +1,4 @@
-"""`solve`: the one entrance to the engine."""
+"""`solve`, and the plan of its steps, which `odeint` uses, too."""
 
 from __future__ import annotations
 
