@@ -60,3 +60,12 @@ def test_a_step_that_a_stop_cut_short_is_not_remembered_for_the_next_sizes():
     shared = bfno.solve(_decay, start, ts, **settings)
     assert own.stats.accepted == shared.stats.accepted
     torch.testing.assert_close(own.ys, shared.ys, rtol=1e-12, atol=1e-12)
+
+
+def test_a_gradient_is_checked_with_one_time_per_sample():
+    rate = torch.tensor(2.0, dtype=torch.float64, requires_grad=True)
+    start, ts = torch.ones(3, 2, dtype=torch.float64), torch.tensor([0.0, 1.0], dtype=torch.float64)
+    found = bfno.check_gradient(
+        lambda t, y: -rate * y + t[:, None], start, ts, independent=True, rtol=1e-4, atol=1e-4
+    )
+    assert 0 < found.error < 1e-2  # a tolerance's worth, and not nothing

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -183,7 +183,7 @@ class _Probe:
         if not isinstance(loss, Tensor) or loss.numel() != 1:
             raise ValueError(f"loss must return one number as a tensor, got {loss!r}")
         if self._parameters is None:
-            self._parameters = self._found(settings.get("args", ()))
+            self._parameters = self._found(settings)
         wanted = [*leaves, *self._parameters]
         found = torch.autograd.grad(loss.sum(), wanted, allow_unused=True)
         parts = [
@@ -193,11 +193,12 @@ class _Probe:
         count = len(leaves)
         return _Gradient(_joined(later), _joined(parts[:count]), _joined(parts[count:]))
 
-    def _found(self, arguments: Sequence[Any]) -> Sequence[Tensor]:
+    def _found(self, settings: Mapping[str, Any]) -> Sequence[Tensor]:
         """What the field depends on at the start, and the parameters of a module."""
-        time = self.ts.reshape(-1)[0] if self.ts.dim() == 1 else self.ts[:, 0]
-        since = mark()
-        slope = self._field(time.to(real_dtype(self.dtype)), self._y0, *arguments)
+        time, since = self.ts[..., 0].to(real_dtype(self.dtype)), mark()
+        if settings.get("independent"):
+            time = time.expand(len(pytree.tree_leaves(self._y0)[0]))
+        slope = self._field(time, self._y0, *settings.get("args", ()))
         own = self._field.parameters() if isinstance(self._field, nn.Module) else ()
         used = [one for part in pytree.tree_leaves(slope) for one in used_leaves(part, since)]
         states = {id(part) for part in pytree.tree_leaves(self._y0)}
