@@ -258,7 +258,7 @@ BAD_INPUTS = [
     ({"rtol": 0.0, "atol": 0.0}, "rtol and atol must not both be zero"),
     ({"rtol": float("nan")}, "rtol must be a finite number, zero or more, got nan"),
     ({"atol": -1.0}, "atol must be a finite number, zero or more, got -1.0"),
-    ({"method": "dopri"}, "method must be one of .*did you mean dopri"),
+    ({"method": "dopri"}, "method must be a name in .*did you mean dopri"),
     ({"gradient": "backsolve"}, "gradient must be one of checkpoint, direct, adjoint"),
     ({"max_stesp": 3}, "option 'max_stesp' does not exist; did you mean max_step"),
     ({"step": 0.0}, "step must be positive, got 0.0"),
