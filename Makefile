@@ -12,7 +12,7 @@ SOURCES := src tests examples benchmarks docs/make_api.py docs/make_site.py
 .DEFAULT_GOAL := help
 .PHONY: demo test test-slow lint format docs site bench clean help
 
-demo: $(VENV)/.core  ## BFNO-NODE and NODE on digits, compared in a report (about three minutes)
+demo: $(VENV)/.core  ## BFNO-NODE and NODE on digits, compared in a report (about a minute)
 	$(BIN)/bfno demo $(ARGS)
 
 # Two workers of one thread each: threads of two programs on two cores would wait for each other.
