@@ -28,7 +28,6 @@ __all__ = ["GradientCheck", "check_gradient"]
 
 _FINER = 10
 """How many times smaller the tolerance is that a gradient is compared with."""
-_ADJOINT_OPTIONS = ("adjoint", "parameters")
 
 
 @dataclass(frozen=True)
@@ -219,7 +218,7 @@ class _Report:
         given = self._probe.gradient(self._settings)
         exactly, adjoint = self._settings, None
         if self._settings["gradient"] == "adjoint":
-            exactly = {key: one for key, one in exactly.items() if key not in _ADJOINT_OPTIONS}
+            exactly = {key: one for key, one in exactly.items() if key != "adjoint"}
             exactly["gradient"] = "checkpoint"
             adjoint = given.errors(self._probe.gradient(exactly))[0]
         exact = self._probe.gradient(self._finer(exactly))

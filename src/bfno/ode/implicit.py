@@ -10,6 +10,7 @@ gradient="direct" and "checkpoint"; the latter repeats these evaluations instead
 from __future__ import annotations
 
 import math
+from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -24,14 +25,15 @@ from bfno.ode.implicit_tableaus import Block, ImplicitTableau
 from bfno.ode.linearise import Linearizer, Pullback, solve_transposed
 from bfno.ode.newton import Newton, Stages
 from bfno.ode.replay import Replayer
+from bfno.ode.runge_kutta import Tableau
 from bfno.ode.solution import GradientError, Stats, Status
-from bfno.ode.step import Clock, Moment, Stepper, Sums, combine, combine_quickly
+from bfno.ode.step import Clock, Moment, RecordingStepper, Stepper, Sums, combine, combine_quickly
 
-__all__ = ["ImplicitStepper", "attach", "traced"]
+__all__ = ["EquationStepper", "ImplicitStepper", "attach", "refuse_second_derivative", "traced"]
 
 
-class ImplicitStepper(Stepper):
-    """Takes steps of an implicit Runge–Kutta method.
+class EquationStepper(RecordingStepper):
+    """Takes steps whose slopes solve equations: first without a graph, then with the solution's.
 
     Args:
         evaluate: Calls the field; the graphs of its calls are kept.
@@ -42,21 +44,92 @@ class ImplicitStepper(Stepper):
         like: A state.
     """
 
-    tableau: ImplicitTableau
-
     def __init__(
         self,
         evaluate: Evaluator,
-        tableau: ImplicitTableau,
+        tableau: Tableau,
         clock: Clock,
         replayer: Replayer | None,
         stats: Stats,
         like: Tensor,
     ) -> None:
-        super().__init__(evaluate, tableau, clock, Sums(tableau), stats)
-        self._replayer, self._linearizer = replayer, Linearizer(like, stats)
+        super().__init__(evaluate, tableau, clock, replayer, stats)
+        self._linearizer = Linearizer(like, stats)
+
+    def attempt(self, start: Moment, end: Moment, y: Tensor, *, end_inside: bool = False) -> Tensor:
+        size, times = self.clock.size(start, end), self._times(start, end, end_inside)
+        self.failure = None
+        self._begin(start, times, y)
+        tracked = y.requires_grad or (self._first is not None and self._first.requires_grad)
+        has_graph = torch.is_grad_enabled() and (tracked or self.clock.moves)
+        # As long as nothing has shown it, a graph tells whether there are weights to learn.
+        looking = torch.is_grad_enabled() and not (has_graph or self._has_weights())
+        with torch.set_grad_enabled(looking):
+            found = self._solve(times, end.value - start.value, y.detach())
+        self._sums.begin(y, size)
+        if found is None:
+            return torch.full_like(y, math.nan)
+        if not (has_graph or (torch.is_grad_enabled() and self._has_weights())):
+            self._sums.slopes = found
+            return combine(y, found, self.tableau.weights, size)
+        return self._attach(times, size, y, found)
+
+    def error_ratio(self, control: Control, y: Tensor, y1: Tensor) -> float:
+        return math.inf if self.failure is not None else super().error_ratio(control, y, y1)
+
+    def _times(self, start: Moment, end: Moment, end_inside: bool) -> list[Tensor]:
+        times, nodes = self.clock.times(self.tableau.nodes, start, end), self.tableau.nodes
+        if not end_inside:
+            return list(times)
+        before = self.clock.just_before(end, start)
+        # Some methods have stages even later than the end.
+        return [before if n >= 1 else t for t, n in zip(times, nodes, strict=True)]
+
+    def _attach(
+        self, times: Sequence[Tensor], size: Any, y: Tensor, found: Sequence[Tensor]
+    ) -> Tensor:
+        """Give a step that is solved for its graph."""
+        first = () if self._first is None else (self._first,)
+        step, count = self._recorded(times, size, found), len(times) - len(first)
+        self.stats.forward_evaluations += count
+        if self._replayer is None or self._replayer.reserve():
+            y1, self._sums, *_ = step(y, *first)
+            return y1
+        with self._replayer.recording(step, (y, *first), count) as call:
+            y1, self._sums, *_ = call.result = step(y, *first)
+        return y1
+
+    @abstractmethod
+    def _has_weights(self) -> bool:
+        """Whether the field has been seen to depend on something to learn."""
+
+    @abstractmethod
+    def _begin(self, start: Moment, times: Sequence[Tensor], y: Tensor) -> None:
+        """Get ready for a step from a state, whose stages are at these times."""
+
+    @abstractmethod
+    def _solve(self, times: Sequence[Tensor], size: float, y: Tensor) -> list[Tensor] | None:
+        """The slopes of all stages without a graph; or None, and the `failure` says why."""
+
+    @abstractmethod
+    def _recorded(
+        self, times: Sequence[Tensor], size: Any, found: Sequence[Tensor]
+    ) -> Callable[..., tuple[Any, ...]]:
+        """The step as a function of the state, and of the first slope where that is known."""
+
+
+class ImplicitStepper(EquationStepper):
+    """Takes steps of an implicit Runge–Kutta method; its arguments are those of the base class."""
+
+    tableau: ImplicitTableau
+
+    def __init__(self, evaluate: Evaluator, *rest: Any) -> None:
+        super().__init__(evaluate, *rest)
         self._newton = Newton(evaluate, self._linearizer)
         self._last: Tensor | None = None  # slope at the end of the last step
+
+    def _has_weights(self) -> bool:
+        return self._newton.has_graph
 
     def prepare(self, control: Control | None) -> None:
         if control is not None:
@@ -69,41 +142,8 @@ class ImplicitStepper(Stepper):
             self._first = None  # of no use but as a guess
         return slope
 
-    def evaluate(self, moment: Moment, y: Tensor) -> Tensor:
-        if self._replayer is None or not torch.is_grad_enabled() or self._replayer.reserve():
-            return super().evaluate(moment, y)
-        self.stats.forward_evaluations += 1
-        time = self.clock.time(moment)
-        with self._replayer.recording(self._evaluate, (time, y)) as call:
-            slope = call.result = self._evaluate(time, y)
-        return slope
-
-    def attempt(self, start: Moment, end: Moment, y: Tensor, *, end_inside: bool = False) -> Tensor:
-        size = self.clock.size(start, end)
-        times = self.clock.times(self.tableau.nodes, start, end)
-        if end_inside:  # stages may be even later than the end
-            before, nodes = self.clock.just_before(end, start), self.tableau.nodes
-            times = [before if n >= 1 else t for t, n in zip(times, nodes, strict=True)]
-        self.failure = None
+    def _begin(self, start: Moment, times: Sequence[Tensor], y: Tensor) -> None:
         self._newton.begin(self.clock.time(start), y)
-        tracked = y.requires_grad or (self._first is not None and self._first.requires_grad)
-        has_graph = torch.is_grad_enabled() and (tracked or self.clock.moves)
-        # As long as nothing has shown it, a graph tells whether there are weights to learn.
-        looking = torch.is_grad_enabled() and not (has_graph or self._newton.has_graph)
-        with torch.set_grad_enabled(looking):
-            found = self._solve(times, end.value - start.value, y.detach())
-        self._sums.begin(y, size)
-        if found is None:
-            finite = self._newton.is_finite
-            self.failure = Status.NEWTON_FAILURE if finite else Status.NON_FINITE
-            return torch.full_like(y, math.nan)
-        if not (has_graph or (torch.is_grad_enabled() and self._newton.has_graph)):
-            self._sums.slopes = found
-            return combine(y, found, self.tableau.weights, size)
-        return self._attach(times, size, y, found)
-
-    def error_ratio(self, control: Control, y: Tensor, y1: Tensor) -> float:
-        return math.inf if self.failure is not None else super().error_ratio(control, y, y1)
 
     def accept(self) -> None:
         super().accept()
@@ -125,7 +165,6 @@ class ImplicitStepper(Stepper):
         return self._newton.filtered(error, self._step * self.tableau.stages[-1][-1])
 
     def _solve(self, times: Sequence[Tensor], size: float, y: Tensor) -> list[Tensor] | None:
-        """The slopes of all stages without a graph, or None."""
         slopes: list[Tensor] = []
         self._step = size
         for block in self.tableau.blocks:
@@ -138,6 +177,8 @@ class ImplicitStepper(Stepper):
             stages = Stages(times[block.begin : block.end], bases, coupling, guess)
             found = self._newton.solve(stages)
             if found is None:
+                finite = self._newton.is_finite
+                self.failure = Status.NEWTON_FAILURE if finite else Status.NON_FINITE
                 return None
             slopes += found
         return slopes
@@ -162,24 +203,9 @@ class ImplicitStepper(Stepper):
         slope = self._newton.around_start().slope if last is None else last.detach()
         return [slope] * (block.end - block.begin)
 
-    def _attach(
-        self, times: Sequence[Tensor], size: Any, y: Tensor, found: Sequence[Tensor]
-    ) -> Tensor:
-        """Give a step that is solved for its graph."""
-        first = () if self._first is None else (self._first,)
-        step, count = self._recorded(times, size, found), len(times) - len(first)
-        self.stats.forward_evaluations += count
-        if self._replayer is None or self._replayer.reserve():
-            y1, self._sums, *_ = step(y, *first)
-            return y1
-        with self._replayer.recording(step, (y, *first), count) as call:
-            y1, self._sums, *_ = call.result = step(y, *first)
-        return y1
-
     def _recorded(
         self, times: Sequence[Tensor], size: Any, found: Sequence[Tensor]
     ) -> Callable[..., tuple[Any, ...]]:
-        """The step as a function of the state, and of the first slope where that is known."""
         evaluate, tableau, linearizer = self._evaluate, self.tableau, self._linearizer
         bases, length = self._bases, float(size.detach() if isinstance(size, Tensor) else size)
 

@@ -33,6 +33,7 @@ __all__ = [
     "read_tolerances",
     "refuse_unknown",
     "shown",
+    "split_memory",
 ]
 
 _ADJOINT_OPTIONS = ("method", "rtol", "atol", "step", "seminorm")
@@ -381,9 +382,10 @@ def read_settings(options: Any) -> dict[str, Any]:
     if options.adjoint is not None:
         found["adjoint"] = _read_adjoint(options.adjoint)
     found["parameters"] = read_parameters("parameters", options.parameters)
-    if not isinstance(options.independent, bool):
-        got = shown(options.independent)
-        raise ValueError(f"independent must be True or False, got {got}")
+    for name in ("land", "dense", "throw", "compile", "independent"):
+        if not isinstance(getattr(options, name), bool):
+            got = shown(getattr(options, name))
+            raise ValueError(f"{name} must be True or False, got {got}")
     return found
 
 

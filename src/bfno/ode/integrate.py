@@ -18,6 +18,7 @@ from bfno.ode.solution import Stats, Status
 from bfno.ode.step import Moment, Stepper
 
 __all__ = [
+    "SLIVER",
     "AdaptiveIntegration",
     "FixedIntegration",
     "Integration",
@@ -28,6 +29,10 @@ __all__ = [
     "Stop",
     "Watcher",
 ]
+
+
+SLIVER = 1 + 1e-9
+"""By how much a step may be longer, to take along what rounding would leave before a stop."""
 
 
 class Stop(NamedTuple):
@@ -372,8 +377,7 @@ class _StopList:
         free = start.value + size
         if self._stops:
             stop = self._stops[-1]
-            # A sliver that rounding would leave behind is taken along.
-            if abs(stop.moment.value - start.value) <= abs(size) * (1 + 1e-9):
+            if abs(stop.moment.value - start.value) <= abs(size) * SLIVER:
                 return stop, stop.moment
         return None, Moment(free, start.anchor)
 

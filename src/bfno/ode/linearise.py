@@ -168,6 +168,7 @@ class Linearizer:
             try:
                 slope = evaluate(time, point)
             except RuntimeError:  # a field that cannot be differentiated, or fails in any case
+                self.stats.forward_evaluations += 1
                 with torch.no_grad():
                     slope = evaluate(time.detach(), point.detach())
         if self._surroundings.random_state() is not random:
@@ -178,7 +179,7 @@ class Linearizer:
         matrix = self.matrix(Pullback(slope, point, point.detach()))
         if matrix is not None:
             return Linearisation(self, slope.detach(), matrix=matrix, by_time=by_time)
-        product = _product(slope, point, evaluate, t)
+        product = _product(slope, point, evaluate, t, self.stats)
         return Linearisation(self, slope.detach(), product=product, by_time=by_time)
 
     def _refuse_random(self, evaluate: Evaluator, t: Tensor, z: Tensor, slope: Tensor) -> None:
@@ -246,8 +247,7 @@ class Linearizer:
                 by_time = (evaluate(t + shift, z) - slope) / shift
 
         def product(vector: Tensor) -> Tensor:
-            self.stats.forward_evaluations += 1
-            return _difference(evaluate, t, z, slope, vector)
+            return _difference(evaluate, t, z, slope, vector, self.stats)
 
         if self._count > MOST_DIFFERENCES:
             return Linearisation(self, slope, product=product, by_time=by_time)
@@ -297,19 +297,22 @@ def differentiating_twice() -> Iterator[None]:
         ) from error
 
 
-def _difference(evaluate: Evaluator, t: Tensor, z: Tensor, slope: Tensor, vector: Tensor) -> Tensor:
+def _difference(
+    evaluate: Evaluator, t: Tensor, z: Tensor, slope: Tensor, vector: Tensor, stats: Stats
+) -> Tensor:
     """A Jacobian's product with a vector, from two values of the field."""
     length = float(torch.linalg.vector_norm(vector))
     if length == 0:
         return torch.zeros_like(vector)
     scale = float(torch.linalg.vector_norm(z)) / math.sqrt(max(z.numel(), 1))
     shift = math.sqrt(torch.finfo(z.dtype).eps) * max(scale, 1e-3) / length
+    stats.forward_evaluations += 1
     with torch.no_grad():
         return (evaluate(t, torch.add(z, vector, alpha=shift)) - slope) / shift
 
 
 def _product(
-    slope: Tensor, point: Tensor, evaluate: Evaluator, t: Tensor
+    slope: Tensor, point: Tensor, evaluate: Evaluator, t: Tensor, stats: Stats
 ) -> Callable[[Tensor], Tensor]:
     """Products of the Jacobian with vectors: the derivative of the pullback, which is linear."""
     with torch.inference_mode(False), torch.enable_grad():
@@ -328,7 +331,7 @@ def _product(
             found = torch.autograd.grad(pulled, dual, vector, retain_graph=True, allow_unused=True)
             if found[0] is not None:
                 return found[0]
-        return _difference(evaluate, t, point.detach(), slope.detach(), vector)
+        return _difference(evaluate, t, point.detach(), slope.detach(), vector, stats)
 
     return product
 

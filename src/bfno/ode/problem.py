@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -161,23 +162,26 @@ class Problem:
         evaluate = Evaluator(self.field) if is_transformed() else TrackingEvaluator(self.field, y0)
         if isinstance(method, AdamsMethod):
             return AdamsStepper(evaluate, method, clock, stats)
+        make = functools.partial(self._stepper_of, evaluate, clock, replayer, y0)
         if isinstance(method, AutoTableau):
-            explicit = self._explicit_stepper(evaluate, method.explicit, clock, replayer, y0)
-            stiff = self._implicit_stepper(evaluate, method.stiff, clock, replayer, y0)
-            return AutoStepper(explicit, stiff, clock, stats)
-        if method.implicit:
-            return self._implicit_stepper(evaluate, method, clock, replayer, y0)
-        return self._explicit_stepper(evaluate, method, clock, replayer, y0)
+            return AutoStepper(make(method.explicit), make(method.stiff), clock, stats)
+        return make(method)
 
-    def _explicit_stepper(
+    def _stepper_of(
         self,
         evaluate: Evaluator,
-        method: Tableau,
         clock: Clock,
         replayer: Replayer | None,
         y0: Tensor,
+        method: Tableau,
     ) -> Stepper:
+        """What takes the steps of one method."""
         stats, has_graph = self.stats, torch.is_grad_enabled() or is_transformed()
+        if method.implicit:
+            _refuse_equations(method, y0)
+            rosenbrock = isinstance(method, RosenbrockTableau)
+            kind: Any = RosenbrockStepper if rosenbrock else ImplicitStepper
+            return kind(evaluate, method, clock, replayer, stats, y0)
         if self.compile:
             return CompiledStepper(evaluate, method, clock, replayer, stats)
         if replayer is not None:
@@ -198,29 +202,22 @@ class Problem:
         """What records and repeats calls, if a backward pass shall and can do that."""
         return Replayer(y0, self.stats, self.room) if self.replay and self._lets_go() else None
 
-    def _implicit_stepper(
-        self,
-        evaluate: Evaluator,
-        method: Tableau,
-        clock: Clock,
-        replayer: Replayer | None,
-        y0: Tensor,
-    ) -> Stepper:
-        if is_transformed():
-            raise ValueError(
-                f"method {method.name!r} solves equations and needs numbers, which torch.func, "
-                "forward-mode differentiation and torch.compile do not have; use an explicit method"
-            )
-        if real_dtype(y0.dtype) not in (torch.float32, torch.float64):
-            raise ValueError(
-                f"method {method.name!r} solves equations and needs a state in single or double "
-                f"precision, got {y0.dtype}; use y0.float(), or an explicit method"
-            )
-        kind: Any = RosenbrockStepper if isinstance(method, RosenbrockTableau) else ImplicitStepper
-        return kind(evaluate, method, clock, replayer, self.stats, y0)
-
     def refuse_failure(self, name: str) -> None:
         """Raise if the last integration failed."""
         if self.status is not Status.SUCCESS:
             where = f"{name} stopped at t = {self.reached:.6g}"
             raise SolverError(self.status, where, self.stats)
+
+
+def _refuse_equations(method: Tableau, y0: Tensor) -> None:
+    """Refuse a method that solves equations where it cannot."""
+    if is_transformed():
+        raise ValueError(
+            f"method {method.name!r} solves equations and needs numbers, which torch.func, "
+            "forward-mode differentiation and torch.compile do not have; use an explicit method"
+        )
+    if real_dtype(y0.dtype) not in (torch.float32, torch.float64):
+        raise ValueError(
+            f"method {method.name!r} solves equations and needs a state in single or double "
+            f"precision, got {y0.dtype}; use y0.float(), or an explicit method"
+        )

@@ -16,9 +16,8 @@ import torch
 from torch import Tensor
 from torch.autograd.graph import get_gradient_edge
 
-from bfno.ode.control import Control
 from bfno.ode.evaluate import Evaluator
-from bfno.ode.implicit import refuse_second_derivative, traced
+from bfno.ode.implicit import EquationStepper, refuse_second_derivative, traced
 from bfno.ode.implicit_tableaus import RosenbrockTableau
 from bfno.ode.linearise import (
     Linearizer,
@@ -26,41 +25,22 @@ from bfno.ode.linearise import (
     differentiating_twice,
     following_time,
 )
-from bfno.ode.replay import Replayer
-from bfno.ode.solution import Stats, Status
-from bfno.ode.step import Clock, Moment, Stepper, Sums, combine, combine_quickly
+from bfno.ode.solution import Status
+from bfno.ode.step import Moment, Sums, combine, combine_quickly
 
 __all__ = ["RosenbrockStepper"]
 
 
-class RosenbrockStepper(Stepper):
-    """Takes steps of a Rosenbrock method.
-
-    Args:
-        evaluate: Calls the field.
-        tableau: The method.
-        clock: Tells the time.
-        replayer: Records steps and repeats them, or None to keep their graphs.
-        stats: Where evaluations are counted.
-        like: A state.
-    """
+class RosenbrockStepper(EquationStepper):
+    """Takes steps of a Rosenbrock method; its arguments are those of the base class."""
 
     tableau: RosenbrockTableau
 
-    def __init__(
-        self,
-        evaluate: Evaluator,
-        tableau: RosenbrockTableau,
-        clock: Clock,
-        replayer: Replayer | None,
-        stats: Stats,
-        like: Tensor,
-    ) -> None:
-        super().__init__(evaluate, tableau, clock, Sums(tableau), stats)
-        self._replayer, self._linearizer = replayer, Linearizer(like, stats)
+    def __init__(self, *parts: Any) -> None:
+        super().__init__(*parts)
         self._y: Any = None  # where the field is linearised
         self._around: Any = None
-        self._has_graph = False
+        self._has_graph = False  # whether any evaluation had one
         self._after_jump: Tensor | None = None  # the time at which a step starts afresh
 
     def start(self, moment: Moment, y: Tensor, slope: Tensor | None = None) -> Tensor:
@@ -68,33 +48,19 @@ class RosenbrockStepper(Stepper):
         with torch.no_grad():
             return self.evaluate(moment, y) if slope is None else slope
 
-    def attempt(self, start: Moment, end: Moment, y: Tensor, *, end_inside: bool = False) -> Tensor:
-        size = self.clock.size(start, end)
-        times = list(self.clock.times(self.tableau.nodes, start, end))
-        if end_inside:
-            before, nodes = self.clock.just_before(end, start), self.tableau.nodes
-            times = [before if n == 1 else t for t, n in zip(times, nodes, strict=True)]
+    def _times(self, start: Moment, end: Moment, end_inside: bool) -> list[Tensor]:
+        times = super()._times(start, end, end_inside)
         if self._after_jump is not None:
             times[0] = self._after_jump
-        self.failure = None
+        return times
+
+    def _has_weights(self) -> bool:
+        return self._has_graph
+
+    def _begin(self, start: Moment, times: Sequence[Tensor], y: Tensor) -> None:
         if y is not self._y:
             self._y = y
             self._around = self._linearizer.at(self._evaluate, times[0], y.detach(), with_time=True)
-        has_graph = torch.is_grad_enabled() and (y.requires_grad or self.clock.moves)
-        # As long as nothing has shown it, a graph tells whether there are weights to learn.
-        looking = torch.is_grad_enabled() and not (has_graph or self._has_graph)
-        with torch.set_grad_enabled(looking):
-            found = self._solve(times, end.value - start.value, y.detach())
-        self._sums.begin(y, size)
-        if found is None:
-            return torch.full_like(y, math.nan)
-        if not (has_graph or (torch.is_grad_enabled() and self._has_graph)):
-            self._sums.slopes = found
-            return combine(y, found, self.tableau.weights, size)
-        return self._attach(times, size, y, found)
-
-    def error_ratio(self, control: Control, y: Tensor, y1: Tensor) -> float:
-        return math.inf if self.failure is not None else super().error_ratio(control, y, y1)
 
     def accept(self) -> None:
         self._first = self._after_jump = None
@@ -104,7 +70,6 @@ class RosenbrockStepper(Stepper):
         self._y = None
 
     def _solve(self, times: Sequence[Tensor], size: float, y: Tensor) -> list[Tensor] | None:
-        """The stages without a graph, or None."""
         tableau, around = self.tableau, self._around
         system = around.system(np.array([[size * tableau.gamma]]))
         if system is None:
@@ -125,23 +90,9 @@ class RosenbrockStepper(Stepper):
             found += system.solve([right * tableau.gamma], 1e-10)
         return found
 
-    def _attach(
-        self, times: Sequence[Tensor], size: Any, y: Tensor, found: Sequence[Tensor]
-    ) -> Tensor:
-        """Give a step that is solved for its graph."""
-        step = self._recorded(times, size, found)
-        self.stats.forward_evaluations += len(times)
-        if self._replayer is None or self._replayer.reserve():
-            y1, self._sums, *_ = step(y)
-            return y1
-        with self._replayer.recording(step, (y,), len(times)) as call:
-            y1, self._sums, *_ = call.result = step(y)
-        return y1
-
     def _recorded(
         self, times: Sequence[Tensor], size: Any, found: Sequence[Tensor]
-    ) -> Callable[[Tensor], tuple[Any, ...]]:
-        """The step as a function of the state."""
+    ) -> Callable[..., tuple[Any, ...]]:
         evaluate, tableau, linearizer = self._evaluate, self.tableau, self._linearizer
         length = float(size.detach() if isinstance(size, Tensor) else size)
 

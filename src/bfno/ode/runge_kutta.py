@@ -92,6 +92,11 @@ class Tableau:
             len(self.stages) > 1 and self.stages[-1] == self.weights[:-1] and not self.weights[-1]
         )
 
+    @property
+    def is_coarse(self) -> bool:
+        """Whether dense output, of much lower order than the steps, would spoil what they gain."""
+        return self.dense_order < self.order - 1
+
     def dense_weights(self, theta: float) -> Row:
         """`p_i(θ)` for all stages."""
         powers = [theta ** (k + 1) for k in range(len(self.dense[0]))]

@@ -256,7 +256,7 @@ class _Call:
         options, problem, tableau = self.options, self.problem, self._tableau
         adaptive = tableau.adaptive and options.step is None
         count = ts.shape[-1]
-        landings = range(count - 1 if adaptive and not _is_coarse(tableau) else 1, count)
+        landings = range(count - 1 if adaptive and not tableau.is_coarse else 1, count)
         if adaptive and not options.land:
             landings = range(0)
         if ts.dim() == 1:
@@ -307,7 +307,7 @@ class _Call:
         clock = (ts - first[:, None]) / torch.where(span == 0, one, span)[:, None]
         self._control = _on_clock(self._control, longest)
         options = self.options
-        if _is_coarse(self._tableau):
+        if self._tableau.is_coarse:
             options = replace(options, stops=tuple(clock.detach().unique().tolist()))
         self.problem.plan = self._planner(options)
         self.problem.field = _rescaled(self.problem.field, first, span)
@@ -510,8 +510,9 @@ def make_plan(
     times = requested.tolist()
     start = Moment(times[0], 0)
     if tableau.adaptive and options.step is None:
-        coarse = _is_coarse(tableau)
-        landings = range(1 if coarse else len(times) - 1, len(times)) if options.land else ()
+        landings = (
+            range(1 if tableau.is_coarse else len(times) - 1, len(times)) if options.land else ()
+        )
         stops = _knots(times, landings, options.stops, options.jumps)
     else:
         stops, control = fixed_stops(times, options.step, options.stops, options.jumps), None
@@ -527,11 +528,6 @@ def make_plan(
         jump_at_start=times[0] in options.jumps,
         goals=tuple(sorted(goals, key=lambda time: time * direction)),
     )
-
-
-def _is_coarse(tableau: Tableau) -> bool:
-    """Whether dense output, of much lower order than the steps, would spoil what they achieve."""
-    return tableau.dense_order < tableau.order - 1
 
 
 def _direction(times: Sequence[float]) -> float:

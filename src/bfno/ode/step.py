@@ -2,7 +2,7 @@
 
 `take_stages` is the step; how it forms weighted sums of slopes depends on who needs them: recorded
 by autograd (`Sums`), without a graph in one table (`TableSums`), or with a step size of its own for
-every sample (`RowSums`).
+every sample (`RowSums` for `advance`, `SampleSums` for independent=True).
 """
 
 from __future__ import annotations
@@ -25,12 +25,14 @@ from bfno.ode.tableaus import Row, Tableau
 __all__ = [
     "Clock",
     "Moment",
+    "RecordingStepper",
     "ReplayedStepper",
     "RowSums",
     "Stepper",
     "Sums",
     "TableSums",
     "combine",
+    "combine_quickly",
     "dense_matrix",
     "take_stages",
 ]
@@ -369,28 +371,30 @@ class Stepper:
         return torch.add(y[samples], change, alpha=size)
 
 
-class ReplayedStepper(Stepper):
-    """Takes steps that a backward pass repeats as a whole.
-
-    For small states, recording and repeating single evaluations takes longer than they do; the
-    graphs of all evaluations of one step exist at once then.
+class RecordingStepper(Stepper):
+    """Takes steps, and can record evaluations for a backward pass to repeat.
 
     Args:
         evaluate: Calls the field.
         tableau: The method.
         clock: Tells the time.
-        replayer: Records and repeats.
+        replayer: Records and repeats, or None to keep all graphs.
         stats: Where evaluations are counted.
     """
 
     def __init__(
-        self, evaluate: Evaluator, tableau: Tableau, clock: Clock, replayer: Replayer, stats: Stats
+        self,
+        evaluate: Evaluator,
+        tableau: Tableau,
+        clock: Clock,
+        replayer: Replayer | None,
+        stats: Stats,
     ) -> None:
         super().__init__(evaluate, tableau, clock, Sums(tableau), stats)
         self._replayer = replayer
 
     def evaluate(self, moment: Moment, y: Tensor) -> Tensor:
-        if not torch.is_grad_enabled() or self._replayer.reserve():
+        if self._replayer is None or not torch.is_grad_enabled() or self._replayer.reserve():
             return super().evaluate(moment, y)
         self.stats.forward_evaluations += 1
         time = self.clock.time(moment)
@@ -398,8 +402,16 @@ class ReplayedStepper(Stepper):
             slope = call.result = self._evaluate(time, y)
         return slope
 
+
+class ReplayedStepper(RecordingStepper):
+    """Takes steps that a backward pass repeats as a whole.
+
+    For small states, recording and repeating single evaluations takes longer than they do; the
+    graphs of all evaluations of one step exist at once then.
+    """
+
     def attempt(self, start: Moment, end: Moment, y: Tensor, *, end_inside: bool = False) -> Tensor:
-        if self._replayer.reserve():
+        if self._replayer is None or self._replayer.reserve():
             return super().attempt(start, end, y, end_inside=end_inside)
         size, evaluate, tableau = self.clock.size(start, end), self._evaluate, self.tableau
         times = self._stage_times(start, end, end_inside)

@@ -9,13 +9,10 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from bfno.ode.integrate import Stop
+from bfno.ode.integrate import SLIVER, Stop
 from bfno.ode.state import clock_dtype, real_dtype
 
 __all__ = ["Leg", "Points", "Timetable"]
-
-_SLIVER = 1 + 1e-9
-"""A step is stretched by so much rather than leave a sliver before a stop."""
 
 
 @dataclass(frozen=True)
@@ -101,7 +98,7 @@ class Timetable:
         stops = self._stops[samples]
         ahead = (stops - begin.values[:, None]) * self.direction[samples, None]
         gap, place = ahead.where(ahead > 0, math.inf).min(dim=1)
-        lands = gap <= size.abs() * _SLIVER
+        lands = gap <= size.abs() * SLIVER
         stop = stops.gather(1, place[:, None])[:, 0]
         values = torch.where(lands, stop, begin.values + size)
         anchors = torch.where(lands, self._anchors[place], begin.anchors)

@@ -208,7 +208,7 @@ def _times(block: NeuralODE, steps: list[float]) -> list[float]:
     """Times to look at: many where the solver interpolates, else only those of its steps."""
     settings = block.settings
     method = find_method(settings["method"])
-    if method.adaptive and settings.get("step") is None and method.dense_order >= method.order - 1:
+    if method.adaptive and settings.get("step") is None and not method.is_coarse:
         return np.linspace(steps[0], steps[-1], _FRAMES).tolist()
     spacing = -(-len(steps) // _FRAMES)
     return [*steps[:-1:spacing], steps[-1]]
