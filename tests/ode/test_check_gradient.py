@@ -187,3 +187,14 @@ def test_bad_input_is_refused():
         check_gradient(lambda t, y: y**2, y0, ONE * 2)
     assert check_gradient(decay(1), torch.ones(0, 3), ONE).error == 0
     assert check_gradient(lambda t, y: torch.ones_like(y), y0, ONE).error < 1e-12
+
+
+def test_a_gradient_that_cannot_be_judged_is_told_in_words():
+    def burst(ys: torch.Tensor) -> torch.Tensor:
+        return (ys[-1] * math.inf).sum()
+
+    found = check_gradient(decay(1), torch.ones(2), ONE, loss=burst)
+    assert not found.is_enough
+    assert str(found) == (
+        "the gradient is not finite, or vanishes with smaller steps; check the field and the loss"
+    )

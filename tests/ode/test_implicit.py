@@ -572,7 +572,7 @@ def test_the_adjoint_works_where_the_state_can_be_solved_for_backward():
     torch.testing.assert_close(grads[0], grads[1], rtol=0, atol=1e-5)
 
 
-@pytest.mark.parametrize("name", ["trapezoid", "trbdf2", "kvaerno5"])
+@pytest.mark.parametrize("name", ["trapezoid", "trbdf2", "kvaerno5", "rodas5p"])
 def test_a_weight_that_only_the_very_first_slope_uses_gets_its_gradient(name):
     weight = torch.tensor(2.0, requires_grad=True)
 

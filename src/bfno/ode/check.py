@@ -67,8 +67,8 @@ def check_gradient(
     ts: Tensor,
     *,
     method: str | Tableau = "dopri5",
-    rtol: float = 1e-4,
-    atol: float = 1e-6,
+    rtol: float | Tensor = 1e-4,
+    atol: float | Tensor = 1e-6,
     gradient: str = "checkpoint",
     loss: Callable[[Any], Tensor] | None = None,
     parameters: Iterable[Tensor] | None = None,
@@ -251,6 +251,8 @@ class _Report:
         return {**settings, **finer}
 
     def _sentence(self, error: float, solution: float, adjoint: float | None) -> str:
+        if not math.isfinite(error):
+            return "the gradient is not finite, or vanishes with smaller steps"
         found = f"the gradient is off by {_percent(error)}, the solution by {_percent(solution)}"
         if adjoint is None:
             return found
@@ -260,7 +262,7 @@ class _Report:
         if adjoint is not None and adjoint > error / 2:
             return "use gradient='checkpoint', or smaller tolerances in adjoint={'rtol': ...}"
         if not math.isfinite(error):
-            return "check the field: its gradient is not finite, or zero where it should not be"
+            return "check the field and the loss"
         share = self._target / error
         if not self._adapts:
             return self._smaller_steps(share)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import bisect
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
@@ -196,7 +197,7 @@ class Watcher(Protocol):
         ...
 
 
-class Integration:
+class Integration(ABC):
     """One integration, from the start of a plan until every requested time is served.
 
     Args:
@@ -225,6 +226,7 @@ class Integration:
         self._stats, self._watcher, self._room = stats, watcher, room or Room()
         self.status, self.moment = Status.SUCCESS, plan.start
 
+    @abstractmethod
     def run(self, y: Tensor, slope: Tensor | None = None) -> None:
         """Integrate.
 
@@ -232,7 +234,6 @@ class Integration:
             y: State at the start.
             slope: Value of the field there, if it is known.
         """
-        raise NotImplementedError
 
     def _advance(self, end: Moment, y: Tensor, y1: Tensor) -> bool:
         """Count an accepted step and collect what it serves; tell whether it served anything."""

@@ -20,6 +20,7 @@ import functools
 import itertools
 import math
 import warnings
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -434,9 +435,10 @@ def _multiplied(matrix: Any, vector: Tensor) -> Tensor:
     return (matrix @ _flat(vector).view(rows, size, 1)).reshape(-1)
 
 
-class System:
+class System(ABC):
     """Linear equations of a block of stages."""
 
+    @abstractmethod
     def solve(self, right: Vectors, rtol: float = 1e-3) -> list[Tensor]:
         """The solution.
 
@@ -444,7 +446,6 @@ class System:
             right: The right-hand sides.
             rtol: How small what is left of them has to be, where that is a choice.
         """
-        raise NotImplementedError
 
 
 class FactoredSystem(System):

@@ -112,6 +112,7 @@ class Room:
 
     _lock = threading.RLock()  # the last reference may go while it is held
     _shared = 0.0
+    _taken = 0.0  # here too, for torch.compile may drop one before it is initialised
 
     def __init__(self, size: float | None = None) -> None:
         self._size, self._taken, self._before = size, 0.0, 0.0
@@ -150,8 +151,9 @@ class Room:
             type(self)._shared += size
 
     def __del__(self) -> None:
-        with self._lock:
-            self._add(-self._taken)
+        if self._taken:
+            with self._lock:
+                self._add(-self._taken)
 
 
 class Replayer:

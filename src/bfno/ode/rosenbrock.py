@@ -45,8 +45,17 @@ class RosenbrockStepper(EquationStepper):
 
     def start(self, moment: Moment, y: Tensor, slope: Tensor | None = None) -> Tensor:
         self._after_jump, self._y = self.clock.time(moment), None
-        with torch.no_grad():
-            return self.evaluate(moment, y) if slope is None else slope
+        if slope is None:
+            return self._look(self._after_jump, y)
+        self._has_graph = self._has_graph or slope.requires_grad
+        return slope.detach()
+
+    def _look(self, time: Tensor, y: Tensor) -> Tensor:
+        """Evaluate the field, and see whether it depends on something to learn."""
+        self.stats.forward_evaluations += 1
+        slope = self._evaluate(time, y)
+        self._has_graph = self._has_graph or slope.requires_grad
+        return slope.detach()
 
     def _times(self, start: Moment, end: Moment, end_inside: bool) -> list[Tensor]:
         times = super()._times(start, end, end_inside)
@@ -58,6 +67,9 @@ class RosenbrockStepper(EquationStepper):
         return self._has_graph
 
     def _begin(self, start: Moment, times: Sequence[Tensor], y: Tensor) -> None:
+        is_first = self._around is None and self._after_jump is None
+        if is_first and torch.is_grad_enabled() and not y.requires_grad:
+            self._look(times[0], y)  # later steps begin where a stage has been
         if y is not self._y:
             self._y = y
             self._around = self._linearizer.at(self._evaluate, times[0], y.detach(), with_time=True)
@@ -79,11 +91,8 @@ class RosenbrockStepper(EquationStepper):
         for stage, time in enumerate(times):
             slope = around.slope
             if stage:
-                self.stats.forward_evaluations += 1
                 point = combine_quickly(y, found, tableau.stages[stage], size)
-                slope = self._evaluate(time, point)
-                self._has_graph = self._has_graph or slope.requires_grad
-                slope = slope.detach()
+                slope = self._look(time, point)
             right = combine_quickly(slope, found, tableau.couplings[stage], 1.0)
             if around.by_time is not None:
                 right = torch.add(right, around.by_time, alpha=size * tableau.time_weights[stage])

@@ -131,8 +131,8 @@ def solve(
     ts: Tensor,
     *,
     method: str | Tableau = "dopri5",
-    rtol: float = 1e-4,
-    atol: float = 1e-6,
+    rtol: float | Tensor = 1e-4,
+    atol: float | Tensor = 1e-6,
     gradient: str = "checkpoint",
     **options: Any,
 ) -> Solution[Any]:
@@ -145,7 +145,7 @@ def solve(
         ts: Requested times, increasing or decreasing: `(time,)`, or `(batch, time)` with one row
             per sample, whose times may repeat (as padding does).
         method: A Runge–Kutta method: its name, see `METHODS`, or its tableau.
-        rtol: Relative tolerance of adaptive steps.
+        rtol: Relative tolerance of adaptive steps: one number, or a tensor that fits the state.
         atol: Absolute tolerance of adaptive steps.
         gradient: `"checkpoint"`: exact gradient of the discrete solution in as much `memory` as it
             may take.
@@ -484,7 +484,7 @@ class _Reporter:
             )
 
 
-def _make_control(packing: Packing, options: Options, rtol: float, atol: float) -> Control:
+def _make_control(packing: Packing, options: Options, rtol: Any, atol: Any) -> Control:
     """The step-size rule of a state and options."""
     norm: Norm | None = options.norm
     if packing.is_nest and norm is None:

@@ -1,6 +1,7 @@
 """What a record says of the circumstances of a run."""
 
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -66,3 +67,16 @@ def test_sources_outside_of_a_checkout_have_no_commit(tmp_path, monkeypatch):
     monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path.parent))
     monkeypatch.setattr(record, "__file__", str(tmp_path / "record.py"))
     assert record.source_commit() is None
+
+
+def test_the_peak_of_memory_is_not_that_of_the_program_that_started_the_run():
+    child = "from bfno.lab.runs.record import peak_memory; print(peak_memory())"
+    parent = f"""
+import subprocess, sys
+held = b"1" * (400 << 20)
+print(subprocess.run([sys.executable, "-c", {child!r}], capture_output=True, text=True).stdout)
+"""
+    found = subprocess.run(
+        [sys.executable, "-c", parent], capture_output=True, text=True, check=True
+    )
+    assert int(found.stdout) < 200 << 20  # this module imports no torch

@@ -304,7 +304,7 @@ def demo(
 ) -> None:
     """Compare BFNO-NODE and NODE on handwritten digits.
 
-    It takes about three minutes, downloads nothing, and ends in a report.
+    It takes about a minute, downloads nothing, and ends in a report.
 
     Example: bfno demo --scale smoke
     """

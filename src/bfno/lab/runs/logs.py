@@ -12,6 +12,7 @@ import logging
 import os
 import time
 import warnings
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, ClassVar
@@ -31,7 +32,7 @@ _MOST_AT_ONCE = 100  # settings that MLflow takes in one request
 _LONGEST_SETTING = 500
 
 
-class MetricsLog(Watcher):
+class MetricsLog(Watcher, ABC):
     """A copy of the settings, of the metrics of every epoch, and of the result.
 
     Of several processes only the first writes.
@@ -67,15 +68,17 @@ class MetricsLog(Watcher):
     def on_finish(self, result: Mapping[str, Any]) -> None:
         self._try(self._close, result)
 
+    @abstractmethod
     def _open(self) -> None:
         """Begin, or go on with what an earlier part of the same run has written."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _write(self, metrics: dict[str, Any]) -> None:
-        raise NotImplementedError
+        """Add an epoch."""
 
+    @abstractmethod
     def _close(self, result: Mapping[str, Any]) -> None:
-        raise NotImplementedError
+        """Add what the test found, and end."""
 
     def _try(self, action: Callable[..., None], *words: Any) -> None:
         if self._is_silent:
