@@ -185,11 +185,14 @@ def in_order(path: Tensor, order: Tensor) -> Tensor:
 class ObservedRows:
     """The rows of a batch in which something was observed, moved together.
 
+    Padding, which observes nothing at the time of the row before, is never among them.
+
     Args:
         times: `(batch, time)`.
         values: `(batch, time, features)`.
         mask: `(batch, time, features)`.
         backward: Whether the last row comes first.
+        with_empty: Whether rows in which nothing was observed are kept as well.
 
     Attributes:
         times: `(batch, rows)`; padding repeats a series' last time (its first one if backward).
@@ -205,9 +208,18 @@ class ObservedRows:
     """
 
     def __init__(
-        self, times: Tensor, values: Tensor, mask: Tensor, *, backward: bool = False
+        self,
+        times: Tensor,
+        values: Tensor,
+        mask: Tensor,
+        *,
+        backward: bool = False,
+        with_empty: bool = False,
     ) -> None:
         observed = mask.any(-1)
+        if with_empty:
+            is_first = torch.ones_like(observed[:, :1])
+            observed = observed | torch.cat((is_first, times.diff(dim=1) != 0), dim=1)
         self._seen = observed.cumsum(1)
         lengths = observed.sum(1, keepdim=True)
         most = max(int(lengths.max()), 1)
