@@ -73,6 +73,8 @@ class PaperTable:
         data: Data sets of the paper by name, with their titles.
         beyond: Data sets that the paper does not have, in the same way.
         notes: What has to be known to read it.
+        protocols: The ways in which its data can be divided and judged, each with its own notes,
+            the usual one first; empty if there is but one.
         rows: The methods, in the paper's order.
     """
 
@@ -83,7 +85,28 @@ class PaperTable:
     data: Mapping[str, str]
     beyond: Mapping[str, str]
     notes: tuple[str, ...]
+    protocols: Mapping[str, tuple[str, ...]]
     rows: tuple[PaperRow, ...]
+
+    @property
+    def usual_protocol(self) -> str:
+        """The protocol of its experiments as they are defined; empty if there is but one way."""
+        return next(iter(self.protocols), "")
+
+    def check_protocol(self, name: str) -> None:
+        """Make sure that the table has this protocol.
+
+        Raises:
+            ConfigError: If it lacks it; the message says which tables have some.
+        """
+        option = f"--protocol {name}"
+        if not self.protocols:
+            tables = [one for one in table_names() if paper_table(one).protocols]
+            why = f"table {self.name} has no protocols"
+            raise ConfigError(option, why, f"leave it out; tables {' and '.join(tables)} have some")
+        if name not in self.protocols:
+            known = " or ".join(self.protocols)
+            raise ConfigError(option, f"is not a protocol of table {self.name}", f"write {known}")
 
     @property
     def titles(self) -> Mapping[str, str]:
@@ -146,6 +169,7 @@ def paper_table(name: str) -> PaperTable:
         tree["data"],
         tree.get("beyond", {}),
         tuple(tree["notes"]),
+        {name: tuple(notes) for name, notes in tree.get("protocols", {}).items()},
         tuple(_row(row, tree["data"], sizes) for row in tree["rows"]),
     )
 
