@@ -150,9 +150,8 @@ def _changes(words: _Words, paper: PaperTable) -> Tree:
 
     changes = read_settings(words.settings or ())
     for name, _ in differences({}, changes):
-        if name == "data.protocol":
-            fix = "write --protocol" if paper.protocols else "leave it out"
-            raise ConfigError(f"--set {name}", "is not a setting of single runs here", fix)
+        if name == "data.protocol" and paper.protocols:
+            raise ConfigError(f"--set {name}", "has an option of its own", "write --protocol")
         if name in CIRCUMSTANCES:
             fix = "leave it out; --seeds, --jobs and --data-dir say such things"
             raise ConfigError(f"--set {name}", "is not the same for all runs of a table", fix)
@@ -161,9 +160,7 @@ def _changes(words: _Words, paper: PaperTable) -> Tree:
     return merged(changes, {"data": {"protocol": words.protocol}})
 
 
-def _possible(
-    jobs: list[Job], words: _Words, changes: Tree
-) -> tuple[list[Job], list[str]]:
+def _possible(jobs: list[Job], words: _Words, changes: Tree) -> tuple[list[Job], list[str]]:
     """The jobs that can be done, and a line for each data set whose files are missing.
 
     Runs that exist need no files.

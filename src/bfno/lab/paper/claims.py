@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from bfno.lab.paper.numbers import paper_table
 from bfno.lab.paper.sections import select_runs
 from bfno.lab.runs.record import Record, flat_config
-from bfno.lab.runs.variants import Variant
+from bfno.lab.runs.variants import AS_DEFINED, Variant
 from bfno.lab.views.curves import epoch_values
 from bfno.lab.views.layout import Column, Table
 from bfno.lab.views.metrics import LIMIT, Estimate, Metric, chance_of_lead, find_metric, mean
@@ -100,7 +100,7 @@ def judge_claims(
     runs: Sequence[Record],
     scale: str,
     claims: Sequence[Claim] = PAPER_CLAIMS,
-    variant: Variant = Variant(),
+    variant: Variant = AS_DEFINED,
 ) -> Table:
     """Compare claims with the runs of one scale; claims without runs of all methods are left out.
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from bfno.lab.paper.numbers import PaperCell, PaperRow, PaperTable, paper_table
 from bfno.lab.paper.sections import select_runs
 from bfno.lab.runs.record import Record, flat_config
-from bfno.lab.runs.variants import Variant
+from bfno.lab.runs.variants import AS_DEFINED, Variant
 from bfno.lab.views.layout import Cell, Column, Table
 from bfno.lab.views.methods import is_transductive
 from bfno.lab.views.metrics import Estimate, Metric, find_metric
@@ -74,7 +74,7 @@ def paper_comparison(
     *,
     methods: Sequence[str] = (),
     failures: Mapping[tuple[str, int], str] | None = None,
-    variant: Variant = Variant(),
+    variant: Variant = AS_DEFINED,
 ) -> Table:
     """Show runs beside a table of the paper.
 

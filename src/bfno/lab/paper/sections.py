@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from bfno.lab.paper.numbers import paper_table, table_names
 from bfno.lab.runs.record import Record
-from bfno.lab.runs.variants import Variant, variant_of
+from bfno.lab.runs.variants import AS_DEFINED, Variant, variant_of
 from bfno.lab.views.methods import replicates
 
 __all__ = ["Section", "Selection", "sections_of", "select_runs", "variants_of"]
@@ -35,7 +35,7 @@ class Section:
     data: str
     scale: str
     runs: tuple[tuple[Path, Record], ...]
-    variant: Variant = Variant()
+    variant: Variant = AS_DEFINED
 
     @property
     def title(self) -> str:
@@ -82,8 +82,8 @@ def sections_of(runs: Sequence[tuple[Path, Record]]) -> Iterator[Section]:
 
 def variants_of(runs: Iterable[Record]) -> list[Variant]:
     """The variants of tables that runs belong to, the experiments as they are defined first."""
-    found = {variant_of(run.changes) for run in runs} - {None}
-    return sorted({Variant(), *filter(None, found)}, key=lambda variant: variant.changes)
+    found = filter(None, (variant_of(run.changes) for run in runs))
+    return sorted({AS_DEFINED, *found}, key=lambda variant: variant.changes)
 
 
 class Selection(NamedTuple):
@@ -93,7 +93,7 @@ class Selection(NamedTuple):
     outliers: list[Record]
 
 
-def select_runs(runs: Iterable[Record], variant: Variant = Variant()) -> Selection:
+def select_runs(runs: Iterable[Record], variant: Variant = AS_DEFINED) -> Selection:
     """One run for each experiment, scale and seed, all of an experiment with the same settings.
 
     Of two with the same seed the one counts whose name comes first; of runs with different

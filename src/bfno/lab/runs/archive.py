@@ -13,7 +13,7 @@ from bfno.lab.experiments.settings import DATA_PLACES
 from bfno.lab.files import remove_file, write_atomically
 from bfno.lab.runs.folder import RunFolder, read_run
 from bfno.lab.runs.record import Record, are_replicates, place_name
-from bfno.lab.runs.variants import Variant, variant_of
+from bfno.lab.runs.variants import AS_DEFINED, variant_of
 
 __all__ = ["finished_runs", "keep_runs"]
 
@@ -105,7 +105,7 @@ def _old_place(run: Record, outdated: dict[Path, Record]) -> Path | None:
 def _free_place(run: Record, target: Path) -> Path:
     name = f"{_file_name(run.data)}-{_file_name(run.method)}-s{run.seed}"
     variant = variant_of(run.changes)
-    folder = _file_name((variant or Variant()).folder(run.scale))
+    folder = _file_name((variant or AS_DEFINED).folder(run.scale))
     if variant is None:
         # The name without changes is for the run without changes, even if that comes later.
         own = _file_name(run.name)

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-__all__ = ["Variant", "variant_of"]
+__all__ = ["AS_DEFINED", "Variant", "variant_of"]
 
 _PROTOCOL = "data.protocol"
 # How all methods of a table are treated alike, and not what a single one is.
@@ -70,6 +70,10 @@ class Variant:
     def _shown(self) -> list[tuple[str, str]]:
         pairs = (change.partition("=") for change in self.changes)
         return [(name, _plain(value)) for name, _, value in pairs]
+
+
+AS_DEFINED = Variant()
+"""The experiments as they are defined."""
 
 
 def variant_of(changes: Iterable[str]) -> Variant | None:

@@ -179,9 +179,7 @@ def missing_files(
     return None
 
 
-def _known_runs(
-    root: Path, changed: Mapping[str, tuple[str, ...]], scale: str
-) -> Iterator[_Known]:
+def _known_runs(root: Path, changed: Mapping[str, tuple[str, ...]], scale: str) -> Iterator[_Known]:
     """Runs of experiments at a scale with exactly these changed settings."""
     for folder in run_folders(root):
         try:
