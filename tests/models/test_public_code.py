@@ -136,5 +136,5 @@ def test_padding_is_no_empty_row():
     ],
 )
 def test_unknown_behaviours_are_refused(build):
-    with pytest.raises(ValueError, match="must be (own|observed) or public_code, got '"):
+    with pytest.raises(ValueError, match=r"must be (own|observed) or public_code, got '"):
         build()
