@@ -6,6 +6,7 @@ import pytest
 from bfno.lab.errors import ConfigError
 from bfno.lab.paper.comparison import paper_comparison
 from bfno.lab.paper.numbers import paper_table
+from bfno.lab.paper.overview import standing_here
 from bfno.lab.runs.record import Record
 from bfno.lab.runs.variants import Variant
 from bfno.lab.views.layout import FORMATS, Table, as_csv, as_text
@@ -166,6 +167,21 @@ def test_notes_tell_what_the_paper_quotes_and_what_an_auroc_is_worth():
     assert "sees only its initial state" in text and "Protocol sound" in text
     quoted = {row[0]: str(row[-1]).endswith("*") for row in table.rows}
     assert quoted["ODE-RNN"] and not quoted["Latent-BFNO-NODE (ODE enc.)"]
+
+
+def test_a_control_is_shown_once_it_has_runs_and_counts_for_nobody():
+    runs = [_run("mnist/node", score=0.8), _run("mnist/bfno-node", score=0.9)]
+    assert len(paper_comparison("1", runs, "cpu").rows) == 9
+    budget = _run("mnist/bfno-node-budget", score=0.95, parameters=85_706)
+    table = paper_comparison("1", [*runs, budget], "cpu")
+    *others, last = table.rows
+    assert len(others) == 9 and last[:3] == ("BFNO-NODE, of the printed size", 85_706, 85_591)
+    assert _cell(table, str(last[0]), "mnist_test_accuracy_published") is None
+    failed = {("mnist/bfno-node-budget", 7): "why"}
+    assert len(paper_comparison("1", runs, "cpu", failures=failed).rows) == 10
+    # Whose lead says nothing about the paper's method.
+    standing = standing_here(paper_table("1"), "mnist", [*runs, budget])
+    assert str(standing) == "BFNO-NODE 0.9000, first of 2 (7 not trained yet)"
 
 
 PUBLISHED = Variant(('data.protocol="published"',))

@@ -163,6 +163,8 @@ def _labels(claim: Claim) -> dict[str, str]:
     """Names that the paper gives to the methods it compares, by their names in experiments."""
     labels = {}
     for row in paper_table(claim.table).rows:
+        if row.control:
+            continue
         method = (row.experiment(claim.data) or "").partition("/")[2]
         if method and (not claim.among or method in (claim.method, *claim.among)):
             labels[method] = row.label

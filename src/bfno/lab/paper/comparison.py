@@ -64,6 +64,12 @@ class _Content:
         keys = [(row.experiment(data) or "", seed) for seed in self.seeds]
         return [self.runs[key] for key in keys if key in self.runs]
 
+    def shows(self, row: PaperRow) -> bool:
+        """Whether the table has such a row: the paper's have one even without any run."""
+        wanted = {row.experiment(data) for data in self.data} - {None}
+        trained = {experiment for experiment, _ in (*self.runs, *self.failures)}
+        return bool(wanted & trained if row.control else wanted)
+
 
 def paper_comparison(
     table_name: str,
@@ -118,7 +124,7 @@ def paper_comparison(
 
 
 def _table(content: _Content) -> Table:
-    rows = [row for row in content.rows if any(map(row.experiment, content.data))]
+    rows = [row for row in content.rows if content.shows(row)]
     columns = [Column("method", "method", numeric=False)]
     lines: list[list[Cell]] = [[_label(content, row)] for row in rows]
     ranks: list[list[float] | None] = [None]

@@ -41,6 +41,7 @@ class PaperRow:
         cells: What the paper prints, by data set.
         instead: Methods that stand for it on single data sets.
         only: The data sets that it is for; empty for all.
+        control: Whether it stands beside the paper's rows without being one of them.
     """
 
     method: str
@@ -49,6 +50,7 @@ class PaperRow:
     cells: Mapping[str, PaperCell]
     instead: Mapping[str, str]
     only: tuple[str, ...]
+    control: bool = False
 
     def experiment(self, data: str) -> str | None:
         """The experiment, `data/method`, that stands for this row; none if it has no such data."""
@@ -184,7 +186,8 @@ def _row(tree: Mapping[str, Any], data: Mapping[str, str], sizes: Sequence[Paper
     }
     cells |= {name: PaperCell(**tree[name]) for name in data if name in tree}
     quoted = _content()["sources"].get(tree.get("quoted"), "")
-    return PaperRow(method, tree["label"], quoted, cells, instead, tuple(tree.get("only", ())))
+    only, control = tuple(tree.get("only", ())), tree.get("control", False)
+    return PaperRow(method, tree["label"], quoted, cells, instead, only, control)
 
 
 @functools.cache
