@@ -116,8 +116,9 @@ def claims_text(runs: Sequence[tuple[Path, Record]]) -> str:
 def section_text(section: Section) -> str:
     """The heading of a section, its command and its table, without figures."""
     runs = [run for _, run in section.runs]
-    about = {"data": [section.data], "variant": section.variant}
-    table = paper_comparison(section.table, runs, section.scale, **about)
+    table = paper_comparison(
+        section.table, runs, section.scale, data=[section.data], variant=section.variant
+    )
     command = f"```console\n{section.command}\n```\n"
     return "\n".join([f"## {section.title}\n", command, as_markdown(table)])
 

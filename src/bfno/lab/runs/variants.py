@@ -52,7 +52,8 @@ class Variant:
     @property
     def title(self) -> str:
         """What to add to a heading; empty for the experiments as they are defined."""
-        return ", ".join([*([f"protocol {self.protocol}"] * bool(self.protocol)), *self.settings])
+        protocol = [f"protocol {self.protocol}"] if self.protocol else []
+        return ", ".join(protocol + self.settings)
 
     @property
     def words(self) -> list[str]:
