@@ -8,6 +8,7 @@ from bfno.dynamics import FirstOrder
 from bfno.fields import Autonomous
 from bfno.models.encoders import RNNEncoder
 from bfno.models.ode_rnn import ODERNN, ODERNNClassifier, RecurrentStates, make_ode_rnn
+from bfno.models.recurrent import RecurrentClassifier
 from tests.models.series_batches import padded, random_batch
 
 # In 64ths of the duration, so that every quotient by a step of one 32nd is exact: rows after gaps
@@ -125,6 +126,37 @@ def test_padding_is_no_empty_row():
     longer = torch.cat((TIMES, TIMES[:, -1:].expand(1, 4)), dim=1)
     mask = torch.cat((OBSERVED, torch.zeros(1, 4, 1).bool()), dim=1)
     assert _mean(encoder, longer, mask) == _mean(encoder)
+
+
+@pytest.mark.parametrize(
+    ("gap", "expected"),
+    [
+        # tanh(0.25) and then 0, each half as much as the one after; the row between is empty.
+        ("public_code", 0.06122966560092728),
+        ("next", 0.1903985389889412),  # tanh(1) and then 0
+        ("previous", 0.3807970779778824),  # 0 and then tanh(1)
+    ],
+)
+def test_a_recurrent_network_sees_the_gap_to_the_next_row_whatever_it_holds(gap, expected):
+    model = RecurrentClassifier(1, 3, by_row=False, hidden=3)
+    model.gap, model.classifier = gap, nn.Identity()
+    with torch.no_grad():
+        for parameter in model.gru.parameters():
+            parameter.zero_()
+        model.gru.weight_ih[6:, 2] = 1.0
+    scores = model(TIMES, OBSERVED.double(), OBSERVED).scores
+    assert scores.flatten().tolist() == pytest.approx([expected] * 3, rel=1e-14)
+
+
+def test_a_state_decays_by_the_gaps_after_the_rows_since_the_last_observation():
+    """The second feature is observed at 0 alone: 0.25 before then, 0.75 and nothing after it."""
+    model = RecurrentClassifier(2, 3, by_row=False, decay=True)
+    model.gap = "public_code"
+    mask = torch.tensor([[True, True], [False, False], [True, False]])[None]
+    seen = []
+    model.decay.register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0]))
+    model(TIMES, mask.double(), mask)
+    assert seen[0].tolist() == [[[0.25, 0.25], [0.75, 0.75], [0.75, 0.75]]]
 
 
 @pytest.mark.parametrize(

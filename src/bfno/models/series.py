@@ -228,12 +228,14 @@ class ObservedRows:
         order = (~observed).to(torch.int8).argsort(dim=1, stable=True)[:, :most]
         last = (lengths - 1).clamp(min=0)
         place = (last - number if backward else number.expand(len(times), -1)).clamp(min=0)
-        chosen = order.gather(1, torch.minimum(place, last))
-        self.times = times.gather(1, chosen)
-        wide = chosen.unsqueeze(-1).expand(-1, -1, values.shape[-1])
-        here = self.present.unsqueeze(-1)
-        self.values = values.gather(1, wide) * here
-        self.mask = mask.gather(1, wide) & here
+        self._chosen = order.gather(1, torch.minimum(place, last))
+        self.times = times.gather(1, self._chosen)
+        self.values, self.mask = self.of_each(values), self.of_each(mask)
+
+    def of_each(self, whole: Tensor) -> Tensor:
+        """What these rows have of a tensor `(batch, time, size)`; zero in padding."""
+        wide = self._chosen.unsqueeze(-1).expand(-1, -1, whole.shape[-1])
+        return whole.gather(1, wide) * self.present.unsqueeze(-1)
 
     def after_each(self, states: Tensor) -> Tensor:
         """What held after every row of the batch, observed or not.

@@ -19,6 +19,7 @@ COUPLED = {
 VARIANTS = {
     "latent-bfno-node/point": {"grid": "point"},
     "rnn-delta-t/next": {"gap": "next"},
+    "gru-d/public_code": {"gap": "public_code"},
     "ode-rnn/public_code": {
         **{"gaps": "public_code", "steps": "public_code"},
         "reconstruction": "public_code",

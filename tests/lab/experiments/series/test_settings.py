@@ -43,10 +43,10 @@ def test_the_published_protocol_brings_its_deviation_and_no_validation():
 
 
 PUBLISHED = {
-    "rnn-delta-t": {"gap": "next"},
-    "rnn-impute": {"gap": "next"},
-    "rnn-d": {"gap": "next"},
-    "gru-d": {"gap": "next"},
+    "rnn-delta-t": {"gap": "public_code"},
+    "rnn-impute": {"gap": "public_code"},
+    "rnn-d": {"gap": "public_code"},
+    "gru-d": {"gap": "public_code"},
     "rnn-vae": {"reverse_axis": "public_code"},
     "ode-rnn": {
         **{"method": "euler", "steps": "public_code", "gaps": "public_code"},

@@ -263,7 +263,7 @@ class SeriesExperiment(Experiment):
                 yield Prediction(file, "", {}, error)
                 continue
             scaled = scaling_of(run).apply(table.series)
-            # On a union of times predictions are the same, but for the largest one being 1.
+            # To share times changes no prediction; to divide them by the largest one does.
             times = "public_code" if self.data.times == "public_code" else "own"
             if run.model.couples_series or times == "public_code":
                 _logger.warning("%s: a prediction depends on the other series of the file", file)

@@ -70,7 +70,7 @@ class RecurrentSettings(Settings):
     head: Head = (300, 300)
     impute: bool = False
     decay: bool = False
-    gap: Literal["previous", "next"] = "previous"
+    gap: Literal["previous", "next", "public_code"] = "previous"
 
     def build(self, about: SeriesData, solver: Mapping[str, Any]) -> SeriesModel:
         """Build the untrained model; it solves no equation."""
