@@ -149,7 +149,7 @@ def test_a_recurrent_network_sees_the_gap_to_the_next_row_whatever_it_holds(gap,
 
 
 def test_a_state_decays_by_the_gaps_after_the_rows_since_the_last_observation():
-    """The second feature is observed at 0 alone: 0.25 before then, 0.75 and nothing after it."""
+    """Each row adds the gap behind it to those of the rows since: 0.25, 0.75, and 0.75 + 0."""
     model = RecurrentClassifier(2, 3, by_row=False, decay=True)
     model.gap = "public_code"
     mask = torch.tensor([[True, True], [False, False], [True, False]])[None]
