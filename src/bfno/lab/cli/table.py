@@ -149,7 +149,7 @@ def _changes(words: _Words, paper: PaperTable) -> Tree:
     from bfno.lab.experiments.trees import differences, merged, read_settings
 
     changes = read_settings(words.settings or ())
-    for name, _ in differences({}, changes):
+    for name, _ in differences({section: {} for section in changes}, changes):
         if name == "data.protocol" and paper.protocols:
             raise ConfigError(f"--set {name}", "has an option of its own", "write --protocol")
         if name in CIRCUMSTANCES:
