@@ -201,7 +201,7 @@ def test_a_table_says_which_protocol_it_shows_and_mixes_no_two():
         text = " ".join(table.notes)
         assert f"Protocol {own}" in text and f"Protocol {other}" not in text
         assert _cell(table, "Latent-ODE (ODE enc.)", table.columns[2].key) is None
-    assert published.columns[2].title.endswith("AUROC\nhere (cpu scale, protocol published)")
+    assert published.columns[2].title.endswith("AUROC\nhere (cpu scale)\nprotocol published")
     assert str(_cell(published, "GRU-D", "physionet_test_auroc_published")) == "0.818 ± 0.008 *"
 
 

@@ -169,8 +169,8 @@ def _columns(
     content: _Content, rows: Sequence[PaperRow], data: str
 ) -> Iterator[tuple[Column, list[Cell], Metric | None]]:
     """Columns of a data set with their cells, and the metric of those in which one is best."""
-    how = ", ".join(filter(None, [f"{content.scale} scale", content.variant.title]))
-    group, here = content.paper.titles[data], f"here ({how})"
+    how = [f"here ({content.scale} scale)", content.variant.title]
+    group, here = content.paper.titles[data], "\n".join(filter(None, how))
     place = content.variant.folder(content.scale)
     runs = [content.runs_of(row, data) for row in rows]
     cells = [row.cells.get(data, PaperCell()) for row in rows]
