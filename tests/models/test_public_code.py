@@ -1,5 +1,7 @@
 """What the public code of irregular series does otherwise, against numbers worked out by hand."""
 
+from typing import Any
+
 import pytest
 import torch
 from torch import nn
@@ -77,10 +79,10 @@ def test_padding_changes_no_state(options):
 
 def _reconstruction(mask, **options):
     """What a classifier expects whose states are 10, 20, 30 before rows and 1, 2, 3 after them."""
-    network = make_ode_rnn(1, 1)
+    network: Any = make_ode_rnn(1, 1)
     states = [torch.tensor(row).view(1, 3, 1) for row in ([10.0, 20.0, 30.0], [1.0, 2.0, 3.0])]
-    network.forward = lambda *_: RecurrentStates(*states, torch.zeros(1, 3, 1))
-    model = ODERNNClassifier(1, 2, network, by_row=True, **options)
+    network.forward = lambda *_: RecurrentStates(states[0], states[1], torch.zeros(1, 3, 1))
+    model: Any = ODERNNClassifier(1, 2, network, by_row=True, **options)
     model.decoder = nn.Identity()
     values, mask = torch.tensor([5.0, 6.0, 7.0]), torch.tensor(mask)
     output = model(torch.tensor([[0.0, 0.5, 1.0]]), values.view(1, 3, 1), mask.view(1, 3, 1))
@@ -95,9 +97,9 @@ def test_a_row_is_reconstructed_from_the_state_after_the_row_before():
     assert _reconstruction([False, True, True], reconstruction="public_code") == [0, 1, 2]
 
 
-def _encoder(**options) -> RNNEncoder:
+def _encoder(**options) -> Any:
     """One whose state becomes (state + tanh(gap)) / 2 with every row that it reads."""
-    encoder = RNNEncoder(1, 1, size=2, **options)
+    encoder: Any = RNNEncoder(1, 1, size=2, **options)
     with torch.no_grad():
         for parameter in encoder.recurrent.parameters():
             parameter.zero_()
@@ -138,7 +140,7 @@ def test_padding_is_no_empty_row():
     ],
 )
 def test_a_recurrent_network_sees_the_gap_to_the_next_row_whatever_it_holds(gap, expected):
-    model = RecurrentClassifier(1, 3, by_row=False, hidden=3)
+    model: Any = RecurrentClassifier(1, 3, by_row=False, hidden=3)
     model.gap, model.classifier = gap, nn.Identity()
     with torch.no_grad():
         for parameter in model.gru.parameters():
@@ -150,7 +152,7 @@ def test_a_recurrent_network_sees_the_gap_to_the_next_row_whatever_it_holds(gap,
 
 def test_a_state_decays_by_the_gaps_after_the_rows_since_the_last_observation():
     """Each row adds the gap behind it to those of the rows since: 0.25, 0.75, and 0.75 + 0."""
-    model = RecurrentClassifier(2, 3, by_row=False, decay=True)
+    model: Any = RecurrentClassifier(2, 3, by_row=False, decay=True)
     model.gap = "public_code"
     mask = torch.tensor([[True, True], [False, False], [True, False]])[None]
     seen = []

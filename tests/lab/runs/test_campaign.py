@@ -2,6 +2,7 @@ import json
 import os
 import signal
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -70,7 +71,7 @@ def test_a_finished_run_with_changed_settings_is_not_taken(tmp_path, changes):
     assert job.folder == tmp_path / "smoke" / "digits-node-s7-2"  # the other run keeps its place
 
 
-CHANGES = {"solver": {"gradient": "adjoint"}}
+CHANGES: dict[str, Any] = {"solver": {"gradient": "adjoint"}}
 
 
 def test_runs_with_the_same_changed_settings_have_a_place_of_their_own(tmp_path):

@@ -156,7 +156,7 @@ def paper_table(name: str) -> PaperTable:
         ConfigError: If there is no such table; the message names the nearest.
 
     Example:
-        >>> paper_table("1").rows[-1].cells["cifar10"]
+        >>> paper_table("1").rows[8].cells["cifar10"]
         PaperCell(mean=0.6289, std=0.0054, parameters=171333)
     """
     tables = _content()["tables"]
