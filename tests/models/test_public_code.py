@@ -12,6 +12,7 @@ from bfno.models.encoders import RNNEncoder
 from bfno.models.ode_rnn import ODERNN, ODERNNClassifier, RecurrentStates, make_ode_rnn
 from bfno.models.recurrent import RecurrentClassifier
 from tests.models.series_batches import padded, random_batch
+from tests.models.test_ode_rnn import plain_unit, small
 
 # In 64ths of the duration, so that every quotient by a step of one 32nd is exact: rows after gaps
 # of 0.5, 1, 2, 3, 3.5 and 22 steps.
@@ -75,6 +76,35 @@ def test_padding_changes_no_state(options):
     rows = batch.times.shape[1]
     for one, other in zip(plain, more, strict=True):
         torch.testing.assert_close(other[:, :rows], one, rtol=0, atol=1e-13)
+
+
+def _as_published(network, times, values, mask):
+    """States of one series after each row, by the published order of things."""
+    y = s = torch.zeros(network.size)
+    start, end = times[-1] + 0.01, times[-1]
+    shortest = (times[-1] - times[0]) / 50
+    states = {}
+    rows = range(len(times))
+    for row in reversed(rows) if network.backward else rows:
+        points = max(2, int((start - end) / shortest))
+        for _ in range(points - 1):
+            y = y + network.dynamics.field(0.0, y) * (end - start) / (points - 1)
+        if mask[row].any():
+            y, s = plain_unit(network.unit, y, s, torch.cat((values[row], mask[row].double())))
+        # Going forward this is the gap before the row before; at first the whole series.
+        start, end = times[row], times[row - 1]
+        states[row] = y
+    return torch.stack([states[row] for row in rows])
+
+
+@pytest.mark.parametrize("options", [{"backward": True}, {"gaps": "public_code"}], ids=str)
+def test_an_ode_rnn_goes_the_way_of_the_public_code(options):
+    network = small(method="euler", steps="public_code", **options)
+    (times,), values, mask = random_batch((30,), share=0.3)
+    times = torch.cat((times[:10], times[10:] + 0.4))  # with a gap of many steps
+    states = network(times[None], values, mask).after[0]
+    expected = _as_published(network, times, values[0], mask[0])
+    torch.testing.assert_close(states, expected, rtol=0, atol=1e-13)
 
 
 def _reconstruction(mask, **options):
