@@ -210,6 +210,9 @@ def test_a_table_says_which_settings_all_of_its_runs_share():
     run = _run("physionet/gru-d", changes=[*variant.changes])
     table = paper_comparison("3", [run], "cpu", variant=variant)
     assert "Every run here has data.sets=a,b." in table.notes
+    assert any("as in the paper, sets a and b: a fifth" in note for note in table.notes)
+    sound = paper_comparison("3", [], "cpu", variant=Variant(('data.sets=["b"]',)))
+    assert any(note.startswith("Protocol sound, set b: ") for note in sound.notes)
     assert _cell(table, "GRU-D", "physionet_parameters_here_cpu-published-sets-a-b") == 1000
     assert "No run is finished." in paper_comparison("3", [run], "cpu", variant=PUBLISHED).notes
 

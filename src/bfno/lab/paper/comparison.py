@@ -14,7 +14,7 @@ from bfno.lab.runs.variants import AS_DEFINED, Variant
 from bfno.lab.views.layout import Cell, Column, Table
 from bfno.lab.views.methods import is_transductive
 from bfno.lab.views.metrics import Estimate, Metric, find_metric
-from bfno.lab.views.summary import SCALES, counted
+from bfno.lab.views.summary import SCALES, counted, listed
 from bfno.lab.views.tables import comparison
 
 __all__ = ["paper_comparison"]
@@ -239,7 +239,8 @@ def _notes(content: _Content) -> Iterator[str]:
     sources = dict.fromkeys(row.quoted for row in paper.rows if row.quoted)
     if sources:
         yield f"* The paper presumably quotes this value from earlier work: {'; '.join(sources)}."
-    yield from paper.protocols.get(content.variant.protocol or paper.usual_protocol, ())
+    for note in paper.protocols.get(content.variant.protocol or paper.usual_protocol, ()):
+        yield note.format(sets=_sets(content.variant))
     yield from paper.notes
     if runs:
         yield from comparison(runs).notes
@@ -247,6 +248,12 @@ def _notes(content: _Content) -> Iterator[str]:
     beyond = {run.data for run in runs} & set(paper.beyond)
     if beyond:
         yield f"The paper has no results on {', '.join(sorted(beyond))}."
+
+
+def _sets(variant: Variant) -> str:
+    """The parts of PhysioNet that the runs had, in words."""
+    chosen = dict(one.split("=", 1) for one in variant.settings).get("data.sets", "a").split(",")
+    return f"{'set' if len(chosen) == 1 else 'sets'} {listed(chosen)}"
 
 
 def _circumstances(seeds: Sequence[int], runs: Sequence[Record]) -> Iterator[str]:
