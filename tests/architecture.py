@@ -17,7 +17,7 @@ _LIBRARY = {"layers", "fields", "dynamics", "ode", "models"}
 _WORDS = {"lab.errors", "lab.files"}
 # What views know of runs: what they left on the disk, never how they are trained.
 _RECORDS = {"lab.runs.record", "lab.runs.metrics", "lab.runs.folder", "lab.runs.archive"}
-_RECORDS |= {"lab.runs.sweep.trials"}
+_RECORDS |= {"lab.runs.sweep.trials", "lab.runs.variants"}
 ALLOWED: dict[str, set[str]] = {
     "layers": set(),
     "ode": set(),

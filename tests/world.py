@@ -37,7 +37,8 @@ def furnish(folder: Path) -> None:
     cifar = official.cifar10_files(each=20)
     cifar["test_batch.bin"] = cifar["test_batch.bin"][: 4 * 3073]  # full-size models see these
     official.write_files(data / "cifar10", cifar)
-    _write_physionet(data / "physionet")
+    _write_physionet(data / "physionet", "a", 132_500)
+    _write_physionet(data / "physionet", "b", 142_500)
     (data / "activity").mkdir()
     recordings = (test_activity.steady(f"A{number:02}", 60) for number in range(1, 6))
     test_activity.write(data / "activity", *itertools.chain(*recordings))
@@ -70,18 +71,18 @@ def _write_table(file: Path, names: list[str], generator: np.random.Generator) -
                 writer.writerow([name, time, f"{pulse:.4f}", temperature, label])
 
 
-def _write_physionet(folder: Path) -> None:
-    """Forty records of set a, of which every fourth patient died."""
-    (folder / "set-a").mkdir(parents=True)
+def _write_physionet(folder: Path, name: str, first_record: int) -> None:
+    """Forty records of a set, of which every fourth patient died."""
+    (folder / f"set-{name}").mkdir(parents=True)
     outcomes = ["RecordID,SAPS-I,SOFA,Length_of_stay,Survival,In-hospital_death"]
     for number in range(40):
-        record = 132_500 + number
+        record = first_record + number
         first = f"00:00,RecordID,{record}\n00:00,Age,{40 + number}\n00:00,ICUType,4\n"
         rows = [f"{hour:02}:10,HR,{60 + (7 * number + hour) % 40}\n" for hour in range(1, 6)]
         text = f"Time,Parameter,Value\n{first}{''.join(rows)}"
-        (folder / "set-a" / f"{record}.txt").write_text(text)
+        (folder / f"set-{name}" / f"{record}.txt").write_text(text)
         outcomes.append(f"{record},1,1,5,-1,{int(number % 4 == 0)}")
-    (folder / "Outcomes-a.txt").write_text("\n".join(outcomes) + "\n")
+    (folder / f"Outcomes-{name}.txt").write_text("\n".join(outcomes) + "\n")
 
 
 def _write_released(file: Path) -> None:

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from bfno.models.likelihood import kl_to_standard_normal
 from bfno.models.ode_rnn import ODERNN
+from bfno.models.recurrent import row_gaps
 from bfno.models.series import ObservedRows, network
 from bfno.ode import Stats
 
@@ -76,6 +77,9 @@ class RNNEncoder(SeriesEncoder):
         latents: Numbers in the initial state.
         size: Numbers in the network's state.
         units: Hidden units between the last state and the distribution.
+        rows: `observed` as above, each row with the time since the one read before. `public_code`
+            does what the published code does: it also reads rows in which nothing was observed,
+            and each row with the time to the one that it reads next.
 
     Example:
         >>> values = torch.ones(5, 6, 3)
@@ -83,14 +87,26 @@ class RNNEncoder(SeriesEncoder):
         torch.Size([5, 4])
     """
 
-    def __init__(self, features: int, latents: int, size: int = 40, units: int = 50) -> None:
+    def __init__(
+        self,
+        features: int,
+        latents: int,
+        size: int = 40,
+        units: int = 50,
+        *,
+        rows: str = "observed",
+    ) -> None:
         super().__init__(latents)
+        if rows not in ("observed", "public_code"):
+            raise ValueError(f"rows must be observed or public_code, got {rows!r}")
+        self.rows = rows
         self.recurrent = nn.GRU(2 * features + 1, size, batch_first=True)
         self.posterior = network(size, units, 2 * latents)
 
     def forward(self, times: Tensor, values: Tensor, mask: Tensor) -> Posterior:
-        rows = ObservedRows(times, values, mask, backward=True)
-        gaps = nn.functional.pad(-rows.times.diff(dim=1), (1, 0)).unsqueeze(-1)
+        is_public = self.rows == "public_code"
+        rows = ObservedRows(times, values, mask, backward=True, with_empty=is_public)
+        gaps = row_gaps(rows.times, "next" if is_public else "previous").unsqueeze(-1)
         inputs = torch.cat((gaps, rows.values, rows.mask.to(values.dtype)), dim=-1)
         states = nn.functional.pad(self.recurrent(inputs)[0], (0, 0, 1, 0))
         lengths = rows.present.sum(1)

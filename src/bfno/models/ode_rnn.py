@@ -130,6 +130,8 @@ class ODERNN(nn.Module):
         gru_units: Hidden units of the update's networks.
         method: Name of a Runge–Kutta method with fixed steps.
         step: Largest step; a gap is cut into as many equal ones as are needed.
+        steps: `own` as above, or `public_code` for `max(2, int(r)) - 1` steps in a gap of `r`
+            times `step`, `step` being a share of the series' duration, as in the published code.
         gaps: `own`, or `public_code` for what the published code does in forward mode: it moves
             from the row before back to the one before that, and once over the whole series.
         backward: Whether to go from the last row to the first one, starting shortly after it.
@@ -157,19 +159,22 @@ class ODERNN(nn.Module):
         *,
         method: str = "midpoint",
         step: float = 0.02,
+        steps: str = "own",
         gaps: str = "own",
         backward: bool = False,
     ) -> None:
         super().__init__()
         if not step > 0:
             raise ValueError(f"step must be positive, got {step}")
+        if steps not in ("own", "public_code"):
+            raise ValueError(f"steps must be own or public_code, got {steps!r}")
         if gaps not in ("own", "public_code") or (gaps == "public_code" and backward):
             raise ValueError(
                 f"gaps must be own, or public_code in a forward network, got {gaps!r} with "
                 f"backward={backward}"
             )
         self.dynamics, self.size, self.step = dynamics, size, step
-        self.gaps, self.backward = gaps, backward
+        self.steps, self.gaps, self.backward = steps, gaps, backward
         self.unit = GRUUnit(2 * features, size, gru_units)
         # No one asks for an error estimate, nor for the slope at the end of a step.
         self.tableau = find_explicit(method, "an ODE-RNN").without_end_stage
@@ -201,14 +206,20 @@ class ODERNN(nn.Module):
         lead = -_LEAD if self.backward or self.gaps == "public_code" else 0.0
         own = torch.cat((times.new_full((len(times), 1), lead), times.diff(dim=1)), dim=1)
         if self.gaps == "own":
-            return own, steps_in(own, self.step)
+            return own, self._counts(own, times)
         gaps = torch.cat((own[:, :1], times[:, -1:] - times[:, :1], -own[:, 1:-1]), dim=1)
         gaps = gaps[:, : times.shape[1]]
         # A row at the time of the one before is padding, where nothing may happen.
         gaps = torch.cat((gaps[:, :1], gaps[:, 1:].where(own[:, 1:] != 0, 0.0)), dim=1)
-        counts = steps_in(gaps, self.step)
+        counts = self._counts(gaps, times)
         counts[:, 1:2].clamp_(max=1)
         return gaps, counts
+
+    def _counts(self, gaps: Tensor, times: Tensor) -> Tensor:
+        if self.steps == "own":
+            return steps_in(gaps, self.step)
+        span = (times[:, -1:] - times[:, :1]).abs()
+        return published_steps_in(gaps, self.step * span)
 
     def _run(self, schedule: Schedule, rows: Tensor) -> tuple[Tensor, Tensor]:
         """States before and after the update of every step, after the series' starts."""
@@ -263,6 +274,19 @@ def steps_in(gaps: Tensor, step: float) -> Tensor:
     return torch.maximum(counts, (gaps != 0).long())
 
 
+def published_steps_in(gaps: Tensor, step: Tensor) -> Tensor:
+    """Number of steps that the published code takes in each gap: longer ones than asked for.
+
+    Args:
+        gaps: `(batch, time)`.
+        step: The step of each series, `(batch, 1)`; 0 for a series without any duration.
+    """
+    ratio = (gaps.detach().abs() / step.detach()).where(step > 0, 0.0)
+    # It asks for so many points from the beginning of a gap to its end, both included.
+    counts = ratio.long().clamp(min=2) - 1
+    return counts.where(gaps != 0, 0)
+
+
 class ODERNNClassifier(SeriesModel):
     """An ODE-RNN that classifies a series, or every row of it, from what it has seen so far.
 
@@ -273,6 +297,9 @@ class ODERNNClassifier(SeriesModel):
         by_row: Whether every row has a label; else every series.
         decoder: Hidden units of the network that predicts a row from the state before it.
         head: Hidden units of the classifier's layers.
+        reconstruction: `own` predicts a row from the state that has moved to its time.
+            `public_code` predicts it from the state after the row before, which has not moved yet,
+            and the first row from itself, as the published code does.
 
     Example:
         >>> model = ODERNNClassifier(3, 2, make_ode_rnn(3, latents=4), by_row=True)
@@ -290,9 +317,12 @@ class ODERNNClassifier(SeriesModel):
         by_row: bool,
         decoder: int = 100,
         head: tuple[int, ...] = (300, 300),
+        reconstruction: str = "own",
     ) -> None:
         super().__init__(features, classes, by_row=by_row)
-        self.recurrent = recurrent
+        if reconstruction not in ("own", "public_code"):
+            raise ValueError(f"reconstruction must be own or public_code, got {reconstruction!r}")
+        self.recurrent, self.reconstruction = recurrent, reconstruction
         position = recurrent.size // recurrent.dynamics.components
         self.decoder = network(position, decoder, features)
         self.head = network(position, *head, self.outputs, activation=nn.ReLU)
@@ -302,7 +332,14 @@ class ODERNNClassifier(SeriesModel):
         self.stats = self.recurrent.stats
         seen = states.after if self.by_row else states.after[:, -1]
         scores = self._scores(self.head(self._read_out(seen)))
-        return SeriesOutput(scores.unsqueeze(0), self.decoder(self._read_out(states.before))[None])
+        if self.reconstruction == "own":
+            prediction = self.decoder(self._read_out(states.before))
+        else:
+            previous = nn.functional.pad(states.after[:, :-1], (0, 0, 1, 0))
+            prediction = self.decoder(self._read_out(previous))
+            first = values[:, :1].where(mask[:, :1], prediction[:, :1])
+            prediction = torch.cat((first, prediction[:, 1:]), dim=1)
+        return SeriesOutput(scores.unsqueeze(0), prediction.unsqueeze(0))
 
     def _read_out(self, states: Tensor) -> Tensor:
         read = self.recurrent.dynamics.read_out(states.flatten(0, -2))

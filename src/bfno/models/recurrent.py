@@ -133,8 +133,9 @@ class RecurrentClassifier(SeriesModel):
         head: Hidden sizes of the network that classifies; none for a linear map.
 
     Attributes:
-        gap: Which gap belongs to a row, see `row_gaps`: "previous", or "next" as in the published
-            code.
+        gap: Which gap belongs to a row, see `row_gaps`: "previous" or "next", each between rows in
+            which something was observed. "public_code" is the time until the next row, whatever
+            was observed there, as in the published code.
 
     References:
         Rubanova et al., Latent ODEs for Irregularly-Sampled Time Series, 2019 (public code).
@@ -170,7 +171,7 @@ class RecurrentClassifier(SeriesModel):
 
     def _run(self, times: Tensor, values: Tensor, mask: Tensor) -> SeriesOutput:
         rows = ObservedRows(times, values, mask)
-        states = self._states(rows)
+        states = self._states(rows, (times, values, mask))
         if self.by_row:
             logits = rows.after_each(self.classifier(states))
         else:
@@ -180,15 +181,25 @@ class RecurrentClassifier(SeriesModel):
         prediction = rows.before_each(self.decoder(states))
         return SeriesOutput(self._scores(logits).unsqueeze(0), prediction.unsqueeze(0))
 
-    def _states(self, rows: ObservedRows) -> Tensor:
+    def _states(self, rows: ObservedRows, batch: tuple[Tensor, Tensor, Tensor]) -> Tensor:
         """State before the first observed row and after each."""
-        values, kept, gaps = rows.values, None, row_gaps(rows.times, self.gap)
-        seen = [rows.mask.to(values), gaps.unsqueeze(-1)]
+        if self.gap == "public_code":
+            inputs, kept = self._inputs(*batch, gap="next")
+            kept = None if kept is None else rows.of_each(kept)
+            return run_gru(self.gru, rows.of_each(inputs), kept)
+        return run_gru(self.gru, *self._inputs(rows.times, rows.values, rows.mask, gap=self.gap))
+
+    def _inputs(
+        self, times: Tensor, values: Tensor, mask: Tensor, *, gap: str
+    ) -> tuple[Tensor, Tensor | None]:
+        """What the unit sees of each row, and what is left of its state before."""
+        kept, gaps = None, row_gaps(times, gap)
+        seen = [mask.to(values), gaps.unsqueeze(-1)]
         if self.imputation is not None or self.decay is not None:
-            since = time_since_observed(gaps, rows.mask)
+            since = time_since_observed(gaps, mask)
             if self.imputation is not None:
-                values = self.imputation(values, rows.mask, since)
+                values = self.imputation(values, mask, since)
             if self.decay is not None:
                 kept = decay_factor(self.decay(since))
                 seen.pop()
-        return run_gru(self.gru, torch.cat((values, *seen), dim=-1), kept)
+        return torch.cat((values, *seen), dim=-1), kept

@@ -185,11 +185,14 @@ def in_order(path: Tensor, order: Tensor) -> Tensor:
 class ObservedRows:
     """The rows of a batch in which something was observed, moved together.
 
+    Padding, which observes nothing at the time of the row before, is never among them.
+
     Args:
         times: `(batch, time)`.
         values: `(batch, time, features)`.
         mask: `(batch, time, features)`.
         backward: Whether the last row comes first.
+        with_empty: Whether rows in which nothing was observed are kept as well.
 
     Attributes:
         times: `(batch, rows)`; padding repeats a series' last time (its first one if backward).
@@ -205,9 +208,18 @@ class ObservedRows:
     """
 
     def __init__(
-        self, times: Tensor, values: Tensor, mask: Tensor, *, backward: bool = False
+        self,
+        times: Tensor,
+        values: Tensor,
+        mask: Tensor,
+        *,
+        backward: bool = False,
+        with_empty: bool = False,
     ) -> None:
         observed = mask.any(-1)
+        if with_empty:
+            is_first = torch.ones_like(observed[:, :1])
+            observed = observed | torch.cat((is_first, times.diff(dim=1) != 0), dim=1)
         self._seen = observed.cumsum(1)
         lengths = observed.sum(1, keepdim=True)
         most = max(int(lengths.max()), 1)
@@ -216,12 +228,14 @@ class ObservedRows:
         order = (~observed).to(torch.int8).argsort(dim=1, stable=True)[:, :most]
         last = (lengths - 1).clamp(min=0)
         place = (last - number if backward else number.expand(len(times), -1)).clamp(min=0)
-        chosen = order.gather(1, torch.minimum(place, last))
-        self.times = times.gather(1, chosen)
-        wide = chosen.unsqueeze(-1).expand(-1, -1, values.shape[-1])
-        here = self.present.unsqueeze(-1)
-        self.values = values.gather(1, wide) * here
-        self.mask = mask.gather(1, wide) & here
+        self._chosen = order.gather(1, torch.minimum(place, last))
+        self.times = times.gather(1, self._chosen)
+        self.values, self.mask = self.of_each(values), self.of_each(mask)
+
+    def of_each(self, whole: Tensor) -> Tensor:
+        """What these rows have of a tensor `(batch, time, size)`; zero in padding."""
+        wide = self._chosen.unsqueeze(-1).expand(-1, -1, whole.shape[-1])
+        return whole.gather(1, wide) * self.present.unsqueeze(-1)
 
     def after_each(self, states: Tensor) -> Tensor:
         """What held after every row of the batch, observed or not.

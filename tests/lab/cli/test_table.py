@@ -143,6 +143,19 @@ def test_csv_on_the_terminal_has_all_digits(tmp_path, capsys):
         (["1", "--time", "60"], "--time: means nothing here, only with --on slurm"),
         (["1", "--format", "html"], "write text, markdown, csv, latex"),
         (["1", "-o", "table.pdf"], "end it in .txt, .md, .csv, .tex"),
+        (["1", "--protocol", "published"], "table 1 has no protocols. Fix: leave it out; tables 2"),
+        (["4", "--protocol", "sound"], "table 4 has no protocols"),
+        (
+            ["2", "--protocol", "publishd"],
+            "not a protocol of table 2. Fix: write sound or published",
+        ),
+        (
+            ["3", "--set", "data.protocol=published"],
+            "--set data.protocol: has an option of its own",
+        ),
+        (["3", "--set", "seed=3"], "--set seed: is not the same for all runs"),
+        (["3", "--set", "data.set=b"], "did you mean data.sets"),
+        (["3", "--set", "sets"], "write section.key=value"),
         (["ablation-operator", "--data", "digits", "--only", "fno-node-small"], ""),
     ],
 )
@@ -152,6 +165,37 @@ def test_a_wrong_word_is_told_in_one_line(tmp_path, capsys, words, message):
         assert code == 2 and message in error_line(capsys)
     else:
         assert code == 0  # the name of a row on other data is a name of that row
+
+
+@pytest.mark.parametrize(("name", "data"), [("2", "activity"), ("3", "physionet")])
+def test_the_published_protocol_is_planned_and_shown_beside_the_sound_one(
+    tmp_path, capsys, name, data
+):
+    for file in ("activity/ConfLongDemo_JSI.txt", "physionet/Outcomes-a.txt"):
+        (tmp_path / "data" / file).parent.mkdir(parents=True)
+        (tmp_path / "data" / file).touch()
+    words = ["table", name, "--scale", "smoke", "--runs", str(tmp_path), "--only", "gru-d"]
+    words += ["--data-dir", str(tmp_path / "data")]
+    published = {"data": {"protocol": "published"}}
+    for folder, changes, score in (("a", {}, 0.25), ("b", published, 0.75)):
+        config = resolve(f"{data}/gru-d", scale="smoke", changes=changes).as_dict()
+        result = {"test_accuracy": score, "test_auroc": score}
+        changed = ['data.protocol="published"'] if changes else []
+        write_run(tmp_path / folder, config, result=result, changes=changed)
+    for protocol, folder, score in (
+        (None, "a", "0.25"),
+        ("sound", "a", "0.25"),
+        ("published", "b", "0.75"),
+    ):
+        chosen = ["--protocol", protocol] if protocol else []
+        assert main([*words, *chosen, "--plan"]) == 0
+        assert f"is there   {tmp_path / folder}" in capsys.readouterr().out
+        assert main([*words, *chosen]) == 0
+        out = " ".join(capsys.readouterr().out.split())
+        assert f"Protocol {protocol or 'sound'}" in out and score in out
+    assert main([*words, "--protocol", "published", "--seeds", "2", "--plan"]) == 0
+    place = tmp_path / "smoke-published" / f"{data}-gru-d-s8"
+    assert f"to train   {place}" in capsys.readouterr().out
 
 
 def test_data_that_are_named_but_missing_are_an_error_before_anything_is_trained(tmp_path, capsys):

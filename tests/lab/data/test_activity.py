@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from bfno.lab.data import activity
+from bfno.lab.data import UNLABELLED, activity
 from bfno.lab.data.activity import ACTIVITIES, WINDOW, find_activity, read_activity, windows
 from bfno.lab.errors import DataError
 
@@ -88,6 +88,20 @@ def test_readings_of_one_bin_are_averaged_and_the_lowest_class_wins(tmp_path):
 def test_every_activity_has_its_class(tmp_path, label):
     series = read_activity(write(tmp_path, line("A01", 0, 0, (0, 0, 0), label)))
     assert series.labels.tolist() == [MERGED[label]]
+
+
+def test_the_public_code_does_not_know_one_activity(tmp_path):
+    unknown = "standing up from sitting on the ground"
+    path = write(
+        tmp_path,
+        line("A01", 0, 0, (1, 2, 3), "lying"),
+        line("A01", 0, 200_000, (1, 2, 3), unknown),
+        line("A01", 0, 400_000, (1, 2, 3), unknown),
+        line("A01", 1, 410_000, (1, 2, 3), "on all fours"),
+        line("A01", 0, 600_000, (1, 2, 3), "standing up from lying"),
+    )
+    assert read_activity(path).labels.tolist() == [2, 4, 4, 4]
+    assert read_activity(path, public_code=True).labels.tolist() == [2, UNLABELLED, 5, 4]
 
 
 def test_lines_that_go_back_in_time_are_sorted(tmp_path):
@@ -183,6 +197,10 @@ def test_the_real_slice_is_as_counted_by_hand(real):
     assert found.times[found.starts[:-1]].abs().max() == 0
     assert found.values[~found.mask].abs().max() == 0
     assert sequences.labels.bincount().tolist() == [3025, 363, 9218, 4257, 2469, 963, 1952]
+    public = read_activity(real, public_code=True).labels
+    known = public[public != UNLABELLED]
+    assert known.bincount().tolist() == [3025, 363, 9218, 4257, 2128, 963, 1952]
+    assert len(public) - len(known) == 341
 
 
 def test_the_real_slice_agrees_with_a_slow_reading(real):

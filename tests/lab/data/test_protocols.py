@@ -197,6 +197,29 @@ def test_published_windows_are_drawn_with_replacement(tmp_path):
     assert found.train.times.max() <= 1.0 and found.scaling.span == whole.times.max()
 
 
+def test_what_the_public_code_does_not_know_is_walking_in_training_and_untested(tmp_path):
+    labels = ["lying", "standing up from sitting on the ground"]
+    lines = [
+        test_activity.line("A01", 0, 300_000 * k, (k, 1, -k), labels[k % 2]) for k in range(201)
+    ]
+    test_activity.write(tmp_path, *lines)
+    source = SeriesSource("activity", "published", dir=tmp_path, labels="public_code")
+    found = load_series(source, seed=0)
+    assert (len(found.train), len(found.test)) == (5, 2)
+    assert found.train.labels.view(5, 50)[0].tolist() in ([2, 0] * 25, [0, 2] * 25)
+    assert set(found.test.labels.tolist()) == {2, -1}
+    plain = load_series(SeriesSource("activity", "published", dir=tmp_path), seed=0)
+    assert set(plain.train.labels.tolist()) == set(plain.test.labels.tolist()) == {2, 4}
+
+
+@pytest.mark.parametrize(
+    "source", [("activity", "sound"), ("physionet", "published"), ("series", "sound")]
+)
+def test_labels_of_the_public_code_are_those_of_the_published_activity(tmp_path, source):
+    with pytest.raises(ConfigError, match=r"^labels: .*activity in the protocol published.*auto"):
+        load_series(SeriesSource(*source, dir=tmp_path, labels="public_code"), seed=0)
+
+
 @pytest.mark.parametrize("sequences", [0, 1, 2])
 def test_too_few_sequences_for_all_parts_are_refused(tmp_path, sequences):
     recording(tmp_path, max(sequences, 1))

@@ -55,6 +55,58 @@ def test_the_union_of_times_scatters_each_series_onto_it(by_row):
     assert batch.labels.tolist() == expected
 
 
+def test_the_public_batch_ends_at_one_and_drops_times_whose_values_add_up_to_zero():
+    values = torch.tensor(
+        [[2.0, 1.0], [3.0, -3.0], [0.0, 0.0], [4.0, 0.0], [-5.0, 0.0], [5.0, 0.0]]
+    )
+    mask = values != 0
+    mask[2] = True  # observed zeros, as every value that is always the same becomes
+    times = torch.tensor([0.0, 1.0, 2.0, 5.0, 4.0, 5.0])
+    labels, starts = torch.tensor([1, 0]), torch.tensor([0, 4, 6])
+    series = Series(times, values, mask, labels, starts, ("a", "b"), by_row=False)
+    both = series.public_batch(torch.tensor([0, 1]))
+    assert both.times.tolist() == [[0.0, 0.8, 1.0]] * 2
+    assert both.values[0].tolist() == [[2, 1], [0, 0], [4, 0]]
+    assert both.values[1].tolist() == [[0, 0], [-5, 0], [5, 0]]
+    assert both.rows.tolist() == [[0, -1, 3], [-1, 4, 5]] and both.labels.tolist() == [1, 0]
+    assert both.mask.sum().item() == 5
+    # The first alone ends at the same time, but without its last two rows it ends earlier.
+    assert series.public_batch(torch.tensor([0])).times.tolist() == [[0.0, 1.0]]
+    short = Series(times[:2], values[:2], mask[:2], labels[:1], torch.tensor([0, 2]), ("a",), False)
+    assert short.public_batch(torch.tensor([0])).times.tolist() == [[0.0]]
+
+
+def test_a_row_with_a_label_is_never_dropped():
+    values = torch.tensor([[1.0], [0.0], [2.0]])
+    labels = torch.tensor([0, 1, 0])
+    series = Series(
+        torch.tensor([0.0, 1.0, 4.0]),
+        values,
+        values > -1,
+        labels,
+        torch.tensor([0, 3]),
+        ("a",),
+        True,
+    )
+    batch = series.public_batch(torch.tensor([0]))
+    assert batch.times.tolist() == [[0.0, 0.25, 1.0]] and batch.labels.tolist() == [[0, 1, 0]]
+
+
+@pytest.mark.parametrize("by_row", [False, True])
+def test_a_public_batch_of_nothing_stays_whole(by_row):
+    count = 2 if by_row else 1
+    series = Series(
+        torch.zeros(2),
+        torch.zeros(2, 1),
+        torch.ones(2, 1).bool(),
+        torch.zeros(count).long(),
+        torch.tensor([0, 2]),
+        ("a",),
+        by_row,
+    )
+    assert series.public_batch(torch.tensor([0])).times.tolist() == [[0.0]]
+
+
 def test_a_batch_goes_to_another_precision_as_a_whole():
     batch = example().batch(torch.tensor([0])).to(torch.device("cpu"), torch.float16)
     assert batch.times.dtype == batch.values.dtype == torch.float16

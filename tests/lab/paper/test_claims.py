@@ -9,6 +9,7 @@ import pytest
 from bfno.lab.paper.claims import PAPER_CLAIMS, Claim, judge_claims
 from bfno.lab.paper.numbers import paper_table
 from bfno.lab.runs.folder import read_runs
+from bfno.lab.runs.variants import Variant
 from tests.lab.views.runs import epoch_lines, record, result, write_files
 
 CLAIM = Claim("AFNO wins", "ablation-operator", "mnist", "afno-node")
@@ -101,6 +102,19 @@ def test_runs_of_other_scales_or_with_changed_settings_do_not_count(tmp_path):
     assert _verdict(runs) is not None
     assert _verdict(runs, scale="paper") is None
     assert _verdict(_runs(tmp_path / "changed", scores, changes=["train.lr=1"])) is None
+
+
+def test_runs_with_other_gradients_are_judged_apart(tmp_path):
+    claim = Claim("", "ablation-operator", "mnist", "afno-node", gradient="adjoint")
+    changes = ['solver.gradient="adjoint"']
+    scores = {"afno-node": [0.9], "fno-node": [0.8], "bfno-node": [0.7]}
+    runs = _runs(tmp_path, scores, changes=changes)
+    for run in runs:
+        run.config.setdefault("solver", {})["gradient"] = "adjoint"
+    assert _verdict(runs, claim) is None
+    table = judge_claims(runs, "cpu", [claim], Variant.of(changes))
+    assert table.rows[0][2] == "leads with one seed, which says little"
+    assert table.notes[0].startswith("Scale cpu, solver.gradient=adjoint. ")
 
 
 def test_every_epoch_means_every_epoch(tmp_path):

@@ -5,7 +5,10 @@ import pytest
 
 from bfno.lab.errors import ConfigError
 from bfno.lab.paper.comparison import paper_comparison
+from bfno.lab.paper.numbers import paper_table
+from bfno.lab.paper.overview import standing_here
 from bfno.lab.runs.record import Record
+from bfno.lab.runs.variants import Variant
 from bfno.lab.views.layout import FORMATS, Table, as_csv, as_text
 from bfno.lab.views.metrics import Estimate
 
@@ -164,6 +167,68 @@ def test_notes_tell_what_the_paper_quotes_and_what_an_auroc_is_worth():
     assert "sees only its initial state" in text and "Protocol sound" in text
     quoted = {row[0]: str(row[-1]).endswith("*") for row in table.rows}
     assert quoted["ODE-RNN"] and not quoted["Latent-BFNO-NODE (ODE enc.)"]
+
+
+def test_a_control_is_shown_once_it_has_runs_and_counts_for_nobody():
+    runs = [_run("mnist/node", score=0.8), _run("mnist/bfno-node", score=0.9)]
+    assert len(paper_comparison("1", runs, "cpu").rows) == 9
+    budget = _run("mnist/bfno-node-budget", score=0.95, parameters=85_706)
+    table = paper_comparison("1", [*runs, budget], "cpu")
+    *others, last = table.rows
+    assert len(others) == 9 and last[:3] == ("BFNO-NODE, of the printed size", 85_706, None)
+    assert _cell(table, str(last[0]), "mnist_test_accuracy_published") is None
+    failed = {("mnist/bfno-node-budget", 7): "why"}
+    assert len(paper_comparison("1", runs, "cpu", failures=failed).rows) == 10
+    # Whose lead says nothing about the paper's method.
+    standing = standing_here(paper_table("1"), "mnist", [*runs, budget])
+    assert str(standing) == "BFNO-NODE 0.9000, first of 2 (7 not trained yet)"
+
+
+PUBLISHED = Variant(('data.protocol="published"',))
+
+
+def test_a_table_says_which_protocol_it_shows_and_mixes_no_two():
+    runs = [
+        _run("physionet/gru-d", score=0.7),
+        _run("physionet/gru-d", score=0.9, changes=[*PUBLISHED.changes]),
+        _run("physionet/latent-ode", changes=[*PUBLISHED.changes, "train.lr=0.5"]),
+    ]
+    sound = paper_comparison("3", runs, "cpu")
+    published = paper_comparison("3", runs, "cpu", variant=PUBLISHED)
+    assert str(_cell(sound, "GRU-D", "physionet_test_auroc_here_cpu")) == "0.7000"
+    assert str(_cell(published, "GRU-D", "physionet_test_auroc_here_cpu-published")) == "0.9000"
+    for table, own, other in ((sound, "sound", "published"), (published, "published", "sound")):
+        text = " ".join(table.notes)
+        assert f"Protocol {own}" in text and f"Protocol {other}" not in text
+        assert _cell(table, "Latent-ODE (ODE enc.)", table.columns[2].key) is None
+    assert published.columns[2].title.endswith("AUROC\nhere (cpu scale)\nprotocol published")
+    assert str(_cell(published, "GRU-D", "physionet_test_auroc_published")) == "0.818 ± 0.008 *"
+
+
+def test_a_table_says_which_settings_all_of_its_runs_share():
+    variant = Variant.of(['data.sets=["a", "b"]', *PUBLISHED.changes])
+    run = _run("physionet/gru-d", changes=[*variant.changes])
+    table = paper_comparison("3", [run], "cpu", variant=variant)
+    assert "Every run here has data.sets=a,b." in table.notes
+    assert any("as in the paper, sets a and b: a fifth" in note for note in table.notes)
+    sound = paper_comparison("3", [], "cpu", variant=Variant(('data.sets=["b"]',)))
+    assert any(note.startswith("Protocol sound, set b: ") for note in sound.notes)
+    assert _cell(table, "GRU-D", "physionet_parameters_here_cpu-published-sets-a-b") == 1000
+    assert "No run is finished." in paper_comparison("3", [run], "cpu", variant=PUBLISHED).notes
+
+
+def test_every_table_that_has_protocols_has_notes_for_each():
+    for name in NAMES:
+        protocols = paper_table(name).protocols
+        assert list(protocols) == (["sound", "published"] if name in ("2", "3") else [])
+        assert all(notes and f"Protocol {key}" in notes[0] for key, notes in protocols.items())
+
+
+def test_pooled_samples_are_not_called_rows():
+    config = {"data": {"protocol": "published"}}
+    run = _run("activity/gru-d", confusion=[[30]], config=config, changes=[*PUBLISHED.changes])
+    table = paper_comparison("2", [run], "cpu", variant=PUBLISHED)
+    assert "HumanActivity: 30 test rows × latent samples." in table.notes
 
 
 def test_a_slice_of_human_activity_is_not_hidden():

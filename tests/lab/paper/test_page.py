@@ -7,7 +7,7 @@ import pytest
 from bfno.lab.errors import ConfigError
 from bfno.lab.paper.numbers import paper_table
 from bfno.lab.paper.overview import overview, standing_here, standing_in_paper
-from bfno.lab.paper.page import write_page
+from bfno.lab.paper.page import claims_text, section_text, write_page
 from bfno.lab.paper.sections import sections_of
 from bfno.lab.runs.folder import read_run, read_runs
 from tests.lab.views.runs import record, result, write_files
@@ -84,6 +84,25 @@ def test_runs_with_changed_settings_stay_out(folder, tmp_path):
     sections = list(sections_of([(place, read_run(place)) for place in places]))
     assert all(run.seed != 9 for section in sections for _, run in section.runs)
     assert "BFNO-NODE 0.9575 ± 0.0007, first of 2" in overview(sections)
+
+
+def test_runs_of_a_variant_have_a_section_of_their_own(folder, tmp_path):
+    places = sorted(folder.glob("cpu/*node-*"))
+    for method, accuracy in (("node", 0.6), ("bfno-node", 0.5)):
+        content = {**record("mnist", method, 7), "result": result(accuracy)}
+        content["changes"] = ['solver.gradient="adjoint"']
+        places.append(write_files(tmp_path / method, content))
+    runs = [(place, read_run(place)) for place in places]
+    plain, other = (one for one in sections_of(runs) if one.table == "1")
+    assert plain.title == "Table 1: Image classification, MNIST (cpu scale)"
+    assert other.title.endswith("MNIST (cpu scale, solver.gradient=adjoint)")
+    words = "bfno table 1 --data mnist --scale cpu --set solver.gradient=adjoint --seeds 1"
+    assert other.command == words
+    assert other.figure("nfe-mnist") == "cpu-gradient-adjoint-1-mnist-nfe.png"
+    assert {run.result["test_accuracy"] for _, run in other.runs} == {0.5, 0.6}
+    text = section_text(other)
+    assert "Every run here has solver.gradient=adjoint." in text and "| NODE | 20,123" in text
+    assert "Scale cpu, solver.gradient=adjoint." in claims_text(runs)
 
 
 BEGIN = "<!-- overview of results: made by `bfno results` -->\n"

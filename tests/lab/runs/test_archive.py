@@ -43,6 +43,22 @@ def test_places_on_the_machine_are_not_kept(tmp_path):
     assert json.loads(text)["config"]["data"]["path"] == "patients.csv"
 
 
+def test_runs_of_a_variant_are_kept_apart(tmp_path):
+    name = "digits-bfno-node-s7"
+    runs = {
+        "cpu": [],
+        "cpu-published-sets-a-b": ['data.protocol="published"', 'data.sets=["a", "b"]'],
+        "cpu-gradient-adjoint": ['solver.gradient="adjoint"'],
+    }
+    for folder, changes in runs.items():
+        write_files(tmp_path / "runs" / folder / name, {**record(), "changes": changes})
+    kept = keep_runs(tmp_path / "runs", tmp_path / "results")
+    assert {place.relative_to(tmp_path / "results").as_posix() for place in kept} == {
+        f"{folder}/{name}" for folder in runs
+    }
+    assert keep_runs(tmp_path / "runs", tmp_path / "results") == []
+
+
 @pytest.mark.parametrize("data", [None, "digits", {"path": 3, "dir": ["/home/me"]}])
 def test_spoilt_settings_are_kept_as_far_as_they_name_no_place(tmp_path, data):
     write_files(tmp_path / "runs" / "one", {**record(), "config": {"data": data}})

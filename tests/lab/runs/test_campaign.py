@@ -2,6 +2,7 @@ import json
 import os
 import signal
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -68,6 +69,44 @@ def test_a_finished_run_with_changed_settings_is_not_taken(tmp_path, changes):
     (job,) = _plan(tmp_path)
     assert job.state == "missing"
     assert job.folder == tmp_path / "smoke" / "digits-node-s7-2"  # the other run keeps its place
+
+
+CHANGES: dict[str, Any] = {"solver": {"gradient": "adjoint"}}
+
+
+def test_runs_with_the_same_changed_settings_have_a_place_of_their_own(tmp_path):
+    write_run(tmp_path / "smoke" / "digits-node-s7", settings("node"))
+    (job,) = plan(["digits/node"], "smoke", [7], tmp_path, CHANGES)
+    assert (job.state, job.changes) == ("missing", ('solver.gradient="adjoint"',))
+    assert job.folder == tmp_path / "smoke-gradient-adjoint" / "digits-node-s7"
+    write_run(job.folder, settings("node", **CHANGES))
+    assert plan(["digits/node"], "smoke", [7], tmp_path, CHANGES)[0].state == "there"
+    (plain,) = _plan(tmp_path)
+    assert plain.folder == tmp_path / "smoke" / "digits-node-s7" and plain.changes == ()
+
+
+def test_a_change_that_is_none_is_the_run_itself(tmp_path):
+    folder = write_run(tmp_path / "a", settings("node"))
+    changes = {"solver": {"gradient": settings("node")["solver"]["gradient"]}}
+    (job,) = plan(["digits/node"], "smoke", [7], tmp_path, changes)
+    assert (job.state, job.folder, job.changes) == ("there", folder, ())
+
+
+def test_runs_are_trained_with_the_changed_settings(tmp_path):
+    campaigns.pretend(write_plan(tmp_path))
+    jobs = plan(["digits/node"], "smoke", [7], tmp_path, CHANGES)
+    for _ in Campaign(jobs, 1).run():
+        pass
+    words = calls(tmp_path / "smoke-gradient-adjoint" / "digits-node-s7")[0]["words"]
+    assert words[words.index("--set") + 1] == 'solver.gradient="adjoint"'
+
+
+def test_files_of_every_part_of_a_data_set_are_looked_for(tmp_path):
+    (tmp_path / "physionet").mkdir()
+    (tmp_path / "physionet" / "Outcomes-a.txt").touch()
+    assert missing_files("physionet", tmp_path) is None
+    error = missing_files("physionet", tmp_path, {"data": {"sets": "a,b"}})
+    assert error is not None and "set-b.tar.gz" in error.fix
 
 
 def test_circumstances_do_not_make_another_run(tmp_path):

@@ -18,10 +18,12 @@ from bfno.lab.errors import ConfigError
 from bfno.lab.views.metrics import duration
 
 if TYPE_CHECKING:
+    from bfno.lab.experiments.trees import Tree
     from bfno.lab.paper.numbers import PaperTable
     from bfno.lab.runs.campaign.choice import Choice
     from bfno.lab.runs.campaign.plan import Job
     from bfno.lab.runs.campaign.running import Standing
+    from bfno.lab.runs.variants import Variant
     from bfno.lab.views.layout import Table
 
 __all__ = ["app"]
@@ -39,6 +41,18 @@ class _Words:
         typer.Option(help="A data set of the table; repeatable. Default all whose files exist."),
     ] = None
     scale: Annotated[str, typer.Option(help="smoke, cpu or paper.")] = "cpu"
+    protocol: Annotated[
+        str | None,
+        typer.Option(help="Tables 2 and 3: sound (default), or published for the paper's own."),
+    ] = None
+    settings: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set",
+            "-s",
+            help="A setting of every run, section.key=value; repeatable. Such runs are kept apart.",
+        ),
+    ] = None
     seeds: Annotated[int, typer.Option(help="Runs of each method: seeds 7, 8, ...")] = 1
     only: Annotated[
         list[str] | None, typer.Option(help="A method of the table; repeatable. Default all.")
@@ -86,8 +100,9 @@ def table(words: _Words) -> int:
     experiments = [name for data in named for row in rows if (name := row.experiment(data))]
     if not experiments:
         raise ConfigError("--only", f"is not in table {paper.name} for these data", "omit --data")
-    wanted = plan(experiments, words.scale, first_seeds(words.seeds), words.runs)
-    jobs, left_out = _possible(wanted, words)
+    changes = _changes(words, paper)
+    wanted = plan(experiments, words.scale, first_seeds(words.seeds), words.runs, changes)
+    jobs, left_out = _possible(wanted, words, changes)
     if words.only_plan:
         slots = words.jobs if choice.is_local else words.jobs or len(jobs)
         say(*_plan_lines(jobs, slots), *left_out)
@@ -116,13 +131,36 @@ def _check(words: _Words, paper: PaperTable) -> None:
     from bfno.lab.views.layout import find_format
 
     paper.check_data(words.data or ())
+    if words.protocol is not None:
+        paper.check_protocol(words.protocol)
     for option, number in (("--seeds", words.seeds), ("--jobs", words.jobs)):
         if number is not None and number < 1:
             raise ConfigError(f"{option} {number}", "is too few", "write 1 or more")
     find_format(words.layout, words.out)
 
 
-def _possible(jobs: list[Job], words: _Words) -> tuple[list[Job], list[str]]:
+def _changes(words: _Words, paper: PaperTable) -> Tree:
+    """Nested settings in which all runs differ from their experiments.
+
+    Raises:
+        ConfigError: If one of them has an option of its own, or would change nothing.
+    """
+    from bfno.lab.experiments.settings import CIRCUMSTANCES
+    from bfno.lab.experiments.trees import differences, merged, read_settings
+
+    changes = read_settings(words.settings or ())
+    for name, _ in differences({section: {} for section in changes}, changes):
+        if name == "data.protocol" and paper.protocols:
+            raise ConfigError(f"--set {name}", "has an option of its own", "write --protocol")
+        if name in CIRCUMSTANCES:
+            fix = "leave it out; --seeds, --jobs and --data-dir say such things"
+            raise ConfigError(f"--set {name}", "is not the same for all runs of a table", fix)
+    if words.protocol in (None, paper.usual_protocol):
+        return changes
+    return merged(changes, {"data": {"protocol": words.protocol}})
+
+
+def _possible(jobs: list[Job], words: _Words, changes: Tree) -> tuple[list[Job], list[str]]:
     """The jobs that can be done, and a line for each data set whose files are missing.
 
     Runs that exist need no files.
@@ -134,7 +172,7 @@ def _possible(jobs: list[Job], words: _Words) -> tuple[list[Job], list[str]]:
     from bfno.lab.runs.campaign.plan import missing_files
 
     needed = dict.fromkeys(job.experiment.partition("/")[0] for job in jobs if job.state != "there")
-    errors = {data: missing_files(data, words.data_dir) for data in needed}
+    errors = {data: missing_files(data, words.data_dir, changes) for data in needed}
     missing = {data: error for data, error in errors.items() if error is not None}
     kept = [
         job
@@ -197,10 +235,11 @@ def _table(
     folders = [one.job.folder for one in standings if one.is_done]
     found = read_runs(folders) if folders else []
     used = {one.job.experiment.partition("/")[0] for one in standings}
+    variant = _variant(standings)
     made = paper_comparison(
         paper.name,
         # The plan has compared their settings with those of today.
-        [dataclasses.replace(run, changes=[]) for run in found],
+        [dataclasses.replace(run, changes=list(variant.changes)) for run in found],
         words.scale,
         first_seeds(words.seeds),
         [name for name in paper.titles if name in used],
@@ -210,8 +249,16 @@ def _table(
             for one in standings
             if one.state == "failed"
         },
+        variant=variant,
     )
     return dataclasses.replace(made, notes=(*made.notes, *left_out))
+
+
+def _variant(standings: Sequence[Standing]) -> Variant:
+    """What the runs have in common; a setting may be that of a method all the same."""
+    from bfno.lab.runs.variants import Variant
+
+    return Variant.of({change for one in standings for change in one.job.changes})
 
 
 def _print_table(table: Table, words: _Words) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import logging
 import os
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,7 +14,7 @@ import torch
 from torch import Tensor
 
 from bfno.lab.data.reading import refusing_damage
-from bfno.lab.data.series import Series
+from bfno.lab.data.series import UNLABELLED, Series
 from bfno.lab.errors import DataError
 
 __all__ = [
@@ -58,6 +59,8 @@ _CLASS = {
     "on all fours": 5,
     "sitting on the ground": 6,
 }
+_NO_CLASS = len(ACTIVITIES)
+_CLASS_IN_PUBLIC_CODE = {**_CLASS, "standing up from sitting on the ground": _NO_CLASS}
 _TAG = {"010-000-024-033": 0, "010-000-030-096": 1, "020-000-033-111": 2, "020-000-032-221": 3}
 _PLACES = ("left ankle", "right ankle", "chest", "belt")
 ACTIVITY_FEATURES = tuple(f"{place} {axis}" for place in _PLACES for axis in "xyz")
@@ -83,11 +86,16 @@ def find_activity(root: Path) -> Path:
     raise DataError(root / "activity", "HumanActivity is not there", f"{fix}there by hand")
 
 
-def read_activity(path: Path) -> Series:
+def read_activity(path: Path, *, public_code: bool = False) -> Series:
     """Read whole sequences, each row of which is labelled with one of `ACTIVITIES`.
 
     A row is a bin of 10 ms, counted from the first line of its sequence. Readings of one tag in one
     bin are averaged; of two activities in one bin the first in the order of the classes counts.
+
+    Args:
+        path: The file.
+        public_code: Whether "standing up from sitting on the ground" is no label, as in the
+            published code, which spells it differently. A row without any other is `UNLABELLED`.
 
     Raises:
         DataError: If the file is missing or damaged; it names the row.
@@ -99,7 +107,7 @@ def read_activity(path: Path) -> Series:
             content = stream.read(_LIMIT)
     if hashlib.md5(content, usedforsecurity=False).hexdigest() != OFFICIAL_MD5:
         _LOG.warning("%s: not the official file, but a slice or a version of it", path)
-    return _series(*_parse(path, content))
+    return _series(*_parse(path, content, _CLASS_IN_PUBLIC_CODE if public_code else _CLASS))
 
 
 def windows(sequences: Series, stride: int, *, strict: bool) -> Series:
@@ -130,14 +138,16 @@ def windows(sequences: Series, stride: int, *, strict: bool) -> Series:
     )
 
 
-def _parse(path: Path, content: bytes) -> tuple[list[str], np.ndarray, np.ndarray, np.ndarray]:
+def _parse(
+    path: Path, content: bytes, classes: Mapping[str, int]
+) -> tuple[list[str], np.ndarray, np.ndarray, np.ndarray]:
     """Sequence of each line; ticks, tag and class; coordinates."""
     names, codes, points = [], [], []
     lines = content.decode("ascii", "replace").splitlines()
     for row, line in enumerate(lines, start=1):
         try:
             name, tag, ticks, _, x, y, z, activity = line.strip().split(",")
-            codes.append((_ticks(ticks), _TAG[tag], _CLASS[activity]))
+            codes.append((_ticks(ticks), _TAG[tag], classes[activity]))
             points.append((float(x), float(y), float(z)))
             names.append(name)
         except (ValueError, KeyError) as error:
@@ -174,8 +184,9 @@ def _series(names: list[str], ticks: np.ndarray, codes: np.ndarray, points: np.n
     begins = np.diff(owner, prepend=-1).astype(bool) | (np.diff(bins, prepend=np.nan) != 0)
     row = np.cumsum(begins) - 1
     values, mask = _mean_places(row, codes[:, 0], points)
-    labels = np.full(len(values), len(ACTIVITIES))
+    labels = np.full(len(values), _NO_CLASS)
     np.minimum.at(labels, row, codes[:, 1])
+    labels[labels == _NO_CLASS] = UNLABELLED
     starts = np.searchsorted(owner[begins], np.arange(len(ids) + 1))
     return Series(
         torch.from_numpy(bins[begins]),

@@ -127,6 +127,26 @@ class Series:
         rows[owner, place] = numbers
         return SeriesBatch(times.expand(shape), values, mask, labels, rows)
 
+    def public_batch(self, indices: Tensor) -> SeriesBatch:
+        """Return these series as the published code has them.
+
+        They are on the union of their times, divided by the largest one. Times at which all values
+        of the batch add up to zero are left out. With labels of rows none is, for these would be
+        left out too: there the published code fails.
+        """
+        whole = self.union_batch(indices)
+        times = whole.times / (whole.times.max() or 1.0)
+        kept = whole.values.sum((0, 2)) != 0
+        if self.by_row or not bool(kept.any()):
+            return replace(whole, times=times)
+        return SeriesBatch(
+            times[:, kept],
+            whole.values[:, kept],
+            whole.mask[:, kept],
+            whole.labels,
+            whole.rows[:, kept],
+        )
+
     def _rows(self, indices: Tensor) -> Tensor:
         lengths = self.lengths[indices]
         ends = lengths.cumsum(0)

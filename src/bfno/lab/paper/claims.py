@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from bfno.lab.paper.numbers import paper_table
 from bfno.lab.paper.sections import select_runs
 from bfno.lab.runs.record import Record, flat_config
+from bfno.lab.runs.variants import AS_DEFINED, Variant
 from bfno.lab.views.curves import epoch_values
 from bfno.lab.views.layout import Column, Table
 from bfno.lab.views.metrics import LIMIT, Estimate, Metric, chance_of_lead, find_metric, mean
@@ -96,26 +97,31 @@ PAPER_CLAIMS = tuple(_claims())
 
 
 def judge_claims(
-    runs: Sequence[Record], scale: str, claims: Sequence[Claim] = PAPER_CLAIMS
+    runs: Sequence[Record],
+    scale: str,
+    claims: Sequence[Claim] = PAPER_CLAIMS,
+    variant: Variant = AS_DEFINED,
 ) -> Table:
     """Compare claims with the runs of one scale; claims without runs of all methods are left out.
 
     Args:
-        runs: Any runs; those with changed settings are not looked at.
+        runs: Any runs.
         scale: Which of them count.
         claims: What is claimed.
+        variant: The changed settings of those that count; none means as experiments are defined.
     """
     methods: Methods = defaultdict(list)
-    for run in select_runs(run for run in runs if run.scale == scale).counted:
+    for run in select_runs((run for run in runs if run.scale == scale), variant).counted:
         methods[run.data, run.method].append(run)
     rows = [row for claim in claims if (row := _judged(claim, methods)) is not None]
-    return Table(_COLUMNS, tuple(rows), notes=(_note(scale),))
+    return Table(_COLUMNS, tuple(rows), notes=(_note(scale, variant),))
 
 
-def _note(scale: str) -> str:
+def _note(scale: str, variant: Variant) -> str:
+    how = ", ".join(filter(None, [f"Scale {scale}", variant.title]))
     full = "" if scale == "paper" else " Such runs cannot refute what the paper says of full size."
     return (
-        f"Scale {scale}.{full} A claim is borne out if the method leads and chance alone would "
+        f"{how}.{full} A claim is borne out if the method leads and chance alone would "
         f"give such a lead with a probability p of less than {LIMIT:g}, by Welch's test over the "
         "seeds, times the number of rivals. Two or three seeds can prove only large differences."
     )
@@ -157,6 +163,8 @@ def _labels(claim: Claim) -> dict[str, str]:
     """Names that the paper gives to the methods it compares, by their names in experiments."""
     labels = {}
     for row in paper_table(claim.table).rows:
+        if row.control:
+            continue
         method = (row.experiment(claim.data) or "").partition("/")[2]
         if method and (not claim.among or method in (claim.method, *claim.among)):
             labels[method] = row.label

@@ -10,10 +10,11 @@ from dataclasses import dataclass, replace
 from bfno.lab.paper.numbers import PaperCell, PaperRow, PaperTable, paper_table
 from bfno.lab.paper.sections import select_runs
 from bfno.lab.runs.record import Record, flat_config
+from bfno.lab.runs.variants import AS_DEFINED, Variant
 from bfno.lab.views.layout import Cell, Column, Table
 from bfno.lab.views.methods import is_transductive
 from bfno.lab.views.metrics import Estimate, Metric, find_metric
-from bfno.lab.views.summary import SCALES, counted
+from bfno.lab.views.summary import SCALES, counted, listed
 from bfno.lab.views.tables import comparison
 
 __all__ = ["paper_comparison"]
@@ -53,6 +54,7 @@ class _Content:
     runs: Mapping[_Key, Record]
     failures: Mapping[_Key, str]
     left_out: tuple[Record, ...]
+    variant: Variant
 
     @property
     def metrics(self) -> list[Metric]:
@@ -61,6 +63,12 @@ class _Content:
     def runs_of(self, row: PaperRow, data: str) -> list[Record]:
         keys = [(row.experiment(data) or "", seed) for seed in self.seeds]
         return [self.runs[key] for key in keys if key in self.runs]
+
+    def shows(self, row: PaperRow) -> bool:
+        """Whether the table has such a row: the paper's have one even without any run."""
+        wanted = {row.experiment(data) for data in self.data} - {None}
+        trained = {experiment for experiment, _ in (*self.runs, *self.failures)}
+        return bool(wanted & trained if row.control else wanted)
 
 
 def paper_comparison(
@@ -72,10 +80,11 @@ def paper_comparison(
     *,
     methods: Sequence[str] = (),
     failures: Mapping[tuple[str, int], str] | None = None,
+    variant: Variant = AS_DEFINED,
 ) -> Table:
     """Show runs beside a table of the paper.
 
-    Only runs of one scale and of the experiments as they are defined count: see `select_runs`.
+    Only runs of one scale and with the same changed settings count: see `select_runs`.
 
     Args:
         table_name: 1, 2, 3, 4, ablation-branches or ablation-operator.
@@ -85,6 +94,7 @@ def paper_comparison(
         data: The data sets to show; None takes those that runs have, or all of the paper.
         methods: The methods to show; none means all.
         failures: Why runs failed, by experiment and seed.
+        variant: The settings in which the runs differ from their experiments, all alike.
 
     Raises:
         ConfigError: If there is no such table, or it lacks the data or a method.
@@ -99,7 +109,7 @@ def paper_comparison(
     rows, failures = paper.selected(methods), failures or {}
     wanted = {row.experiment(name) for row in rows for name in paper.titles}
     offered = [run for run in runs if run.scale == scale and run.experiment in wanted]
-    counted, others = select_runs(offered)
+    counted, others = select_runs(offered, variant)
     known = {(run.experiment, run.seed): run for run in counted}
     if seeds is None:
         seeds = sorted({run.seed for run in (*known.values(), *others)})
@@ -109,11 +119,12 @@ def paper_comparison(
     shown = {key: run for key, run in known.items() if run.data in data and run.seed in seeds}
     ordered = tuple(name for name in paper.titles if name in data)
     left_out = tuple(run for run in others if run.data in data and run.seed in seeds)
-    return _table(_Content(paper, rows, ordered, scale, tuple(seeds), shown, failures, left_out))
+    parts = paper, rows, ordered, scale, tuple(seeds), shown, failures, left_out, variant
+    return _table(_Content(*parts))
 
 
 def _table(content: _Content) -> Table:
-    rows = [row for row in content.rows if any(map(row.experiment, content.data))]
+    rows = [row for row in content.rows if content.shows(row)]
     columns = [Column("method", "method", numeric=False)]
     lines: list[list[Cell]] = [[_label(content, row)] for row in rows]
     ranks: list[list[float] | None] = [None]
@@ -130,7 +141,7 @@ def _table(content: _Content) -> Table:
         if column and _is_best(rank, column)
     }
     found = [
-        *_notes(content.paper, content.scale, content.seeds, [*content.runs.values()]),
+        *_notes(content),
         *(
             f"{name} with seed {seed} failed: {why}"
             for (name, seed), why in content.failures.items()
@@ -158,7 +169,9 @@ def _columns(
     content: _Content, rows: Sequence[PaperRow], data: str
 ) -> Iterator[tuple[Column, list[Cell], Metric | None]]:
     """Columns of a data set with their cells, and the metric of those in which one is best."""
-    group, here = content.paper.titles[data], f"here ({content.scale} scale)"
+    how = [f"here ({content.scale} scale)", content.variant.title]
+    group, here = content.paper.titles[data], "\n".join(filter(None, how))
+    place = content.variant.folder(content.scale)
     runs = [content.runs_of(row, data) for row in rows]
     cells = [row.cells.get(data, PaperCell()) for row in rows]
 
@@ -166,12 +179,12 @@ def _columns(
         return Column(f"{data}_{key}", title, group=group, **more)
 
     sizes: list[Cell] = [same[0].parameters if same else None for same in runs]
-    yield column(f"parameters_here_{content.scale}", f"parameters\n{here}"), sizes, None
+    yield column(f"parameters_here_{place}", f"parameters\n{here}"), sizes, None
     if _prints_sizes(content.paper):
         published: list[Cell] = [cell.parameters for cell in cells]
         yield column("parameters_published", "parameters\nin the paper"), published, None
     for metric in content.metrics:
-        key, title = f"{metric.key}_here_{content.scale}", f"{metric.title}\n{here}"
+        key, title = f"{metric.key}_here_{place}", f"{metric.title}\n{here}"
         scores = [_score(content, row, data, metric) for row in rows]
         yield column(key, title, measured=True), scores, metric
     for key, read in _FOR_PROGRAMS.items():
@@ -215,23 +228,19 @@ def _rank(metric: Metric, cell: Cell) -> float:
     return metric.rank(cell.mean if isinstance(cell, Estimate) else None)
 
 
-def _notes(
-    paper: PaperTable, scale: str, seeds: Sequence[int], runs: Sequence[Record]
-) -> Iterator[str]:
-    """Say how the runs of a table came about and what to know before reading it.
-
-    Args:
-        paper: The table of the paper.
-        scale: Scale of the runs.
-        seeds: The seeds that were asked for.
-        runs: The runs that the table shows.
-    """
+def _notes(content: _Content) -> Iterator[str]:
+    """Say how the runs of a table came about and what to know before reading it."""
+    paper, scale, runs = content.paper, content.scale, [*content.runs.values()]
     meaning = SCALES.get(scale, "as the runs were made") + _OF_COLUMNS.get(scale, "")
     yield f"{paper.title}. Here: {scale} scale, {meaning}."
-    yield from _circumstances(seeds, runs)
+    if content.variant.settings:
+        yield f"Every run here has {', '.join(content.variant.settings)}."
+    yield from _circumstances(content.seeds, runs)
     sources = dict.fromkeys(row.quoted for row in paper.rows if row.quoted)
     if sources:
         yield f"* The paper presumably quotes this value from earlier work: {'; '.join(sources)}."
+    for note in paper.protocols.get(content.variant.protocol or paper.usual_protocol, ()):
+        yield note.format(sets=_sets(content.variant))
     yield from paper.notes
     if runs:
         yield from comparison(runs).notes
@@ -239,6 +248,12 @@ def _notes(
     beyond = {run.data for run in runs} & set(paper.beyond)
     if beyond:
         yield f"The paper has no results on {', '.join(sorted(beyond))}."
+
+
+def _sets(variant: Variant) -> str:
+    """The parts of PhysioNet that the runs had, in words."""
+    chosen = dict(one.split("=", 1) for one in variant.settings).get("data.sets", "a").split(",")
+    return f"{'set' if len(chosen) == 1 else 'sets'} {listed(chosen)}"
 
 
 def _circumstances(seeds: Sequence[int], runs: Sequence[Record]) -> Iterator[str]:
@@ -337,6 +352,7 @@ def _tested_activity(runs: Sequence[Record]) -> Iterator[str]:
 
 
 def _windows(run: Record) -> str:
-    rows = f"{sum(map(sum, run.confusion)):,} test rows"
+    pooled = " × latent samples" if run.section("data").get("protocol") == "published" else ""
+    rows = f"{sum(map(sum, run.confusion)):,} test rows{pooled}"
     known = [f"{count:,.0f} {name} windows of 50 rows" for name, count in run.samples.items()]
     return ", ".join([*known, rows])

@@ -41,6 +41,7 @@ class PaperRow:
         cells: What the paper prints, by data set.
         instead: Methods that stand for it on single data sets.
         only: The data sets that it is for; empty for all.
+        control: Whether it stands beside the paper's rows without being one of them.
     """
 
     method: str
@@ -49,6 +50,7 @@ class PaperRow:
     cells: Mapping[str, PaperCell]
     instead: Mapping[str, str]
     only: tuple[str, ...]
+    control: bool = False
 
     def experiment(self, data: str) -> str | None:
         """The experiment, `data/method`, that stands for this row; none if it has no such data."""
@@ -73,6 +75,8 @@ class PaperTable:
         data: Data sets of the paper by name, with their titles.
         beyond: Data sets that the paper does not have, in the same way.
         notes: What has to be known to read it.
+        protocols: The ways in which its data can be divided and judged, each with its own notes,
+            the usual one first; empty if there is but one.
         rows: The methods, in the paper's order.
     """
 
@@ -83,7 +87,28 @@ class PaperTable:
     data: Mapping[str, str]
     beyond: Mapping[str, str]
     notes: tuple[str, ...]
+    protocols: Mapping[str, tuple[str, ...]]
     rows: tuple[PaperRow, ...]
+
+    @property
+    def usual_protocol(self) -> str:
+        """The protocol of its experiments as they are defined; empty if there is but one way."""
+        return next(iter(self.protocols), "")
+
+    def check_protocol(self, name: str) -> None:
+        """Make sure that the table has this protocol.
+
+        Raises:
+            ConfigError: If it lacks it; the message says which tables have some.
+        """
+        option = f"--protocol {name}"
+        if not self.protocols:
+            tables = [one for one in table_names() if paper_table(one).protocols]
+            why = f"table {self.name} has no protocols"
+            raise ConfigError(option, why, f"leave it out; tables {' and '.join(tables)} have some")
+        if name not in self.protocols:
+            known = " or ".join(self.protocols)
+            raise ConfigError(option, f"is not a protocol of table {self.name}", f"write {known}")
 
     @property
     def titles(self) -> Mapping[str, str]:
@@ -131,7 +156,7 @@ def paper_table(name: str) -> PaperTable:
         ConfigError: If there is no such table; the message names the nearest.
 
     Example:
-        >>> paper_table("1").rows[-1].cells["cifar10"]
+        >>> paper_table("1").rows[8].cells["cifar10"]
         PaperCell(mean=0.6289, std=0.0054, parameters=171333)
     """
     tables = _content()["tables"]
@@ -146,6 +171,7 @@ def paper_table(name: str) -> PaperTable:
         tree["data"],
         tree.get("beyond", {}),
         tuple(tree["notes"]),
+        {name: tuple(notes) for name, notes in tree.get("protocols", {}).items()},
         tuple(_row(row, tree["data"], sizes) for row in tree["rows"]),
     )
 
@@ -160,7 +186,8 @@ def _row(tree: Mapping[str, Any], data: Mapping[str, str], sizes: Sequence[Paper
     }
     cells |= {name: PaperCell(**tree[name]) for name in data if name in tree}
     quoted = _content()["sources"].get(tree.get("quoted"), "")
-    return PaperRow(method, tree["label"], quoted, cells, instead, tuple(tree.get("only", ())))
+    only, control = tuple(tree.get("only", ())), tree.get("control", False)
+    return PaperRow(method, tree["label"], quoted, cells, instead, only, control)
 
 
 @functools.cache

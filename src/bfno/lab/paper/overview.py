@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from bfno.lab.errors import ConfigError
-from bfno.lab.paper.numbers import PaperTable, paper_table
+from bfno.lab.paper.numbers import PaperRow, PaperTable, paper_table
 from bfno.lab.paper.sections import Section
 from bfno.lab.runs.record import Record
 from bfno.lab.views.methods import is_transductive
@@ -102,7 +102,7 @@ def standing_here(paper: PaperTable, data: str, runs: Sequence[Record]) -> Stand
     """
     metric = find_metric(paper.metrics[0])
     seeds = {run.seed for run in runs}
-    scores, possible = {}, [row for row in paper.rows if row.experiment(data)]
+    scores, possible = {}, _rows(paper, data)
     for row in possible:
         members = [run for run in runs if run.experiment == row.experiment(data)]
         score = Estimate.of((run.result.get(metric.key) for run in members), metric.digits)
@@ -113,6 +113,10 @@ def standing_here(paper: PaperTable, data: str, runs: Sequence[Record]) -> Stand
             scores[row.label] = (label, score)
     found = _standing(paper, data, scores)
     return found and replace(found, missing=len(possible) - len(scores))
+
+
+def _rows(paper: PaperTable, data: str) -> list[PaperRow]:
+    return [row for row in paper.rows if row.experiment(data) and not row.control]
 
 
 def standing_in_paper(paper: PaperTable, data: str) -> Standing | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html
+import itertools
 import os
 import re
 import shlex
@@ -14,7 +15,7 @@ from bfno.lab.files import write_atomically
 from bfno.lab.paper.claims import judge_claims
 from bfno.lab.paper.comparison import paper_comparison
 from bfno.lab.paper.overview import around_overview, overview
-from bfno.lab.paper.sections import Section, sections_of
+from bfno.lab.paper.sections import Section, sections_of, variants_of
 from bfno.lab.runs.archive import finished_runs
 from bfno.lab.runs.folder import read_run
 from bfno.lab.runs.record import Record
@@ -101,10 +102,12 @@ def introduction(folder: Path, out: Path, runs: Sequence[tuple[Path, Record]]) -
 
 
 def claims_text(runs: Sequence[tuple[Path, Record]]) -> str:
-    """The paper's claims next to the runs of each scale."""
+    """The paper's claims next to the runs of each scale and variant."""
     parts = ["## The paper's claims next to these runs\n"]
-    for scale in sorted({run.scale for _, run in runs}):
-        table = judge_claims([run for _, run in runs], scale)
+    records = [run for _, run in runs]
+    scales = sorted({run.scale for run in records})
+    for scale, variant in itertools.product(scales, variants_of(records)):
+        table = judge_claims(records, scale, variant=variant)
         if table.rows:
             parts.append(as_markdown(table))
     return "\n".join(parts)
@@ -113,7 +116,9 @@ def claims_text(runs: Sequence[tuple[Path, Record]]) -> str:
 def section_text(section: Section) -> str:
     """The heading of a section, its command and its table, without figures."""
     runs = [run for _, run in section.runs]
-    table = paper_comparison(section.table, runs, section.scale, data=[section.data])
+    table = paper_comparison(
+        section.table, runs, section.scale, data=[section.data], variant=section.variant
+    )
     command = f"```console\n{section.command}\n```\n"
     return "\n".join([f"## {section.title}\n", command, as_markdown(table)])
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 import shlex
 from collections import defaultdict
@@ -12,9 +13,10 @@ from typing import NamedTuple
 
 from bfno.lab.paper.numbers import paper_table, table_names
 from bfno.lab.runs.record import Record
+from bfno.lab.runs.variants import AS_DEFINED, Variant, variant_of
 from bfno.lab.views.methods import replicates
 
-__all__ = ["Section", "Selection", "sections_of", "select_runs"]
+__all__ = ["Section", "Selection", "sections_of", "select_runs", "variants_of"]
 
 
 @dataclass(frozen=True)
@@ -26,50 +28,62 @@ class Section:
         data: Name of the data set.
         scale: Scale of the runs.
         runs: The runs that belong to it, with their folders.
+        variant: The settings in which all runs differ from their experiments.
     """
 
     table: str
     data: str
     scale: str
     runs: tuple[tuple[Path, Record], ...]
+    variant: Variant = AS_DEFINED
 
     @property
     def title(self) -> str:
         """What stands above it."""
         paper = paper_table(self.table)
         name = f"Table {self.table}" if self.table.isdigit() else f"`{self.table}`"
-        return f"{name}: {paper.title}, {paper.titles[self.data]} ({self.scale} scale)"
+        how = ", ".join(filter(None, [f"{self.scale} scale", self.variant.title]))
+        return f"{name}: {paper.title}, {paper.titles[self.data]} ({how})"
 
     @property
     def command(self) -> str:
         """What trains it, or what is missing of it."""
         seeds = len({run.seed for _, run in self.runs})
         words = ["bfno", "table", self.table, "--data", self.data, "--scale", self.scale]
-        return shlex.join([*words, "--seeds", str(seeds)])
+        return shlex.join([*words, *self.variant.words, "--seeds", str(seeds)])
 
     def figure(self, name: str) -> str:
         """The file of a figure."""
         short = re.sub("^(series|density)-", "", name).removesuffix(f"-{self.data}")
-        return f"{self.scale}-{self.table}-{self.data}-{short}.png"
+        return f"{self.variant.folder(self.scale)}-{self.table}-{self.data}-{short}.png"
 
 
 def sections_of(runs: Sequence[tuple[Path, Record]]) -> Iterator[Section]:
-    """Tables that runs exist for: by table, then by scale and data set."""
-    counted = {id(run) for run in select_runs(run for _, run in runs).counted}
-    scales = sorted({run.scale for _, run in runs})
-    for table in table_names():
+    """Tables that runs exist for: by table, then by scale, variant and data set."""
+    records = [run for _, run in runs]
+    counted = {
+        variant: {id(run) for run in select_runs(records, variant).counted}
+        for variant in variants_of(records)
+    }
+    scales = sorted({run.scale for run in records})
+    for table, scale, variant in itertools.product(table_names(), scales, counted):
         paper = paper_table(table)
-        for scale in scales:
-            for data in paper.titles:
-                wanted = {row.experiment(data) for row in paper.rows} - {None}
-                found = tuple(
-                    (place, run)
-                    for place, run in runs
-                    if run.experiment in wanted and run.scale == scale and id(run) in counted
-                )
-                # One method alone, which another table shares, is not a comparison.
-                if len({run.method for _, run in found}) > 1:
-                    yield Section(table, data, scale, found)
+        for data in paper.titles:
+            wanted = {row.experiment(data) for row in paper.rows} - {None}
+            found = tuple(
+                (place, run)
+                for place, run in runs
+                if run.experiment in wanted and run.scale == scale and id(run) in counted[variant]
+            )
+            # One method alone, which another table shares, is not a comparison.
+            if len({run.method for _, run in found}) > 1:
+                yield Section(table, data, scale, found, variant)
+
+
+def variants_of(runs: Iterable[Record]) -> list[Variant]:
+    """The variants of tables that runs belong to, the experiments as they are defined first."""
+    found = filter(None, (variant_of(run.changes) for run in runs))
+    return sorted({AS_DEFINED, *found}, key=lambda variant: variant.changes)
 
 
 class Selection(NamedTuple):
@@ -79,15 +93,19 @@ class Selection(NamedTuple):
     outliers: list[Record]
 
 
-def select_runs(runs: Iterable[Record]) -> Selection:
+def select_runs(runs: Iterable[Record], variant: Variant = AS_DEFINED) -> Selection:
     """One run for each experiment, scale and seed, all of an experiment with the same settings.
 
-    Runs with changed settings do not count. Of two with the same seed the one does whose name comes
-    first; of runs with different settings, those do that more seeds share.
+    Of two with the same seed the one counts whose name comes first; of runs with different
+    settings, those do that more seeds share.
+
+    Args:
+        runs: Any runs.
+        variant: The changed settings of those that count; none means as experiments are defined.
     """
     known: dict[tuple[str, str], dict[int, Record]] = defaultdict(dict)
     for run in sorted(runs, key=lambda run: run.name):
-        if not run.changes:
+        if Variant.of(run.changes) == variant:
             known[run.experiment, run.scale].setdefault(run.seed, run)
     found = Selection([], [])
     for members in known.values():

@@ -10,7 +10,7 @@ from bfno.lab.data import Split, Splits
 from bfno.lab.errors import ConfigError
 from bfno.lab.experiments.images.models import DYNAMICS
 from bfno.lab.experiments.images.presets import IMAGE_DATA, IMAGE_PRESETS, find_image_preset
-from bfno.lab.experiments.resolve import resolve
+from bfno.lab.experiments.resolve import SCALES, resolve
 from bfno.models import count_parameters
 
 DATA_NAMES = {"MNIST": "mnist", "CIFAR-10": "cifar10", "CIFAR-100": "cifar100", "STL-10": "stl10"}
@@ -45,6 +45,12 @@ def test_mnist_and_the_other_data_sets_use_their_own_script_settings():
     dynamics = _built("mnist/adamnode").block.dynamics
     assert isinstance(dynamics, AdamODE)
     assert (dynamics.mean_logit.item(), dynamics.square_logit.item()) == (-5, 5)
+
+
+def test_at_paper_scale_steps_run_past_the_end_as_those_of_the_authors():
+    for method in METHODS:
+        lands = {scale: resolve(f"cifar10/{method}", scale=scale).solver.land for scale in SCALES}
+        assert lands == {"smoke": True, "cpu": True, "paper": False}
 
 
 @pytest.mark.parametrize(("data", "method"), [("cifar10", "bfno"), ("cifar", "bfno-node")])

@@ -19,8 +19,13 @@ COUPLED = {
 VARIANTS = {
     "latent-bfno-node/point": {"grid": "point"},
     "rnn-delta-t/next": {"gap": "next"},
-    "ode-rnn/public_code": {"gaps": "public_code"},
-    "latent-ode/euler": {"encoder_method": "euler"},
+    "gru-d/public_code": {"gap": "public_code"},
+    "ode-rnn/public_code": {
+        **{"gaps": "public_code", "steps": "public_code"},
+        "reconstruction": "public_code",
+    },
+    "latent-ode/euler": {"encoder_method": "euler", "encoder_steps": "public_code"},
+    "latent-ode-rnn/public_code": {"encoder_rows": "public_code"},
 }
 APART = [*(name for name in SERIES_METHODS if name not in COUPLED), *VARIANTS]
 

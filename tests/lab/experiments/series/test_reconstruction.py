@@ -177,10 +177,25 @@ def test_models_without_a_trajectory_forecast(experiment):
     assert _hold_out(run, 0.3)["extrapolation"].values > 100
 
 
-def test_a_state_that_is_not_at_its_time_is_refused():
-    run = _untrained("series/ode-rnn", model={"gaps": "public_code"})
-    with pytest.raises(ConfigError, match=r"model\.gaps=own"):
+@pytest.mark.parametrize("name", ["gaps", "reconstruction"])
+def test_a_state_that_is_not_at_its_time_is_refused(name):
+    run = _untrained("series/ode-rnn", model={name: "public_code"})
+    with pytest.raises(ConfigError, match=rf"with model\.{name}=public_code .* model\.{name}=own"):
         reconstruct(run, ReconstructionRequest())
+
+
+@pytest.mark.parametrize("times", ["own", "public_code"])
+def test_predictions_divide_times_as_the_training_did(tmp_path, caplog, times):
+    run = _untrained("series/rnn-delta-t", data={"times": times})
+    found = []
+    for unit in (1, 2):
+        table = _table(tmp_path, f"a,0,1,2\na,{unit},2,1\nb,0,1,1\nb,{4 * unit},1,2\n")
+        found.append([one.probabilities for one in run.config.predict(run, [table])])
+    assert (found[0] == found[1]) == (times == "public_code")
+    assert ("depends on the other series" in caplog.text) == (times == "public_code")
+    if times == "public_code":
+        with pytest.raises(ConfigError, match=r"^--independent: .*divided by the largest"):
+            run.config.make_independent(run.model)
 
 
 def test_a_model_that_never_learned_to_reconstruct_says_so(caplog):

@@ -8,7 +8,7 @@ from bfno.lab.data import SERIES_SETS
 from bfno.lab.errors import ConfigError
 from bfno.lab.experiments.resolve import SCALES, changed_settings, resolve
 from bfno.lab.experiments.series.experiment import SERIES_METHODS
-from bfno.lab.experiments.trees import read_settings
+from bfno.lab.experiments.trees import differences, read_settings
 from bfno.models import count_parameters
 
 
@@ -40,6 +40,60 @@ def test_the_published_protocol_brings_its_deviation_and_no_validation():
     assert (published.loss.deviation, published.data.validation) == (0.01, 0.0)
     again = resolve("physionet/gru-d", changes=read_settings(changed_settings(published)))
     assert again == published and changed_settings(published) == ['data.protocol="published"']
+
+
+PUBLISHED = {
+    "rnn-delta-t": {"gap": "public_code"},
+    "rnn-impute": {"gap": "public_code"},
+    "rnn-d": {"gap": "public_code"},
+    "gru-d": {"gap": "public_code"},
+    "rnn-vae": {"reverse_axis": "public_code"},
+    "ode-rnn": {
+        **{"method": "euler", "steps": "public_code", "gaps": "public_code"},
+        "reconstruction": "public_code",
+    },
+    "ghbnode-rnn": {"method": "euler", "steps": "public_code"},
+    "gnesterovnode-rnn": {"method": "euler", "steps": "public_code"},
+    "latent-ode-rnn": {"encoder_rows": "public_code"},
+    "latent-ode": {"encoder_method": "euler", "encoder_steps": "public_code"},
+    "augmented-ode": {"encoder_method": "euler", "encoder_steps": "public_code"},
+    "ace-latent-ode": {
+        **{"encoder_method": "euler", "encoder_steps": "public_code"},
+        "variant": "public_code",
+    },
+    "latent-bfno-node": {
+        **{"encoder_method": "euler", "encoder_steps": "public_code"},
+        "grid": "batch",
+    },
+}
+
+
+@pytest.mark.parametrize("scale", SCALES)
+@pytest.mark.parametrize("method", SERIES_METHODS)
+@pytest.mark.parametrize("data", SERIES_SETS)
+def test_the_published_protocol_changes_these_settings_and_no_others(data, method, scale):
+    sound = resolve(f"{data}/{method}", scale=scale).as_dict()
+    changes = read_settings(["data.protocol=published"])
+    published = resolve(f"{data}/{method}", scale=scale, changes=changes).as_dict()
+    expected = {f"model.{name}": value for name, value in PUBLISHED[method].items()} | {
+        "data.protocol": "published",
+        "data.validation": 0.0,
+        "data.times": "public_code",
+        "data.order": "public_code",
+        "loss.deviation": 0.01,
+        "train.eval_batch": 50,
+        **({"data.labels": "public_code"} if data == "activity" else {}),
+    }
+    assert {name: now for name, (_, now) in differences(sound, published)} == expected
+
+
+@pytest.mark.parametrize(("data", "parameters"), [("activity", 1_017_515), ("physionet", 11_765)])
+def test_the_published_protocol_has_the_operator_of_the_papers_table(data, parameters):
+    changes = {"data": {"protocol": "published"}}
+    config = resolve(f"{data}/latent-bfno-node", scale="paper", changes=changes)
+    model = config.build(config.known_facts())
+    field = next(part for part in model.modules() if isinstance(part, LatentOperatorField))
+    assert count_parameters(field) == parameters and model.couples_series
 
 
 @pytest.mark.parametrize(("data", "parameters"), [("activity", 1_017_515), ("physionet", 11_765)])

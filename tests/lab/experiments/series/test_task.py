@@ -36,6 +36,13 @@ def test_every_training_series_is_in_one_batch():
     assert all(torch.equal(*pair) for pair in zip(batches, again, strict=True))
 
 
+def test_the_public_code_meets_the_series_in_the_order_of_the_files():
+    task, _ = _made(tiny("rnn-d", {"data": {"order": "public_code"}}))
+    batches = task.batches(16, torch.Generator().manual_seed(0))
+    assert [batch.tolist() for batch in batches[:2]] == [[*range(16)], [*range(16, 32)]]
+    assert torch.cat(batches).tolist() == [*range(len(task.data.train))]
+
+
 @pytest.mark.parametrize(("method", "samples"), [("gru-d", 1), ("latent-ode", 3)])
 @pytest.mark.parametrize("epoch", [0, 25])
 def test_the_loss_is_the_published_sum(method, samples, epoch):

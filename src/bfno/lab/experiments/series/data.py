@@ -41,6 +41,7 @@ __all__ = [
 _OF_LAYOUT = {"decimal", "dates", "unit", "missing", "categorical", "most_categories", "ignore"}
 _OF_LAYOUT |= {"quantities"}
 _OF_FILE = {"sheet", "separator", "encoding"}
+_OF_BATCHES = {"times", "order"}
 OF_FILES = ("columns", "sheet", "separator", "encoding", "decimal", "dates", "missing", "ignore")
 """Settings that another table may need where it is packed or written in another way."""
 # Durations of the longest training series: seconds instead of hours are 3,600.
@@ -74,13 +75,17 @@ class SeriesDataSettings(Settings):
         test_path: One's own test series; None sets a part of the others aside.
         sets: Parts of PhysioNet: a, or a and b.
         quantum: Hours to which PhysioNet's times are rounded; None is the published 0.016.
-        times: Whether a batch keeps every series' own times, or puts all on their union as the
-            published code does, which gives the same results within the solver's tolerance.
+        times: Whether a batch keeps every series' own times, or puts all on their union, which
+            gives the same results within the solver's tolerance. `public_code` also divides them by
+            the largest of the batch, and drops those at which all values add up to zero.
+        order: How training meets the series: `shuffled`, those of like length together, or
+            `public_code`, in the order of the files, so that batches are always the same.
         validation: Share of the training series that is kept for model selection.
         test_fraction: Share that becomes the test part.
         train_limit: Most training series, validation included.
         test_limit: Most test series.
-        labels: Whether one's own labels are one per `series` or one per `row`.
+        labels: Whether one's own labels are one per `series` or one per `row`. For activity in the
+            protocol `published`, `public_code` does not know one of the activities.
         columns: Names of the columns of one's own tables for id, time and label. A common name,
             `patient_id` or `date` say, is found where none of `id`, `time` or `label` is there.
         sheet: Sheet of an Excel file; None is the first.
@@ -111,12 +116,13 @@ class SeriesDataSettings(Settings):
         Field(min_length=1, max_length=2),
     ] = ("a",)
     quantum: float | None = Field(default=None, gt=0, le=48)
-    times: Literal["own", "union"] = "own"
+    times: Literal["own", "union", "public_code"] = "own"
+    order: Literal["shuffled", "public_code"] = "shuffled"
     validation: float = Field(default=0.1, ge=0, lt=1)
     test_fraction: float = Field(default=0.2, gt=0, lt=1)
     train_limit: int | None = Field(default=None, ge=1)
     test_limit: int | None = Field(default=None, ge=1)
-    labels: Literal["auto", "series", "row"] = "auto"
+    labels: Literal["auto", "series", "row", "public_code"] = "auto"
     columns: Annotated[tuple[str, str, str], BeforeValidator(_words)] = _COLUMNS
     sheet: str | None = None
     separator: Literal["comma", "semicolon", "tab", "bar"] | None = None
@@ -149,7 +155,8 @@ class SeriesDataSettings(Settings):
     @property
     def source(self) -> SeriesSource:
         """What these settings say about which series to load."""
-        plain = self.model_dump(exclude={*_OF_LAYOUT, *_OF_FILE, "columns", "times"})
+        exclude = {*_OF_LAYOUT, *_OF_FILE, *_OF_BATCHES, "columns"}
+        plain = self.model_dump(exclude=exclude)
         return SeriesSource(**plain, layout=self.layout)
 
 

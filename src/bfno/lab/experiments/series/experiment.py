@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from pydantic import Field
+from torch import nn
 
 from bfno.lab.data import (
     SERIES_SETS,
@@ -109,14 +110,15 @@ class SeriesExperiment(Experiment):
         presets, name = read_presets("series"), data
         if data == cls.in_memory:
             name, data = MEMORY, "series"  # with the models of one's own tables
-        protocol = setting(tree, "data", "protocol", "sound")
+        is_published = setting(tree, "data", "protocol", "sound") == "published"
+        published = presets["published"] if is_published else {}
         scale = presets["scales"][tree["scale"]]
         settings = layered(
             (
                 {"data": {"name": name}, "model": {}},
                 presets["recipe"],
                 presets["data"][data],
-                presets["protocols"].get(protocol, {}),
+                *(published.get(part, {}) for part in ("all", data, method)),
                 presets["methods"][method],
                 *(scale.get(part, {}) for part in ("all", data, method, f"{data}/{method}")),
             )
@@ -213,6 +215,12 @@ class SeriesExperiment(Experiment):
             "per_class": list(class_scores(matrix)),
         }
 
+    def make_independent(self, model: nn.Module) -> str:
+        if self.data.times == "public_code":
+            why = "cannot hold, as times are divided by the largest one of a batch"
+            raise ConfigError("--independent", why, "leave it out")
+        return super().make_independent(model)
+
     def _coverage(self, run: TrainedRun, series: Series, batch: int) -> dict[str, float]:
         """Coverage at hidden values, or a note that there are no intervals."""
         if without_forecast(self) is not None or self.data.validation == 0:
@@ -255,10 +263,12 @@ class SeriesExperiment(Experiment):
                 yield Prediction(file, "", {}, error)
                 continue
             scaled = scaling_of(run).apply(table.series)
-            if run.model.couples_series:
+            # To share times changes no prediction; to divide them by the largest one does.
+            times = "public_code" if self.data.times == "public_code" else "own"
+            if run.model.couples_series or times == "public_code":
                 _logger.warning("%s: a prediction depends on the other series of the file", file)
             with explained_failure():
-                found = predict_series(run.model, scaled, self.train.eval_batch, "own")
+                found = predict_series(run.model, scaled, self.train.eval_batch, times)
             yield from _named(run, file, table, found)
 
     def files_in(self, run: TrainedRun, folder: Path) -> list[Path]:

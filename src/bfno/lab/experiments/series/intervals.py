@@ -24,6 +24,7 @@ from bfno.models import SeriesModel
 from bfno.models.intervals import LEVELS, PredictiveIntervals, drawn_mean
 
 __all__ = [
+    "AT_ITS_TIME",
     "FACT",
     "Coverage",
     "SeriesIntervals",
@@ -37,6 +38,9 @@ __all__ = [
 
 FACT = "predictive_intervals"
 """Name of the intervals among the facts of a run."""
+
+AT_ITS_TIME = "model.gaps=own and model.reconstruction=own"
+"""Settings of an ODE-RNN that expects a row by a state at the time of that row."""
 
 
 @dataclass(frozen=True)
@@ -267,8 +271,10 @@ def without_forecast(config: Any) -> str | None:
     """Why the values that a model expects mean nothing; None if they do."""
     if config.loss.reconstruction == 0:
         return "the model was trained on labels alone"
-    if config.model.kind == "ode_rnn" and config.model.gaps == "public_code":
-        return "with model.gaps=public_code the state is not at the time of its row"
+    if config.model.kind == "ode_rnn":
+        for name in ("gaps", "reconstruction"):
+            if getattr(config.model, name) == "public_code":
+                return f"with model.{name}=public_code the state is not at the time of its row"
     return None
 
 
@@ -285,7 +291,7 @@ def intervals_of(run: TrainedRun) -> SeriesIntervals:
     if kept:
         why, fix = kept["missing"], "train with more validation series"
     elif (meaningless := without_forecast(run.config)) is not None:
-        why, fix = meaningless, "train with loss.reconstruction=1 and model.gaps=own"
+        why, fix = meaningless, f"train with loss.reconstruction=1, {AT_ITS_TIME}"
     elif run.config.data.validation == 0:
         why, fix = (
             "there were no validation series to fit them on",

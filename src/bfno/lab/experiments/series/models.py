@@ -70,7 +70,7 @@ class RecurrentSettings(Settings):
     head: Head = (300, 300)
     impute: bool = False
     decay: bool = False
-    gap: Literal["previous", "next"] = "previous"
+    gap: Literal["previous", "next", "public_code"] = "previous"
 
     def build(self, about: SeriesData, solver: Mapping[str, Any]) -> SeriesModel:
         """Build the untrained model; it solves no equation."""
@@ -116,7 +116,11 @@ class VAESettings(Settings):
 
 
 class ODERNNSettings(Settings):
-    """ODE-RNN, GHBNODE-RNN and GNesterovNODE-RNN; `step` is a share of the time span."""
+    """ODE-RNN, GHBNODE-RNN and GNesterovNODE-RNN; `step` is a share of the time span.
+
+    What `public_code` means for `steps`, `gaps` and `reconstruction`, `bfno.ODERNN` and
+    `bfno.ODERNNClassifier` say.
+    """
 
     kind: Literal["ode_rnn"] = "ode_rnn"
     dynamics: Annotated[str, one_of(lambda: DYNAMICS)] = "first_order"
@@ -128,7 +132,9 @@ class ODERNNSettings(Settings):
     head: Head = (300, 300)
     method: Method = "midpoint"
     step: float = Field(default=0.02, gt=0)
+    steps: Literal["own", "public_code"] = "own"
     gaps: Literal["own", "public_code"] = "own"
+    reconstruction: Literal["own", "public_code"] = "own"
 
     def build(self, about: SeriesData, solver: Mapping[str, Any]) -> SeriesModel:
         """Build the untrained model, which has a method and a step of its own."""
@@ -141,6 +147,7 @@ class ODERNNSettings(Settings):
             dynamics=self.dynamics,
             method=self.method,
             step=self.step,
+            steps=self.steps,
             gaps=self.gaps,
         )
         return ODERNNClassifier(
@@ -150,6 +157,7 @@ class ODERNNSettings(Settings):
             by_row=about.by_row,
             decoder=self.decoder,
             head=self.head,
+            reconstruction=self.reconstruction,
         )
 
 
@@ -160,6 +168,10 @@ class LatentSettings(Settings):
         grid: What the operator takes for space: the latent axis, a single point, or the whole
             batch as in the paper, which makes every prediction depend on the other series.
         width: Channels of the operator; None is 32 on the latent axis and `units` elsewhere.
+
+    Attributes of the encoders:
+        encoder_steps: How many steps an encoder of kind `ode` takes, see `bfno.ODERNN`.
+        encoder_rows: Which rows one of kind `rnn` reads, see `bfno.RNNEncoder`.
     """
 
     kind: Literal["latent_ode"] = "latent_ode"
@@ -179,6 +191,8 @@ class LatentSettings(Settings):
     gru_units: Size = 50
     encoder_method: Method = "midpoint"
     encoder_step: float = Field(default=0.02, gt=0)
+    encoder_steps: Literal["own", "public_code"] = "own"
+    encoder_rows: Literal["observed", "public_code"] = "observed"
 
     def build(self, about: SeriesData, solver: Mapping[str, Any]) -> SeriesModel:
         """Build the untrained model.
@@ -199,7 +213,7 @@ class LatentSettings(Settings):
 
     def _encoder(self, features: int) -> SeriesEncoder:
         if self.encoder == "rnn":
-            return RNNEncoder(features, self.latents, self.encoder_size)
+            return RNNEncoder(features, self.latents, self.encoder_size, rows=self.encoder_rows)
         recurrent = make_ode_rnn(
             features,
             self.encoder_size,
@@ -208,6 +222,7 @@ class LatentSettings(Settings):
             gru_units=self.gru_units,
             method=self.encoder_method,
             step=self.encoder_step,
+            steps=self.encoder_steps,
             backward=True,
         )
         return ODERNNEncoder(recurrent, self.latents)

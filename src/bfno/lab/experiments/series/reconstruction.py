@@ -26,6 +26,7 @@ from bfno.lab.experiments.series.holdout import (
     take_rows,
 )
 from bfno.lab.experiments.series.intervals import (
+    AT_ITS_TIME,
     SeriesIntervals,
     intervals_of,
     measure_coverage,
@@ -384,7 +385,7 @@ def _require_values(run: TrainedRun) -> None:
         fix = "train with --set loss.reconstruction=1"
         _say_once(run, f"{run.config.experiment} {why}; {fix}")
     elif (why := without_forecast(run.config)) is not None:
-        raise ConfigError(run.config.experiment, why, "train with model.gaps=own")
+        raise ConfigError(run.config.experiment, why, f"train with {AT_ITS_TIME}")
 
 
 def _load(run: TrainedRun, request: ReconstructionRequest) -> _Chosen:

@@ -86,6 +86,8 @@ class SeriesTask(Task):
         self.selection = headline(data.train.by_row, len(data.classes))
 
     def batches(self, size: int, generator: torch.Generator) -> list[Tensor]:
+        if self.settings.order == "public_code":
+            return list(torch.arange(len(self.data.train)).split(size))
         return length_batches(self.data.train.lengths, size, generator)
 
     def loss(self, model: nn.Module, samples: Tensor, place: Place) -> tuple[Tensor, Found]:
@@ -221,8 +223,16 @@ class SeriesPredictions:
 
 
 def make_batch(series: Series, samples: Tensor, times: str) -> SeriesBatch:
-    """Some series side by side, on their own times or on the union of them."""
-    return series.batch(samples) if times == "own" else series.union_batch(samples)
+    """Some series side by side.
+
+    Args:
+        series: The series.
+        samples: Numbers of those that are wanted.
+        times: `own` leaves each on its times, `union` puts all on the union of them, and
+            `public_code` does so as the published code does, see `Series.public_batch`.
+    """
+    makers = {"own": series.batch, "union": series.union_batch, "public_code": series.public_batch}
+    return makers[times](samples)
 
 
 def predict_series(
@@ -234,7 +244,7 @@ def predict_series(
         model: A `SeriesModel`.
         series: Scaled as in training.
         batch: Series at a time; those of like length go together.
-        times: `own` or `union`, see `make_batch`.
+        times: `own`, `union` or `public_code`, see `make_batch`.
         share: This process's part; None is the whole.
     """
     share = share or Share()

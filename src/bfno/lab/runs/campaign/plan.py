@@ -20,6 +20,7 @@ from bfno.lab.experiments.series.data import SeriesDataSettings
 from bfno.lab.files import parse_yaml, read_plain
 from bfno.lab.runs.folder import RunFolder, run_folders
 from bfno.lab.runs.record import Record
+from bfno.lab.runs.variants import Variant
 
 __all__ = ["Job", "RunState", "first_seeds", "missing_files", "plan", "state_of"]
 
@@ -43,6 +44,7 @@ class Job:
         seconds: How long it takes from beginning to end, by the records of others; None if no
             record tells.
         title: What to call it in a list; empty is after its experiment and seed.
+        changes: Settings in which it differs from its experiment, as `--set` takes them.
     """
 
     experiment: str
@@ -53,6 +55,7 @@ class Job:
     epochs: int
     seconds: float | None = None
     title: str = ""
+    changes: tuple[str, ...] = ()
 
     @property
     def name(self) -> str:
@@ -62,7 +65,7 @@ class Job:
 
 @dataclass(frozen=True)
 class _Known:
-    """A run that was found: its settings are exactly those of its experiment."""
+    """A run that was found: its settings are exactly those that are wanted."""
 
     folder: Path
     config: Experiment
@@ -85,7 +88,13 @@ def first_seeds(count: int) -> list[int]:
     return list(range(first, first + count))
 
 
-def plan(experiments: Sequence[str], scale: str, seeds: Sequence[int], runs: Path) -> list[Job]:
+def plan(
+    experiments: Sequence[str],
+    scale: str,
+    seeds: Sequence[int],
+    runs: Path,
+    changes: Mapping[str, Any] | None = None,
+) -> list[Job]:
     """Look for the runs of experiments and say where the missing ones will go.
 
     A run counts if its settings are those of the experiment, but for circumstances such as the
@@ -95,14 +104,17 @@ def plan(experiments: Sequence[str], scale: str, seeds: Sequence[int], runs: Pat
         experiments: The experiments, `data/method`.
         scale: Their scale.
         seeds: The seeds of each.
-        runs: The folder to look in, two folders deep; new runs go to `SCALE/DATA-METHOD-sSEED`.
+        runs: The folder to look in, two folders deep; new runs go to `SCALE/DATA-METHOD-sSEED`,
+            those with changed settings to a folder beside that of the scale.
+        changes: Nested settings in which all of them differ from their experiments.
 
     Raises:
-        ConfigError: If there is no such experiment or scale.
+        ConfigError: If there is no such experiment, scale or setting.
     """
-    configs = {name: resolve(name, scale=scale) for name in experiments}
+    configs = {name: resolve(name, scale=scale, changes=changes) for name in experiments}
+    changed = {name: tuple(changed_settings(config)) for name, config in configs.items()}
     known = sorted(
-        _known_runs(runs, set(configs), scale),
+        _known_runs(runs, changed, scale),
         key=lambda run: (_ORDER.index(run.state), str(run.folder)),
     )
     chosen: dict[tuple[str, int], _Known] = {}
@@ -111,10 +123,13 @@ def plan(experiments: Sequence[str], scale: str, seeds: Sequence[int], runs: Pat
     jobs = []
     for seed, (name, config) in itertools.product(seeds, configs.items()):
         run = chosen.get((name, seed))
-        folder = run.folder if run else _free_folder(runs / scale, name, seed)
+        place = runs / Variant.of(changed[name]).folder(scale)
+        folder = run.folder if run else _free_folder(place, name, seed)
         state: RunState = run.state if run else "missing"
         seconds = _expected_seconds(known, name)
-        jobs.append(Job(name, scale, seed, folder, state, config.train.epochs_for(0), seconds))
+        epochs = config.train.epochs_for(0)
+        job = Job(name, scale, seed, folder, state, epochs, seconds, changes=changed[name])
+        jobs.append(job)
     return jobs
 
 
@@ -140,19 +155,23 @@ def state_of(folder: Path) -> RunState:
     return "begun" if has_begun or run.config_file.is_file() else "missing"
 
 
-def missing_files(data: str, data_dir: Path | None = None) -> DataError | None:
+def missing_files(
+    data: str, data_dir: Path | None = None, changes: Mapping[str, Any] | None = None
+) -> DataError | None:
     """Why experiments on these data could not start; None if nothing is missing.
 
     Args:
         data: What stands before the slash of an experiment.
         data_dir: Where the files of data sets are; see `bfno.lab.data.data_folder`.
+        changes: Nested settings that differ from the experiments'; more parts of a set, say.
     """
     root, images = data_folder(data_dir), DENSITY_DATA.get(data, data)
     try:
         if data == "activity":
             find_activity(root)
         elif data == "physionet":
-            find_physionet(root, SeriesDataSettings(name="physionet").sets)
+            changed = (changes or {}).get("data", {})
+            find_physionet(root, SeriesDataSettings(name="physionet", **changed).sets)
         elif images in DATA_SETS:
             locate(images, data_dir)
     except DataError as error:
@@ -160,15 +179,16 @@ def missing_files(data: str, data_dir: Path | None = None) -> DataError | None:
     return None
 
 
-def _known_runs(root: Path, experiments: set[str], scale: str) -> Iterator[_Known]:
+def _known_runs(root: Path, changed: Mapping[str, tuple[str, ...]], scale: str) -> Iterator[_Known]:
+    """Runs of experiments at a scale with exactly these changed settings."""
     for folder in run_folders(root):
         try:
             record = RunFolder(folder).finished_record()
             settings = record.config if record else _written_settings(folder)
-            if settings["experiment"] not in experiments or settings["scale"] != scale:
+            if settings["experiment"] not in changed or settings["scale"] != scale:
                 continue
             config = read_experiment(settings, str(folder))
-            if changed_settings(config):
+            if tuple(changed_settings(config)) != changed[config.experiment]:
                 continue
             state = state_of(folder)
         except _UNREADABLE:

@@ -236,6 +236,7 @@ class Campaign:
     def _order(self, job: Job, batch: str, number: int) -> Order:
         folder = str(job.folder)
         words = ["train", job.experiment, "--scale", job.scale, "--seed", str(job.seed)]
+        words += [word for change in job.changes for word in ("--set", change)]
         common = ["--set", "threads=1"]
         if self._data_dir is not None:
             common += ["--data-dir", str(self._data_dir)]
