@@ -237,7 +237,7 @@ def test_calibration_is_told_before_and_after_scaling(tmp_path):
     assert calibration(read_run(folder)) == (
         "How sure it says it is and how often it is right differ by 8.1 percentage points on "
         "average (expected calibration error). With its scores divided by 1.43, which was fitted "
-        "on the validation data and is used by `bfno predict`, they differ by 2.1 points."
+        "on the validation data and is used in predictions, they differ by 2.1 points."
     )
 
 

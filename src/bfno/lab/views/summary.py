@@ -225,7 +225,7 @@ def calibration(run: Record) -> str:
     by = f" by {temperature:.2f}" if isinstance(temperature, int | float) else ""
     return (
         f"{text} With its scores divided{by or ' by a temperature'}, which was fitted on the "
-        f"validation data and is used by `bfno predict`, they differ by {100 * after:.1f} points."
+        f"validation data and is used in predictions, they differ by {100 * after:.1f} points."
     )
 
 
