@@ -16,7 +16,7 @@ import typer
 
 from bfno.lab.cli.options import AnyCheckpoint, Json, Runs
 from bfno.lab.cli.terminal import bar, say, say_text, show_table, show_text
-from bfno.lab.errors import ConfigError, UserError
+from bfno.lab.errors import ConfigError, UserError, bfno_command
 
 if TYPE_CHECKING:
     from bfno.lab.runs.record import Record
@@ -176,7 +176,7 @@ def compare_runs(runs: Sequence[Path], as_json: bool = False) -> None:
 
 
 def _left_out(run: ListedRun) -> str:
-    fix = "" if run.state == "training" else f"; `bfno resume {run.run}` continues it"
+    fix = "" if run.state == "training" else f"; `{bfno_command('resume', run.run)}` continues it"
     return f"{run.run} is left out: {run.told()}{fix}"
 
 

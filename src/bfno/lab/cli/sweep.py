@@ -24,7 +24,7 @@ from bfno.lab.cli.options import (
     takes,
 )
 from bfno.lab.cli.terminal import say
-from bfno.lab.errors import ConfigError
+from bfno.lab.errors import ConfigError, bfno_command
 from bfno.lab.views.metrics import find_metric
 
 if TYPE_CHECKING:
@@ -182,4 +182,5 @@ def _say_result(found: SweepResult, folder: Path) -> None:
         return
     say(sweep_sentence(found))
     say(f"best settings: {settings_text(found.best.values)}")
-    say(f"{folder}: try `bfno train {folder / 'best.yaml'}`; the page is {folder / 'sweep.html'}")
+    train = bfno_command("train", folder / "best.yaml")
+    say(f"{folder}: try `{train}`; the page is {folder / 'sweep.html'}")
