@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from bfno.lab.cli.options import AnyCheckpoint, Json, Runs
+from bfno.lab.cli.targets import tell_new_folder
 from bfno.lab.cli.terminal import bar, say, say_text, show_table, show_text
 from bfno.lab.errors import ConfigError, UserError, bfno_command
 
@@ -87,6 +88,7 @@ def report(
     from bfno.lab.views.report.page import check_page, write_report
 
     check_page(out, force)
+    tell_new_folder(out)
     finished, unfinished = read_finished(runs)
     prepare(finished, any_checkpoint=any_checkpoint)
     for one in unfinished:
@@ -146,6 +148,7 @@ def results(
     from bfno.lab.paper.page import write_page
     from bfno.lab.runs.archive import keep_runs
 
+    tell_new_folder(out)
     if keep is not None:
         for place in keep_runs(keep, folder):
             say(f"{place}: updated")
