@@ -98,10 +98,16 @@ def test_bad_ranges_are_refused_in_one_line(text, why):
         (["seed=int(1,9)"], "same for all trials"),
         (["data.validation=uniform(0.1,0.5)"], "same for all trials"),
         (["train.test=choice(true,false)"], "same for all trials"),
+        (["train.eval_batch=choice(10,100)"], "same for all trials"),
+        (["evaluation.rtol=log(1e-5,1e-2)"], "same for all trials"),
+        (["evaluation.method=choice(dopri5,rk4)"], "same for all trials"),
+        (["model.test_terms=int(1,20)"], "same for all trials"),
+        (["solver.memory=choice(steps,log)"], "changes no score"),
+        (["train.checkpoint_seconds=uniform(1,60)"], "changes no score"),
     ],
 )
 def test_what_cannot_be_swept_is_refused(sets, why):
-    with pytest.raises(ConfigError, match=why):
+    with pytest.raises(ConfigError, match=rf"{why}.*\. Fix: "):
         read_ranges(sets)
 
 
