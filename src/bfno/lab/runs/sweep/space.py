@@ -145,9 +145,7 @@ def read_ranges(pairs: Iterable[str]) -> tuple[list[Range], Tree]:
 
 
 def _refuse_pointless(name: str) -> None:
-    """Refuse a range of what trials must have in common, of what no score depends on, or of many
-    settings at once.
-    """
+    """Refuse a range of what trials have in common, of what changes no score, or of a section."""
     one_value = "give it one value, or leave it out"
     if any(name == one or (one[-1] == "." and name.startswith(one)) for one in _SAME_FOR_ALL):
         why = "has to be the same for all trials, or their scores could not be compared"
