@@ -192,8 +192,9 @@ class SlurmEngine:
         # It sends SIGTERM to what runs; after KillWait, by default 30 seconds, comes SIGKILL. A
         # signal alone, with --signal, would be sent again and again while other jobs of the array
         # wait, as Slurm 22.05 then answers that it could not be sent, though it was.
-        if numbers:
-            _call("scancel", *numbers)
+        code, _, err = _call("scancel", *numbers) if numbers else (0, "", "")
+        if code:
+            _logger.warning("scancel: %s; the jobs go on, and are waited for", _last_line(err))
 
     def _ask(self) -> None:
         """Read the queue, if that was not done a moment ago."""
