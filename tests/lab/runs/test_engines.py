@@ -125,6 +125,15 @@ def test_a_program_that_is_started_again_follows_what_was_given(tmp_path):
     killed.close()
 
 
+def test_a_note_whose_order_is_over_is_forgotten(tmp_path):
+    engine = FakeEngine()
+    assert _finish(_campaign(tmp_path, engine)) == ["finished", "finished"]
+    folder = tmp_path / "smoke" / NAMES[0]
+    write_note("fake", Order(folder, (), (), "b", 0))  # the program was killed before it looked
+    assert _finish(_campaign(tmp_path, engine)) == ["there", "there"]
+    assert read_note(folder) is None and engine.cancelled == []
+
+
 def test_a_note_of_another_engine_or_none_is_not_followed(tmp_path):
     engine = FakeEngine()
     folder = tmp_path / "smoke" / NAMES[0]

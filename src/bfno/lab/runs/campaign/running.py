@@ -180,18 +180,19 @@ class Campaign:
 
     def _take_up(self) -> None:
         """Follow the orders that a program gave which has been killed since."""
-        for standing in self.standings:
-            order = None if standing.is_over else self._order_left(standing)
-            if order is not None and self._is_ours(standing.job):
+        for standing in self.standings if self._engine.outlives else ():
+            note = read_note(standing.job.folder)
+            if note is None or note.engine != self._engine.name:
+                continue
+            if not standing.is_over and not self._is_ours(standing.job):
+                continue
+            order = self._order(standing.job, note.batch, note.number)
+            if self._engine.state(order).state == "over":
+                forget(standing.job.folder)
+            elif standing.is_over:  # it was about to be stopped, or others were faster
+                self._engine.cancel([order])
+            else:
                 self._follow(order, standing)
-
-    def _order_left(self, standing: Standing) -> Order | None:
-        """What another program has ordered for a run, if that is not over yet."""
-        note = read_note(standing.job.folder) if self._engine.outlives else None
-        if note is None or note.engine != self._engine.name:
-            return None
-        order = self._order(standing.job, note.batch, note.number)
-        return None if self._engine.state(order).state == "over" else order
 
     def _launch(self) -> None:
         """Fill the free places; before each start, look what others have done meanwhile."""

@@ -55,13 +55,6 @@ class Sweep(Campaign):
     def _is_open(self) -> bool:
         return not self._has_all or super()._is_open()
 
-    def _take_up(self) -> None:
-        super()._take_up()
-        # A program that was killed in the middle of stopping a trial early has not stopped its job.
-        pruned = [one for one in self.standings if one.state == "pruned"]
-        if left := [order for one in pruned if (order := self._order_left(one))]:
-            self._engine.cancel(left)
-
     def _launch(self) -> None:
         self._learn()
         self._propose()
