@@ -72,6 +72,7 @@ def test_a_sweep_goes_on_whoever_looks_after_it(cluster, tmp_path):
     with twelve.started(command) as second:
         trial, process = twelve.freeze_one(folder)
         second.send_signal(signal.SIGINT)  # it ends the tasks, which save first
+        launch.wait_for(lambda: twelve.is_told(process), "the end of the task")
         twelve.thaw(process)
         code, _, err = launch.finish(second)
     assert code == 130 and err.splitlines()[-1].endswith("the same command goes on from here")

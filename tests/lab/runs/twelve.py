@@ -68,6 +68,13 @@ def thaw(process: int) -> None:
         return
 
 
+def is_told(process: int) -> bool:
+    """Whether a frozen training will hear SIGTERM as soon as it goes on."""
+    status = Path(f"/proc/{process}/status").read_text()
+    pending = int(status.partition("ShdPnd:")[2].split()[0], 16)
+    return bool(pending >> (signal.SIGTERM - 1) & 1)
+
+
 def lives(process: int) -> bool:
     """Whether a process has not ended yet."""
     try:
