@@ -1,16 +1,18 @@
 """What campaigns ask of engines, and what engines that are not there or refuse say."""
 
+import _thread
 import json
 import os
 import signal
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
 
 from bfno.lab.errors import ConfigError
-from bfno.lab.runs.campaign import running, worker
+from bfno.lab.runs.campaign import ray, running, worker
 from bfno.lab.runs.campaign.choice import Choice
 from bfno.lab.runs.campaign.duration import minutes_of
 from bfno.lab.runs.campaign.engine import Order, QueueFull, Report
@@ -417,3 +419,15 @@ def test_an_address_that_does_not_answer_is_told(address, message, tmp_path):
     with pytest.raises(ConfigError) as refused:
         Choice(address.format(port=port)).engine(tmp_path)
     assert message.format(port=port) in str(refused.value)
+
+
+def test_a_cancelled_task_ends_its_training(order, monkeypatch):
+    child = subprocess.Popen(["sleep", "20"])
+    monkeypatch.setattr(ray, "start_worker", lambda order: child)
+    # What Ray does; unlike a signal, it wakes nobody.
+    timer = threading.Timer(0.1, _thread.interrupt_main)
+    timer.start()
+    with pytest.raises(KeyboardInterrupt):
+        ray.train(order)
+    timer.join()
+    assert child.returncode == -signal.SIGTERM

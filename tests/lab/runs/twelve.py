@@ -45,7 +45,10 @@ def freeze_one(runs: Path) -> tuple[Path, int]:
         for folder in sorted(file.parent for file in runs.glob("*/metrics.jsonl")):
             if not launch.has_trained(folder)() or is_finished(folder):
                 continue
-            process = int((folder / ".lock").read_text().split()[1])
+            holder = (folder / ".lock").read_text().split()
+            if not holder:  # it is being locked this very moment
+                continue
+            process = int(holder[1])
             try:
                 os.kill(process, signal.SIGSTOP)
             except ProcessLookupError:

@@ -10,6 +10,7 @@ import contextlib
 import importlib
 import os
 import socket
+import time
 import warnings
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -21,8 +22,8 @@ from bfno.lab.runs.campaign.worker import exit_code, is_at_work, start_worker
 
 __all__ = ["RayEngine", "train"]
 
-# Seconds until an address has to answer.
-_PATIENCE = 10.0
+# Seconds until an address has to answer, and between two looks at a training.
+_PATIENCE, _EVERY = 10.0, 0.2
 _START = "start a cluster with `ray start --head` and name its address"
 
 
@@ -30,7 +31,10 @@ def train(order: Order) -> int:
     """Train on the machine that Ray has chosen; returns the exit code."""
     child = start_worker(order)
     try:
-        return child.wait()
+        # Not `wait`: that a task is cancelled is heard between two instructions of Python only.
+        while child.poll() is None:
+            time.sleep(_EVERY)
+        return child.returncode
     finally:  # the task may have been cancelled
         if child.poll() is None:
             child.terminate()

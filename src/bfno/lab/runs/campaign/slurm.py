@@ -242,7 +242,8 @@ class SlurmEngine:
             return QueueFull(
                 "--on slurm", why, "let fewer be queued at a time with --jobs, or wait"
             )
-        return ConfigError("--on slurm", f"sbatch refused: {line}", "change the options it names")
+        fix = "change --gpus, --time or --partition"
+        return ConfigError("--on slurm", f"sbatch refused: {line}", fix)
 
 
 def _submitit() -> Any:
