@@ -2,6 +2,7 @@
 
 import re
 import shlex
+from typing import Any
 
 import pytest
 from typer.main import get_command
@@ -57,7 +58,8 @@ def test_a_table_in_a_new_folder_says_so_but_its_plan_does_not(tmp_path, capsys)
 
 
 def test_no_command_to_type_is_written_without_quoting():
-    names = "|".join(get_command(app).commands.keys() - {"data"})  # whose words need no quotes
+    group: Any = get_command(app)
+    names = "|".join(group.commands.keys() - {"data"})  # whose words need no quotes
     unquoted = re.compile(rf"bfno ({names}) [^`\"']*\{{")
     found = [
         f"{file.name}: {line.strip()}"

@@ -1,5 +1,7 @@
 """Masked arrays: what lies below a mask is never taken for a value."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -10,7 +12,7 @@ SERIES = np.random.RandomState(0).rand(10, 4, 2)
 POINTS = moons(10)
 
 
-def masked(array: np.ndarray) -> np.ma.MaskedArray:
+def masked(array: Any) -> np.ma.MaskedArray:
     """An array whose first value is masked."""
     hidden = np.zeros(array.shape, bool)
     hidden.flat[0] = True
