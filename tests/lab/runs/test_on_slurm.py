@@ -97,8 +97,9 @@ def test_a_sweep_goes_on_whoever_looks_after_it(cluster, tmp_path):
     assert output("squeue", "-h"), "jobs outlive the program"
     with twelve.started(command) as second:
         launch.wait_for(lambda: swept.is_looked_after(trial), "the second program")
+        job = _job(trial)
         second.send_signal(signal.SIGINT)  # it cancels the jobs, which save before they end
-        launch.wait_for(lambda: twelve.is_told(process), "the end of the job")
+        launch.wait_for(lambda: _state(job) != "RUNNING", "the end of the job")
         twelve.thaw(process)
         code, _, err = launch.finish(second)
     assert code == 130 and err.splitlines()[-1].endswith("the same command goes on from here")
@@ -114,6 +115,10 @@ def test_a_sweep_goes_on_whoever_looks_after_it(cluster, tmp_path):
     with twelve.started(command) as again:
         assert launch.finish(again)[:2] == (0, out)
     assert swept.everything(folder) == before, "nothing was left to do"
+
+
+def _state(job: str) -> str:
+    return output("squeue", "-h", "-o", "%T", f"--jobs={job}")
 
 
 def _script(tmp_path: Path, run: Path) -> Path:
