@@ -146,4 +146,4 @@ class NeuralODE(nn.Module):
 
 if not hasattr(torch.compiler, "is_exporting"):
     # The compiler of torch 2.6 fails inside the engine; around it, it does what it can.
-    NeuralODE.forward = torch.compiler.disable(NeuralODE.forward)
+    NeuralODE.forward = torch.compiler.disable(NeuralODE.forward)  # pyright: ignore
