@@ -11,25 +11,24 @@ import lightning  # pyright: ignore[reportMissingImports]  # an extra
 import torch
 from sklearn.datasets import load_digits
 from torch import Tensor
-from torch.nn import functional
+from torch.nn.functional import cross_entropy
 from torch.utils.data import DataLoader, TensorDataset
 
 import bfno
 
 
-class DigitsModule(lightning.LightningModule):
+class Digits(lightning.LightningModule):
     """A BFNO-NODE that classifies digits."""
 
     def __init__(self) -> None:
         super().__init__()
-        dynamics = bfno.FirstOrder(bfno.OperatorField("bfno", 1, 8, depth=1))
-        block = bfno.NeuralODE(dynamics, rtol=1e-2, atol=1e-2)
+        field = bfno.OperatorField("bfno", channels=1, width=8, depth=1)
+        block = bfno.NeuralODE(bfno.FirstOrder(field), rtol=1e-2, atol=1e-2)
         self.model = bfno.ImageClassifier(block, (1, 8, 8), 10)
 
     def training_step(self, batch: tuple[Tensor, Tensor], number: int) -> Tensor:
         """The loss of a batch; the evaluations that it cost go to the progress bar."""
-        images, labels = batch
-        loss = functional.cross_entropy(self.model(images), labels)
+        loss = cross_entropy(self.model(batch[0]), batch[1])
         self.log("nfe", float(self.model.block.stats.forward_evaluations), prog_bar=True)
         return loss
 
@@ -43,11 +42,10 @@ def main(epochs: int = 5, samples: int = 1797) -> float:
     lightning.seed_everything(0, verbose=False)
     pixels, classes = load_digits(return_X_y=True)
     images = torch.tensor(pixels[:samples], dtype=torch.float32).view(-1, 1, 8, 8) / 16
-    labels, module = torch.tensor(classes[:samples]), DigitsModule()
-    trainer = lightning.Trainer(
-        max_epochs=epochs, accelerator="cpu", logger=False, enable_checkpointing=False
-    )
-    trainer.fit(module, DataLoader(TensorDataset(images, labels), batch_size=64, shuffle=True))
+    labels, module = torch.tensor(classes[:samples]), Digits()
+    batches = DataLoader(TensorDataset(images, labels), batch_size=64, shuffle=True)
+    options = {"accelerator": "cpu", "logger": False, "enable_checkpointing": False}
+    lightning.Trainer(max_epochs=epochs, **options).fit(module, batches)
     with torch.no_grad():
         accuracy = (module.model(images).argmax(1) == labels).float().mean().item()
     print(f"training accuracy {accuracy:.1%} after {epochs} epochs")

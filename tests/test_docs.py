@@ -14,6 +14,7 @@ import os
 import re
 import runpy
 import shlex
+import warnings
 from typing import Any
 from unittest import mock
 
@@ -90,7 +91,11 @@ def _run(block: Block) -> None:
     if block.language == "python":
         # Blank lines in front make a traceback point at the line of the page.
         source = "\n" * (block.line - 1) + block.text
-        exec(compile(source, block.page, "exec"), {"__name__": "__main__"})
+        with warnings.catch_warnings():
+            if "import lightning" in source:  # which looks for packages in ways that have aged
+                pytest.importorskip("lightning")
+                warnings.simplefilter("ignore")
+            exec(compile(source, block.page, "exec"), {"__name__": "__main__"})
     for words in filter(_is_run, block.commands()):
         given = [*_expanded(words[1:]), *SHORT.get(words[1], [])]
         if words[1] == "train":

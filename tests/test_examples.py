@@ -4,7 +4,9 @@ import runpy
 
 import pytest
 import torch
+from torch.utils.data import DataLoader, TensorDataset
 
+from tests import documents
 from tests.conftest import REPOSITORY
 
 
@@ -38,6 +40,26 @@ def test_flow_example_learns_a_density_and_draws(tmp_path, capsys):
 
 
 # Lightning warns of few workers and few batches, and looks for packages in ways that have aged.
+@pytest.mark.filterwarnings("ignore")
+def test_lightning_trains_the_module_of_the_page():
+    lightning = pytest.importorskip("lightning", reason="needs pip install 'bfno[lightning]'")
+    torch.set_default_dtype(torch.float32)
+    (block,) = (
+        one.text for one in documents.blocks("docs/estimators.md") if "import lightning" in one.text
+    )
+    defined: dict = {}
+    exec(compile(block, "docs/estimators.md", "exec"), defined)
+    module = defined["Digits"]()
+    before = [parameter.detach().clone() for parameter in module.parameters()]
+    batches = DataLoader(TensorDataset(torch.rand(4, 1, 8, 8), torch.arange(4)), batch_size=4)
+    options = {"accelerator": "cpu", "logger": False, "enable_checkpointing": False}
+    trainer = lightning.Trainer(max_epochs=1, enable_progress_bar=False, **options)
+    trainer.fit(module, batches)
+    assert any(
+        not torch.equal(old, new) for old, new in zip(before, module.parameters(), strict=True)
+    )
+
+
 @pytest.mark.filterwarnings("ignore")
 def test_lightning_trains_a_model_of_the_library(capsys):
     pytest.importorskip("lightning", reason="needs lightning: pip install 'bfno[lightning]'")

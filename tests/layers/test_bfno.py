@@ -8,6 +8,7 @@ from torch.autograd import gradcheck, gradgradcheck
 from bfno.layers import BFNO, mixing, spectral
 from bfno.layers.bfno import Kernel, Skip
 from tests.layers.oracle import plain_bfno
+from tests.torch_versions import ONE_GRAPH
 
 GRIDS = {1: (7,), 2: (5, 6), 3: (3, 4, 5)}
 CLOSE = {"rtol": 0, "atol": 1e-10}  # float64, values of order one, sums of at most 1,000 terms
@@ -167,6 +168,7 @@ def test_forward_and_reverse_mode_agree():
     )
 
 
+@ONE_GRAPH
 # The compiler says that it looks through the cache of the transforms' matrices.
 @pytest.mark.filterwarnings("ignore:.*lru_cache.*:UserWarning")
 @pytest.mark.parametrize("kernel", ["branch", "filter"])

@@ -6,7 +6,9 @@ import torch
 
 import bfno
 from bfno import solve
+from bfno.ode import captured
 from tests.ode.problems import Network
+from tests.torch_versions import newer_torch
 
 pytestmark = [
     pytest.mark.skipif(shutil.which("g++") is None, reason="compiling needs a C++ compiler"),
@@ -37,6 +39,14 @@ def test_compiled_steps_give_the_same_solution_steps_and_gradients(stepwise, met
     with torch.no_grad():  # without a backward pass the step returns less
         lean = solve(field, y0, ts, method=method, rtol=1e-6, atol=1e-6, compile=True)
     torch.testing.assert_close(lean.ys, results[0][1], rtol=0, atol=1e-10)
+
+
+def test_an_old_torch_compiles_steps_only_and_says_so(monkeypatch):
+    monkeypatch.setattr(captured, "_POLICY", "a_setting_of_later_versions")
+    monkeypatch.setattr(torch, "compile", lambda step, **_: step)
+    with pytest.warns(UserWarning, match=r"torch \d.* cannot do more; install a newer one"):
+        solution = solve(Network(), torch.ones(4, 3), torch.tensor([0.0, 1.0]), compile=True)
+    assert str(solution.stats.compiled).startswith(f"step: torch {torch.__version__}")
 
 
 def test_what_cannot_be_compiled_is_refused_by_name():
@@ -92,6 +102,7 @@ def test_a_number_that_stays_zero_needs_no_absolute_tolerance(uncompiled):
     torch.testing.assert_close(ys[0], ys[1], rtol=0, atol=1e-14)
 
 
+@newer_torch("say how many variants of a field its compiler keeps, by the name of today")
 def test_every_field_is_compiled_however_many_there_are(stepwise, monkeypatch):
     compiled = []
 

@@ -22,7 +22,9 @@ from bfno.fields import ConvField, NormedField, OperatorField
 from bfno.layers import AFNO, BFNO, FNO
 from bfno.layers.spectral import DFT_LIMIT
 from bfno.ode import NeuralODE
+from tests.torch_versions import EXPORT_WARNINGS, ONE_GRAPH, newer_torch
 
+pytestmark = EXPORT_WARNINGS
 # The same operations in another order of sums: a few roundings of float64.
 CLOSE: dict[str, Any] = {"rtol": 1e-10, "atol": 1e-12}
 STATE = (2, 5, 4)
@@ -124,6 +126,7 @@ def test_an_export_leaves_nothing_behind_in_the_layers():
     assert torch.isfinite(layer(x)).all()
 
 
+@ONE_GRAPH
 # The compiler says that it looks through the cache of the transforms' matrices.
 @pytest.mark.filterwarnings("ignore:.*lru_cache.*:UserWarning")
 @pytest.mark.parametrize(
@@ -169,6 +172,7 @@ def test_a_wrong_slope_is_refused_in_a_graph_too():
         exported(made, torch.ones(2, 3))
 
 
+@newer_torch("make a tensor of as many numbers as a batch has, whatever their number")
 def test_a_field_with_a_time_per_sample_is_given_one():
     class Timed(nn.Module):
         def forward(self, t, y):

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import difflib
+import shlex
 from collections.abc import Iterable
 
-__all__ = ["ConfigError", "DataError", "NumericalError", "UserError", "nearest_names"]
+__all__ = ["ConfigError", "DataError", "NumericalError", "UserError", "bfno_command"]
+__all__ += ["nearest_names"]
 
 
 class UserError(Exception):
@@ -44,6 +46,21 @@ class NumericalError(UserError):
     """The computation left the finite numbers or its solver gave up."""
 
     exit_code = 4
+
+
+def bfno_command(*words: object) -> str:
+    """A command of the program as a shell takes it: what has spaces or the like is quoted.
+
+    Whoever tells a user what to type next writes it with this.
+
+    Args:
+        words: The words behind `bfno`: names, options, paths.
+
+    Example:
+        >>> print(bfno_command("resume", "my runs/digits"))
+        bfno resume 'my runs/digits'
+    """
+    return shlex.join(["bfno", *map(str, words)])
 
 
 def nearest_names(name: str, known: Iterable[str], count: int = 3) -> list[str]:

@@ -16,11 +16,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from bfno.lab.errors import DataError
+from bfno.lab.errors import ConfigError, DataError
 
 __all__ = [
     "append_line",
     "cut_file",
+    "existing_folder",
     "lock_file",
     "make_folder",
     "open_plain",
@@ -175,6 +176,18 @@ def make_folder(path: Path) -> None:
         if not path.is_dir():
             raise
     sync_folder(path.parent)
+
+
+def existing_folder(path: Path) -> Path:
+    """The nearest folder above a path that is there; those between the two would have to be made.
+
+    Raises:
+        ConfigError: If the path lies below something that is not a folder.
+    """
+    nearest = next(place for place in path.absolute().parents if os.path.lexists(place))
+    if not nearest.is_dir():
+        raise ConfigError(path, f"{nearest} is not a folder", "name a file in a folder")
+    return nearest
 
 
 def remove_file(path: Path, *, sync: bool = True) -> None:

@@ -142,3 +142,8 @@ class NeuralODE(nn.Module):
         if self._remembers:
             shown_as["first_step"] = "last"
         return ", ".join(f"{name}={value!r}" for name, value in shown_as.items())
+
+
+if not hasattr(torch.compiler, "is_exporting"):
+    # The compiler of torch 2.6 fails inside the engine; around it, it does what it can.
+    NeuralODE.forward = torch.compiler.disable(NeuralODE.forward)  # pyright: ignore

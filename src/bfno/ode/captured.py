@@ -19,6 +19,10 @@ from bfno.ode.evaluate import Field, WithArguments
 __all__ = ["CannotCompile", "Captured", "CapturedField", "capture"]
 
 
+# The setting by which the front end refuses side effects; torch 2.6 does not have it.
+_POLICY = "side_effect_replay_policy"
+
+
 class CannotCompile(Exception):
     """Why a solve cannot be compiled as a whole; the message completes "because"."""
 
@@ -76,6 +80,8 @@ def capture(field: Field, t: Tensor, y: Tensor) -> tuple[CapturedField, list[Ten
     Raises:
         CannotCompile: If the field is no single graph.
     """
+    if not hasattr(torch._dynamo.config, _POLICY):
+        raise CannotCompile(f"torch {torch.__version__} cannot do more; install a newer one")
     inner, arguments = field, ()
     if isinstance(field, WithArguments):
         inner, arguments = field.field, field.arguments
@@ -105,7 +111,7 @@ def capture(field: Field, t: Tensor, y: Tensor) -> tuple[CapturedField, list[Ten
 def _look_anew(look: Any, backend: _Backend, inputs: tuple[Any, ...]) -> Any:
     try:
         # What a call leaves behind, as a counter does, would be left once a solve.
-        with torch._dynamo.config.patch(side_effect_replay_policy="error"):
+        with torch._dynamo.config.patch({_POLICY: "error"}):
             backend.is_ready = True
             return look(*inputs)
     except Exception as error:

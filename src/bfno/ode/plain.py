@@ -20,7 +20,13 @@ __all__ = ["is_plain", "plain_steps"]
 # What has to look at the numbers of a state, or to tell somebody of them.
 _CURIOUS = ("event", "dense", "on_step", "jumps")
 
-_is_exporting = getattr(torch.compiler, "is_exporting", lambda: False)  # since torch 2.7
+
+def _traces_without_dynamo() -> bool:
+    return torch.compiler.is_compiling() and not torch.compiler.is_dynamo_compiling()
+
+
+# Since torch 2.7; before, exporters that look at a program with dynamo are taken for compilers.
+_is_exporting = getattr(torch.compiler, "is_exporting", _traces_without_dynamo)
 
 
 def is_plain(settings: Mapping[str, Any]) -> bool:

@@ -82,9 +82,11 @@ def check_alone(file, run, tmp_path):
 
 
 def test_a_pt2_file_runs_without_bfno_and_knows_its_facts(run, tmp_path, capsys):
-    file = tmp_path / "model.pt2"
+    file = tmp_path / "new" / "model.pt2"
     assert main(["export", str(run), "-o", str(file)]) == 0
-    assert "10 classes; any number of images of 1×4×4 bytes" in capsys.readouterr().out
+    printed = capsys.readouterr()
+    assert "10 classes; any number of images of 1×4×4 bytes" in printed.out
+    assert printed.err == f"note: {file.parent} is not there and will be made\n"
     facts = check_alone(file, run, tmp_path)
     assert facts["classes"] == list("0123456789") and facts["experiment"] == "digits/bfno-node"
     assert facts["input"] == {"dtype": "uint8", "shape": ["batch", 1, 4, 4]}
@@ -163,10 +165,12 @@ def test_without_its_data_a_run_is_compared_on_noise(adaptive, monkeypatch, capl
         ("model.tflite", "its ending does not name a format. Fix: end it in .onnx or .pt2"),
         ("model", "its ending does not name a format"),
         ("folder.pt2", "is a folder. Fix: name a file"),
+        ("file/model.pt2", "file is not a folder. Fix: name a file in a folder"),
     ],
 )
 def test_a_wrong_file_is_refused_before_any_work(run, tmp_path, capsys, out, message):
     (tmp_path / "folder.pt2").mkdir()
+    (tmp_path / "file").touch()
     assert main(["export", str(run), "-o", str(tmp_path / out)]) == 2
     assert message in error_line(capsys)
 

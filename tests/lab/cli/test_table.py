@@ -334,6 +334,18 @@ def test_a_board_of_forty_runs_fits_a_screen_with_the_running_ones_first():
     assert "best on digits so far: method-39 39.00%" in summary and "left" in summary
 
 
+def test_a_board_of_trials_names_the_best_of_them():
+    jobs = [
+        Job(f"/runs/x/trial-{number}/trial.yaml", "smoke", 7, Path("x"), "there", 3, title=name)
+        for number, name in enumerate(("trial-0000", "trial-0001"))
+    ]
+    standings = [
+        Standing(job, "finished", result={"test_accuracy": score})
+        for job, score in zip(jobs, (0.5, 0.75), strict=True)
+    ]
+    assert list(board._best(standings, HEADLINES[0])) == ["best so far: trial-0001 75.00%"]
+
+
 def test_help_has_an_example(capsys):
     assert main(["table", "--help"]) == 0
     assert "Example: bfno table 1 --data mnist" in " ".join(capsys.readouterr().out.split())

@@ -1,17 +1,18 @@
 """What campaigns ask of engines, and what engines that are not there or refuse say."""
 
+import _thread
 import json
 import os
 import signal
 import subprocess
 import sys
-from collections.abc import Sequence
+import threading
 from pathlib import Path
 
 import pytest
 
 from bfno.lab.errors import ConfigError
-from bfno.lab.runs.campaign import running, worker
+from bfno.lab.runs.campaign import ray, running, worker
 from bfno.lab.runs.campaign.choice import Choice
 from bfno.lab.runs.campaign.duration import minutes_of
 from bfno.lab.runs.campaign.engine import Order, QueueFull, Report
@@ -22,48 +23,9 @@ from bfno.lab.runs.campaign.running import Campaign, failure_code
 from bfno.lab.runs.signals import Stopped
 from tests.lab.runs import launch
 from tests.lab.runs.campaigns import record, settings, write_run
+from tests.lab.runs.fake_engine import LOST, QUEUED, RUNNING, FakeEngine
 
 METHODS = ("node", "anode")
-QUEUED, RUNNING, LOST = Report("queued", why="Priority"), Report("running"), Report("over")
-
-
-class FakeEngine:
-    """Carries out orders as a script says: one report for each look, the last one for ever."""
-
-    name, slots, pause, outlives = "fake", None, 0.0, True
-
-    def __init__(self, *script: Report | str) -> None:
-        self.script = script or (RUNNING, "finish")
-        self.given: list[list[str]] = []
-        self.cancelled: list[str] = []
-        self.full = 0
-        self._left: dict[Order, list[Report | str]] = {}
-
-    def submit(self, orders: Sequence[Order]) -> None:
-        for order in orders:
-            note = read_note(order.folder)
-            assert note is not None and note.is_about(order), "noted before it is given"
-        if self.full:
-            self.full -= 1
-            raise QueueFull("--on fake", "the queue is full", "wait")
-        self.given.append([order.folder.name for order in orders])
-        self._left |= {order: list(self.script) for order in orders}
-
-    def state(self, order: Order) -> Report:
-        left = self._left.get(order, [LOST])
-        now = left.pop(0) if len(left) > 1 else left[0]
-        if order.folder.name in self.cancelled:
-            return LOST
-        if now == "finish":
-            method = order.folder.name.removeprefix("digits-").rpartition("-s")[0]
-            if not (order.folder / "record.json").exists():
-                (order.folder / "record.json").write_text(json.dumps(record(settings(method))))
-            return Report("over", 0)
-        assert isinstance(now, Report)
-        return now
-
-    def cancel(self, orders: Sequence[Order]) -> None:
-        self.cancelled += [order.folder.name for order in orders]
 
 
 def _campaign(root: Path, engine: FakeEngine, slots: int | None = None) -> Campaign:
@@ -165,6 +127,15 @@ def test_a_program_that_is_started_again_follows_what_was_given(tmp_path):
     killed.close()
 
 
+def test_a_note_whose_order_is_over_is_forgotten(tmp_path):
+    engine = FakeEngine()
+    assert _finish(_campaign(tmp_path, engine)) == ["finished", "finished"]
+    folder = tmp_path / "smoke" / NAMES[0]
+    write_note("fake", Order(folder, (), (), "b", 0))  # the program was killed before it looked
+    assert _finish(_campaign(tmp_path, engine)) == ["there", "there"]
+    assert read_note(folder) is None and engine.cancelled == []
+
+
 def test_a_note_of_another_engine_or_none_is_not_followed(tmp_path):
     engine = FakeEngine()
     folder = tmp_path / "smoke" / NAMES[0]
@@ -258,6 +229,17 @@ def test_times_are_read_as_slurm_writes_them(text, minutes):
         ({"on": "ray", "partition": "x"}, "--partition: means nothing here"),
         ({"gpus": 1}, "--gpus: means nothing here"),
         ({"on": "slurm", "gpus": 0}, "--gpus 0: is too few"),
+        ({"on": "ray", "gpus": -1}, "--gpus -1: is too few"),
+        ({"partition": "short"}, "--partition: means nothing here, only with --on slurm"),
+        ({"on": "ray", "time": "60"}, "--time: means nothing here"),
+        ({"on": "slurm", "time": ""}, "is no time: ''"),
+        ({"on": "slurm", "time": "4h"}, "is no time: '4h'"),
+        ({"on": "slurm", "time": "-5"}, "is no time: '-5'"),
+        ({"on": "slurm", "time": "1:2:3:4"}, "is no time"),
+        ({"on": "slurm", "time": "1-"}, "is no time"),
+        ({"on": "slurm", "time": "٤"}, "is no time"),  # a digit, but none that Slurm knows
+        ({"on": "slurm", "time": "9" * 400}, "is no time"),
+        ({"on": "slurm", "time": "00:00:00"}, "is no time"),
         ({"on": "slurm", "time": "soon"}, "is no time: 'soon'"),
         ({"on": "slurm", "time": "0"}, "is no time"),
         ({"on": "slurm", "time": "UNLIMITED"}, "has no end"),
@@ -316,10 +298,27 @@ def programs(tmp_path, monkeypatch):
     return answer
 
 
-def test_without_slurm_the_fix_is_to_go_where_it_is(programs, tmp_path, monkeypatch):
-    monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(ConfigError, match=r"there is no Slurm here \(no sbatch\)"):
+@pytest.mark.parametrize("program", ["sbatch", "srun", "squeue", "scancel", "sinfo"])
+def test_without_slurm_the_fix_is_to_go_where_it_is(programs, tmp_path, program):
+    (tmp_path / "bin" / program).unlink()
+    with pytest.raises(ConfigError, match=rf"there is no Slurm here \(no {program}\)"):
         Choice("slurm").engine(tmp_path)
+
+
+def test_a_folder_whose_name_slurm_would_change_is_refused(programs, tmp_path):
+    with pytest.raises(ConfigError, match=r"50%j: .* Fix: choose another folder"):
+        Choice("slurm").engine(tmp_path / "50%j")
+
+
+def test_the_queue_is_asked_for_jobs_of_the_user_that_the_kernel_knows(
+    programs, tmp_path, order, monkeypatch
+):
+    monkeypatch.setenv("LOGNAME", "somebody-else")
+    engine = Choice("slurm").engine(tmp_path)
+    asked = tmp_path / "asked"
+    (tmp_path / "bin" / "squeue").write_text(f"#!/bin/sh\necho $* > {asked}\n")
+    engine.state(order)
+    assert f"--user={os.getuid()}" in asked.read_text().split()
 
 
 @pytest.mark.parametrize(
@@ -420,3 +419,15 @@ def test_an_address_that_does_not_answer_is_told(address, message, tmp_path):
     with pytest.raises(ConfigError) as refused:
         Choice(address.format(port=port)).engine(tmp_path)
     assert message.format(port=port) in str(refused.value)
+
+
+def test_a_cancelled_task_ends_its_training(order, monkeypatch):
+    child = subprocess.Popen(["sleep", "20"])
+    monkeypatch.setattr(ray, "start_worker", lambda order: child)
+    # What Ray does; unlike a signal, it wakes nobody.
+    timer = threading.Timer(0.1, _thread.interrupt_main)
+    timer.start()
+    with pytest.raises(KeyboardInterrupt):
+        ray.train(order)
+    timer.join()
+    assert child.returncode == -signal.SIGTERM

@@ -6,7 +6,7 @@ import warnings
 
 import pytest
 
-from tests.lab.runs import launch, twelve
+from tests.lab.runs import launch, swept, twelve
 
 pytest.importorskip("ray", reason="needs ray: pip install 'bfno[ray]'")
 pytestmark = pytest.mark.slow
@@ -54,3 +54,32 @@ def test_twelve_runs_are_those_of_one_machine_whatever_happens(cluster, tmp_path
     assert code == 0, out[-2000:] + err
     assert "Traceback" not in err
     twelve.assert_whole(runs, tmp_path / "alone")
+
+
+def test_a_sweep_goes_on_whoever_looks_after_it(cluster, tmp_path):
+    pytest.importorskip("optuna", reason="needs optuna: pip install 'bfno[sweep]'")
+    folder = tmp_path / "my sweep"
+    command = swept.words(folder, f"ray://127.0.0.1:{CLIENT_PORT}")
+    with twelve.started(command) as first:
+        trial, process = twelve.freeze_one(folder)
+        task = twelve.parent(process)
+        first.kill()
+    launch.wait_for(lambda: twelve.parent(process) != task, "the end of its tasks")
+    twelve.thaw(process)
+    launch.wait_for(lambda: not twelve.lives(process), "the end of its trainings")
+    assert not twelve.is_finished(trial)
+
+    with twelve.started(command) as second:
+        trial, process = twelve.freeze_one(folder)
+        second.send_signal(signal.SIGINT)  # it ends the tasks, which save first
+        launch.wait_for(lambda: twelve.is_told(process), "the end of the task")
+        twelve.thaw(process)
+        code, _, err = launch.finish(second)
+    assert code == 130 and err.splitlines()[-1].endswith("the same command goes on from here")
+    assert not twelve.is_finished(trial)
+
+    with twelve.started(command) as third:
+        code, out, err = launch.finish(third)
+    assert code == 0 and "Traceback" not in err, out + err
+    assert out.startswith(f"The best of {swept.TRIALS} finished trials of digits/bfno-node is")
+    swept.assert_whole(folder, tmp_path / "alone")

@@ -11,7 +11,7 @@ import pytest
 
 from bfno.lab.runs.campaign.ledger import read_note
 from tests.conftest import REPOSITORY
-from tests.lab.runs import launch, slurm_cluster, twelve
+from tests.lab.runs import launch, slurm_cluster, swept, twelve
 from tests.lab.runs.runs import metrics, tiny, weights
 from tests.lab.runs.slurm_cluster import output
 
@@ -85,6 +85,40 @@ def _lose_the_machine(runs: Path) -> None:
     launch.wait_for(lambda: _restarts(job) > before, "the return of the lost job")
     launch.wait_for(lambda: "down" not in output("sinfo", "-h", "-o", "%T"), "the machine")
     twelve.thaw(process)
+
+
+def test_a_sweep_goes_on_whoever_looks_after_it(cluster, tmp_path):
+    pytest.importorskip("optuna", reason="needs optuna: pip install 'bfno[sweep]'")
+    folder = tmp_path / "my sweep"
+    command = swept.words(folder, "slurm", "--time", "10", "--partition", slurm_cluster.PARTITION)
+    with twelve.started(command) as first:
+        trial, process = twelve.freeze_one(folder)
+        first.kill()
+    assert output("squeue", "-h"), "jobs outlive the program"
+    with twelve.started(command) as second:
+        launch.wait_for(lambda: swept.is_looked_after(trial), "the second program")
+        job = _job(trial)
+        second.send_signal(signal.SIGINT)  # it cancels the jobs, which save before they end
+        launch.wait_for(lambda: _state(job) != "RUNNING", "the end of the job")
+        twelve.thaw(process)
+        code, _, err = launch.finish(second)
+    assert code == 130 and err.splitlines()[-1].endswith("the same command goes on from here")
+    assert not output("squeue", "-h") and not twelve.is_finished(trial)
+
+    with twelve.started(command) as third:
+        code, out, err = launch.finish(third)
+    assert code == 0 and "Traceback" not in err, out + err
+    assert out.startswith(f"The best of {swept.TRIALS} finished trials of digits/bfno-node is")
+    swept.assert_whole(folder, tmp_path / "alone")
+
+    before = swept.everything(folder)
+    with twelve.started(command) as again:
+        assert launch.finish(again)[:2] == (0, out)
+    assert swept.everything(folder) == before, "nothing was left to do"
+
+
+def _state(job: str) -> str:
+    return output("squeue", "-h", "-o", "%T", f"--jobs={job}")
 
 
 def _script(tmp_path: Path, run: Path) -> Path:

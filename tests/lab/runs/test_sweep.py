@@ -17,11 +17,14 @@ from bfno.lab.errors import ConfigError, DataError
 from bfno.lab.experiments.resolve import resolve
 from bfno.lab.files import lock_file, make_folder
 from bfno.lab.runs.campaign import local as campaign_local
+from bfno.lab.runs.campaign.engine import Order
+from bfno.lab.runs.campaign.ledger import write_note
 from bfno.lab.runs.signals import Stopped
 from bfno.lab.runs.sweep.running import Sweep
 from bfno.lab.runs.sweep.space import Range, read_ranges
 from bfno.lab.runs.sweep.study import Study
 from tests.lab.runs import sweeps
+from tests.lab.runs.fake_engine import LOST, RUNNING, FakeEngine
 from tests.lab.runs.fake_trial import score
 from tests.lab.runs.sweeps import RATES, calls, finish_some, outcome, plan, pretend, run
 
@@ -98,10 +101,16 @@ def test_bad_ranges_are_refused_in_one_line(text, why):
         (["seed=int(1,9)"], "same for all trials"),
         (["data.validation=uniform(0.1,0.5)"], "same for all trials"),
         (["train.test=choice(true,false)"], "same for all trials"),
+        (["train.eval_batch=choice(10,100)"], "same for all trials"),
+        (["evaluation.rtol=log(1e-5,1e-2)"], "same for all trials"),
+        (["evaluation.method=choice(dopri5,rk4)"], "same for all trials"),
+        (["model.test_terms=int(1,20)"], "same for all trials"),
+        (["solver.memory=choice(steps,log)"], "changes no score"),
+        (["train.checkpoint_seconds=uniform(1,60)"], "changes no score"),
     ],
 )
 def test_what_cannot_be_swept_is_refused(sets, why):
-    with pytest.raises(ConfigError, match=why):
+    with pytest.raises(ConfigError, match=rf"{why}.*\. Fix: "):
         read_ranges(sets)
 
 
@@ -229,6 +238,15 @@ def test_a_folder_that_holds_a_run_is_refused(tmp_path):
         Study(tmp_path, plan())
 
 
+def test_trials_that_have_lost_their_sweep_are_refused(tmp_path):
+    finish_some(Study(tmp_path, plan()), [0.5])
+    (tmp_path / "trial-0000").mkdir()
+    (tmp_path / "sweep.yaml").unlink()
+    (tmp_path / "journal.jsonl").unlink()
+    with pytest.raises(ConfigError, match=r"it has trial-0000, and no sweep\.yaml"):
+        Study(tmp_path, plan("train.lr=log(1e-3,1e-2)"))
+
+
 def test_an_experiment_without_validation_samples_is_refused(tmp_path):
     with pytest.raises(ConfigError, match=r"validation samples .*data\.validation=0\.1"):
         Study(tmp_path, plan(RATES, "data.validation=0"))
@@ -252,6 +270,20 @@ def test_the_best_settings_find_their_data_from_any_folder(tmp_path, monkeypatch
     finish_some(study, [0.5])
     file = study.write_best()
     assert resolve(str(file)).data.dir == tmp_path / "data sets"
+
+
+def test_other_machines_are_told_where_data_are(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("BFNO_DATA", "data sets")
+    for known in (plan(), plan(RATES, "data.dir=data sets")):
+        there = known.for_other_machines()
+        assert there.data_dir == tmp_path / "data sets"
+        assert there.described() == known.described()  # one study for both
+    ranges, changes = read_ranges([RATES, "data.folder=photos"])
+    own = sweeps.SweepPlan("folder/node", ranges, "smoke", changes).for_other_machines()
+    assert f"folder: {tmp_path / 'photos'}\n" in own.file({}).decode()
+    drawn = sweeps.SweepPlan("moons/ffjord", ranges, "smoke")  # from no files
+    assert drawn.for_other_machines() == drawn and drawn.data_dir is None
 
 
 def test_a_lower_score_may_be_the_better_one(tmp_path):
@@ -350,6 +382,26 @@ def test_a_stopped_sweep_goes_on_where_it_was(tmp_path):
     sweep._release(sweep.standings[0].job)  # which the end of the program does
     assert run(Study(tmp_path / "sweep", plan()), 1).standings[0].state == "finished"
     assert calls(tmp_path / "sweep" / "trial-0000") == ["train", "resume"]
+
+
+class _Busy(FakeEngine):
+    """Has jobs of everything that was ever noted, until they are cancelled."""
+
+    def state(self, order):
+        return LOST if order.folder.name in self.cancelled else RUNNING
+
+
+def test_the_job_of_a_trial_that_a_killed_program_was_about_to_stop_is_cancelled(tmp_path):
+    study = Study(tmp_path, plan())
+    for number in range(2):  # the second is not known to any engine
+        trial = study.propose(2)
+        assert trial is not None
+        study.prune(number)
+    write_note("fake", Order(tmp_path / "trial-0000", (), (), "b", 0))
+    engine = _Busy()
+    sweep = Sweep(study, 2, 1, None, engine)
+    assert [one.state for one in list(sweep.run())[-1]] == ["pruned", "pruned"]
+    assert engine.cancelled == ["trial-0000"] and engine.given == []
 
 
 # -- for real -----------------------------------------------------------------------------------

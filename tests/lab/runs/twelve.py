@@ -1,4 +1,4 @@
-"""Twelve runs on a cluster: started, frozen in the middle of their work, compared."""
+"""Runs on a cluster, twelve of them: started, frozen in the middle of their work, compared."""
 
 import contextlib
 import os
@@ -15,11 +15,15 @@ from tests.lab.runs.runs import metrics, result, weights
 PATHS = os.pathsep.join([str(REPOSITORY / "src"), str(REPOSITORY)])
 
 
-@contextlib.contextmanager
 def program(engine: str, runs: Path, **environment: str):
     """Start the program that gives the runs; nothing of it stays behind."""
-    words = [engine, str(runs)]
     module = "tests.lab.runs.cluster_driver"
+    return started([engine, str(runs)], module=module, **environment)
+
+
+@contextlib.contextmanager
+def started(words: list[str], *, module: str = "bfno", **environment: str):
+    """Start a program that gives runs to an engine; nothing of it stays behind."""
     started = launch.program(words, module=module, PYTHONPATH=PATHS, **environment)
     try:
         yield started
@@ -27,10 +31,6 @@ def program(engine: str, runs: Path, **environment: str):
         launch.end_group(started)
         for pipe in filter(None, (started.stdout, started.stderr)):
             pipe.close()
-
-
-def folders(runs: Path) -> list[Path]:
-    return [cluster_driver.folder(runs, *run) for run in cluster_driver.RUNS]
 
 
 def is_finished(folder: Path) -> bool:
@@ -42,10 +42,13 @@ def freeze_one(runs: Path) -> tuple[Path, int]:
     frozen: list[tuple[Path, int]] = []
 
     def catch() -> bool:
-        for folder in folders(runs):
+        for folder in sorted(file.parent for file in runs.glob("*/metrics.jsonl")):
             if not launch.has_trained(folder)() or is_finished(folder):
                 continue
-            process = int((folder / ".lock").read_text().split()[1])
+            holder = (folder / ".lock").read_text().split()
+            if not holder:  # it is being locked this very moment
+                continue
+            process = int(holder[1])
             try:
                 os.kill(process, signal.SIGSTOP)
             except ProcessLookupError:
@@ -66,6 +69,13 @@ def thaw(process: int) -> None:
         os.kill(process, signal.SIGCONT)
     except ProcessLookupError:
         return
+
+
+def is_told(process: int) -> bool:
+    """Whether a frozen training will hear SIGTERM as soon as it goes on."""
+    status = Path(f"/proc/{process}/status").read_text()
+    pending = int(status.partition("ShdPnd:")[2].split()[0], 16)
+    return bool(pending >> (signal.SIGTERM - 1) & 1)
 
 
 def lives(process: int) -> bool:

@@ -150,14 +150,16 @@ def _counts(standings: Sequence[Standing]) -> str:
 
 
 def _best(standings: Sequence[Standing], metric: Metric) -> Iterator[str]:
-    """For each data set, the method or trial with the best mean of its finished runs."""
+    """The method of each data set with the best mean of its finished runs, or the best trial."""
     values: dict[str, dict[str, list[float]]] = {}
     for one in standings:
         value = _value(one, metric)
         if one.is_done and value is not None:
             data, _, method = one.job.experiment.partition("/")
-            values.setdefault(data, {}).setdefault(one.job.title or method, []).append(value)
+            # What has a title is a file of settings, whose path says nothing about its data.
+            data, name = ("", one.job.title) if one.job.title else (f" on {data}", method)
+            values.setdefault(data, {}).setdefault(name, []).append(value)
     for data, methods in values.items():
         means = {name: mean(found) for name, found in methods.items()}
         best = min(means, key=lambda name: metric.rank(means[name]))
-        yield f"best on {data} so far: {best} {metric.text(means[best])}"
+        yield f"best{data} so far: {best} {metric.text(means[best])}"

@@ -32,7 +32,7 @@ from bfno.lab.cli.options import (
     Sets,
 )
 from bfno.lab.cli.terminal import bar, say, say_text
-from bfno.lab.errors import ConfigError
+from bfno.lab.errors import ConfigError, bfno_command
 
 __all__ = ["BENCHMARKS", "app"]
 
@@ -292,7 +292,7 @@ def import_released(
     from bfno.lab.runs import released
 
     released.import_released(file, out)
-    say(f"{out}: ready; try `bfno eval {out} --limit 1000`")
+    say(f"{out}: ready; try `{bfno_command('eval', out, '--limit', 1000)}`")
 
 
 @app.command()

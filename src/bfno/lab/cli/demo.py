@@ -8,7 +8,7 @@ from pathlib import Path
 from bfno.lab.cli import display
 from bfno.lab.cli.show import compare_runs, prepare
 from bfno.lab.cli.terminal import say
-from bfno.lab.errors import ConfigError
+from bfno.lab.errors import ConfigError, bfno_command
 from bfno.lab.experiments.resolve import resolve
 from bfno.lab.runs.session import start
 from bfno.lab.views.report.page import write_report
@@ -46,4 +46,5 @@ def run_demo(out: Path, scale: str) -> None:
     compare_runs(runs)
     prepare(runs)
     say("", f"The report is {write_report(runs, report)}")
-    say(f"Try `bfno eval {runs[0]}`; your own images: `bfno train folder/bfno-net --data DIR`")
+    first = bfno_command("eval", runs[0])
+    say(f"Try `{first}`; your own images: `bfno train folder/bfno-net --data DIR`")

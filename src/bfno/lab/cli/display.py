@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bfno.lab.cli.terminal import say
-from bfno.lab.errors import ConfigError
+from bfno.lab.errors import ConfigError, bfno_command
 from bfno.lab.views.layout import csv_text, printable
 from bfno.lab.views.metrics import METRICS, duration, find_metric
 
@@ -53,8 +53,8 @@ def finished(record: Record, folder: Path) -> None:
         f"(epoch {record.chosen_epoch}, chosen by {find_metric(record.chosen_by or '').title}), "
         f"{record.parameters:,} parameters, {_evaluations(result)}{duration(record.seconds or 0)}"
     )
-    words = [f"`bfno {command.format(folder)}`" for command in _next_commands(headline)]
-    say(f"{folder}: try {', '.join(words[:-1])} or {words[-1]}")
+    *others, last = (f"`{one}`" for one in _next_commands(headline, folder))
+    say(f"{folder}: try {', '.join(others)} or {last}")
 
 
 def _evaluations(result: Mapping[str, float]) -> str:
@@ -63,13 +63,14 @@ def _evaluations(result: Mapping[str, float]) -> str:
     return f"{evaluations:.1f} NFE per test batch, " if evaluations else ""
 
 
-def _next_commands(headline: str) -> tuple[str, ...]:
+def _next_commands(headline: str, folder: Path) -> tuple[str, ...]:
     """Commands to try with a run that is judged by this metric."""
     judged = find_metric(headline).name
+    sample, evaluate = bfno_command("sample", folder), bfno_command("eval", folder)
     if judged == "nll":  # points come from no files
-        return "sample {}", "eval {}"
-    common = ("eval {}", "predict {} FILES")
-    return ("sample {}", *common) if judged == "bits_per_dim" else common
+        return sample, evaluate
+    common = (evaluate, bfno_command("predict", folder, "FILES"))
+    return (sample, *common) if judged == "bits_per_dim" else common
 
 
 def evaluation(found: dict[str, Any]) -> list[str]:

@@ -8,6 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from bfno.lab.cli.options import AnyCheckpoint, DataDir, Run
+from bfno.lab.cli.targets import tell_new_folder
 from bfno.lab.cli.terminal import say
 
 __all__ = ["app"]
@@ -40,6 +41,7 @@ def export(
     from bfno.lab.runs.export import check_target, export_run
 
     check_target(out, force=force)
+    tell_new_folder(out)
     request = ExportRequest(steps, data_dir)
     facts = export_run(run, out, request, any_checkpoint=any_checkpoint)
     say(*_lines(out, facts))

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from bfno.lab.cli.display import prediction_lines
+from bfno.lab.cli.targets import tell_new_folder
 from bfno.lab.cli.terminal import say
 from bfno.lab.errors import ConfigError
 
@@ -45,6 +46,7 @@ def make_writer(layout: str | None, out: Path | None, *, force: bool = False) ->
         raise ConfigError(out, "is a folder", "name a file")
     if out.exists() and not force:
         raise ConfigError(out, "exists already", "pass --force, or name another file")
+    tell_new_folder(out)
     return writer
 
 

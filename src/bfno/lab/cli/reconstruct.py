@@ -10,6 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from bfno.lab.cli.options import AnyCheckpoint, Reading, takes
+from bfno.lab.cli.targets import tell_new_folder
 from bfno.lab.cli.terminal import say
 
 __all__ = ["app", "keep_reconstruction"]
@@ -105,6 +106,8 @@ def _draw(words: _Words) -> None:
     kinds = (("svg", "png"), ("csv",))
     for file in words.files():
         check_new(file, kinds[file is words.csv], force=words.force)
+    for file in filter(None, (words.out, words.csv)):
+        tell_new_folder(file)
     request = reconstruction.ReconstructionRequest(
         words.table,
         tuple(words.series or ()),

@@ -10,6 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from bfno.lab.cli.options import AnyCheckpoint, takes
+from bfno.lab.cli.targets import tell_new_folder
 from bfno.lab.cli.terminal import say
 from bfno.lab.errors import ConfigError
 
@@ -150,6 +151,8 @@ def _check(words: _Words) -> Any:
     if images > MOST_IMAGES and not is_plane[0]:
         why = f"{images:,} images do not fit a picture, {MOST_IMAGES:,} do"
         raise ConfigError("-n", why, "ask for fewer")
+    if words.out is not None:
+        tell_new_folder(words.out)
     return configs[0]
 
 

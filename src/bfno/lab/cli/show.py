@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from bfno.lab.cli.options import AnyCheckpoint, Json, Runs
+from bfno.lab.cli.targets import tell_new_folder
 from bfno.lab.cli.terminal import bar, say, say_text, show_table, show_text
-from bfno.lab.errors import ConfigError, UserError
+from bfno.lab.errors import ConfigError, UserError, bfno_command
 
 if TYPE_CHECKING:
     from bfno.lab.runs.record import Record
@@ -87,6 +88,7 @@ def report(
     from bfno.lab.views.report.page import check_page, write_report
 
     check_page(out, force)
+    tell_new_folder(out)
     finished, unfinished = read_finished(runs)
     prepare(finished, any_checkpoint=any_checkpoint)
     for one in unfinished:
@@ -146,6 +148,7 @@ def results(
     from bfno.lab.paper.page import write_page
     from bfno.lab.runs.archive import keep_runs
 
+    tell_new_folder(out)
     if keep is not None:
         for place in keep_runs(keep, folder):
             say(f"{place}: updated")
@@ -176,7 +179,7 @@ def compare_runs(runs: Sequence[Path], as_json: bool = False) -> None:
 
 
 def _left_out(run: ListedRun) -> str:
-    fix = "" if run.state == "training" else f"; `bfno resume {run.run}` continues it"
+    fix = "" if run.state == "training" else f"; `{bfno_command('resume', run.run)}` continues it"
     return f"{run.run} is left out: {run.told()}{fix}"
 
 

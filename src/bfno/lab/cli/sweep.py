@@ -24,7 +24,7 @@ from bfno.lab.cli.options import (
     takes,
 )
 from bfno.lab.cli.terminal import say
-from bfno.lab.errors import ConfigError
+from bfno.lab.errors import ConfigError, bfno_command
 from bfno.lab.views.metrics import find_metric
 
 if TYPE_CHECKING:
@@ -95,8 +95,9 @@ def sweep(words: _Words) -> int:
     from bfno.lab.runs.campaign.choice import Choice
 
     choice = Choice(words.on, words.time, words.gpus, words.partition)
-    plan, folder = _planned(words if choice.is_local else _for_other_machines(words))
-    folder = folder if choice.is_local else folder.absolute()
+    plan, folder = _planned(words)
+    if not choice.is_local:
+        plan, folder = plan.for_other_machines(), folder.absolute()
     from bfno.lab.runs.campaign.running import failure_code
     from bfno.lab.runs.signals import Stopped
     from bfno.lab.runs.sweep.running import Sweep
@@ -106,7 +107,7 @@ def sweep(words: _Words) -> int:
     if jobs is None and not choice.is_local:
         jobs = _AT_A_TIME
     study = Study(folder, plan)
-    made = Sweep(study, words.trials, jobs, words.data_dir, engine)
+    made = Sweep(study, words.trials, jobs, plan.data_dir, engine)
     try:
         with contextlib.closing(made.run()) as rounds:  # which stops them, whatever happens
             follow(rounds, find_metric(study.metric), made.slots)
@@ -120,16 +121,6 @@ def sweep(words: _Words) -> int:
     if unfinished:
         say(f"{unfinished} trials are unfinished; the same command goes on with them", error=True)
     return 0 if found.best and not unfinished else failure_code(made.standings)
-
-
-def _for_other_machines(words: _Words) -> _Words:
-    """The same words with whole paths: other machines have other current folders and variables."""
-    from bfno.lab.data import data_folder
-
-    own, data_dir = words.own_data, data_folder(words.data_dir).absolute()
-    return dataclasses.replace(
-        words, own_data=None if own is None else own.absolute(), data_dir=data_dir
-    )
 
 
 def _planned(words: _Words) -> tuple[SweepPlan, Path]:
@@ -182,4 +173,5 @@ def _say_result(found: SweepResult, folder: Path) -> None:
         return
     say(sweep_sentence(found))
     say(f"best settings: {settings_text(found.best.values)}")
-    say(f"{folder}: try `bfno train {folder / 'best.yaml'}`; the page is {folder / 'sweep.html'}")
+    train = bfno_command("train", folder / "best.yaml")
+    say(f"{folder}: try `{train}`; the page is {folder / 'sweep.html'}")

@@ -13,6 +13,7 @@ import typer
 
 from bfno.lab.cli.board import follow
 from bfno.lab.cli.options import DataDir, Gpus, On, Partition, TimeLimit, takes
+from bfno.lab.cli.targets import tell_new_folder
 from bfno.lab.cli.terminal import say, say_text, show_table
 from bfno.lab.errors import ConfigError
 from bfno.lab.views.metrics import duration
@@ -137,6 +138,8 @@ def _check(words: _Words, paper: PaperTable) -> None:
         if number is not None and number < 1:
             raise ConfigError(f"{option} {number}", "is too few", "write 1 or more")
     find_format(words.layout, words.out)
+    if words.out is not None and not words.only_plan:
+        tell_new_folder(words.out)
 
 
 def _changes(words: _Words, paper: PaperTable) -> Tree:

@@ -14,6 +14,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import Tensor
 
 from bfno.lab.data.stratify import hold_out_of_each_class
+from bfno.lab.estimators.masked import refuse_masked
 from bfno.lab.estimators.training import TrainedEstimator, undisturbed
 from bfno.lab.experiments.density.data import DensityData
 from bfno.lab.experiments.density.experiment import DensityExperiment
@@ -27,6 +28,7 @@ __all__ = ["DensityEstimator"]
 # solver's steps suit all points of a batch.
 _PRECISE = {"rtol": 1e-8, "atol": 1e-8}
 _BATCH = 1000
+_WHOLE_POINTS = "fill it in, or leave such points out"
 
 
 class DensityEstimator(DensityMixin, TrainedEstimator):
@@ -72,6 +74,7 @@ class DensityEstimator(DensityMixin, TrainedEstimator):
     _experiment = DensityExperiment
     n_features_in_: int
 
+    # Every parameter by name once more; `TrainedEstimator` says why.
     def __init__(
         self,
         method: str = "ffjord-rnode",
@@ -110,6 +113,7 @@ class DensityEstimator(DensityMixin, TrainedEstimator):
             ValueError: If points or parameters do not fit.
             NumericalError: If the training leaves the finite numbers.
         """
+        refuse_masked(X, "X", _WHOLE_POINTS)
         points: Any = validate_data(self, X, dtype=np.float64, ensure_min_samples=2)
         mean, scale = _standard(points)
         scaled = torch.from_numpy((points - mean) / scale).float()
@@ -125,6 +129,7 @@ class DensityEstimator(DensityMixin, TrainedEstimator):
     def score_samples(self, X: Any) -> np.ndarray:
         """The logarithm of the density at each point, `(n,)`, in nats."""
         check_is_fitted(self)
+        refuse_masked(X, "X", _WHOLE_POINTS)
         points: Any = validate_data(self, X, dtype=np.float64, reset=False)
         scaled = torch.from_numpy((points - self.mean_) / self.scale_)
         noise = Noise(self._run.config.seed, "scores")

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from bfno.lab.data import Split, divide_drawn
 from bfno.lab.estimators.labels import encoded_labels
+from bfno.lab.estimators.masked import refuse_masked
 from bfno.lab.estimators.training import TrainedEstimator, mended, undisturbed
 from bfno.lab.experiments.images.calibration import temperature_of
 from bfno.lab.experiments.images.experiment import ImageExperiment
@@ -78,6 +79,7 @@ class ImageClassifier(ClassifierMixin, TrainedEstimator):
 
     _experiment = ImageExperiment
 
+    # Every parameter by name once more; `TrainedEstimator` says why.
     def __init__(
         self,
         method: str = "bfno-net",
@@ -167,7 +169,8 @@ def image_bytes(X: Any, channels: str) -> tuple[Tensor, str]:
 
     Raises:
         TypeError: If they are a sparse matrix.
-        ValueError: If these are no images, or it is not clear where their channels are.
+        ValueError: If these are no images, some of their pixels are masked, or it is not clear
+            where their channels are.
 
     Example:
         >>> images, channels = image_bytes(np.zeros((5, 8, 9, 3)), "auto")
@@ -178,6 +181,7 @@ def image_bytes(X: Any, channels: str) -> tuple[Tensor, str]:
         raise ValueError(f"channels must be 'auto', 'first' or 'last', got {channels!r}")
     if issparse(X):
         raise TypeError("Sparse input is not supported: X must be an array of images")
+    refuse_masked(X, "X", "fill in its pixels: X.filled(0)")
     images = np.asarray(X)
     if images.dtype == object:
         raise ValueError("X must be one array; images of several sizes have to be resized first")

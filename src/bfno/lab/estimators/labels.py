@@ -10,6 +10,8 @@ from sklearn.utils import assert_all_finite, column_or_1d
 from sklearn.utils.multiclass import check_classification_targets
 from torch import Tensor
 
+from bfno.lab.estimators.masked import refuse_masked
+
 __all__ = ["encoded_labels"]
 
 
@@ -22,7 +24,7 @@ def encoded_labels(y: Any, count: int, samples: str) -> tuple[np.ndarray, Tensor
         samples: What they are called in messages.
 
     Raises:
-        ValueError: If labels are missing, too many or too few, or all the same.
+        ValueError: If labels are missing or masked, too many or too few, or all the same.
 
     Example:
         >>> encoded_labels(["no", "yes", "no"], 3, "images")
@@ -30,6 +32,7 @@ def encoded_labels(y: Any, count: int, samples: str) -> tuple[np.ndarray, Tensor
     """
     if y is None:
         raise ValueError("fit requires y to be passed, but the target y is None")
+    refuse_masked(y, "y", "leave samples without label out")
     labels = column_or_1d(np.asarray(y), warn=True)
     if len(labels) != count:
         raise ValueError(f"y must hold one label for each of the {count} {samples}, got {len(y)}")

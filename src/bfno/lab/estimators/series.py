@@ -23,6 +23,7 @@ from bfno.lab.data import (
     series_from_arrays,
 )
 from bfno.lab.estimators.labels import encoded_labels
+from bfno.lab.estimators.masked import refuse_masked
 from bfno.lab.estimators.training import TrainedEstimator, mended, quiet, undisturbed
 from bfno.lab.experiments.experiment import explained_failure
 from bfno.lab.experiments.memory import fingerprint
@@ -83,6 +84,7 @@ class SeriesClassifier(ClassifierMixin, TrainedEstimator):
 
     _experiment = SeriesExperiment
 
+    # Every parameter by name once more; `TrainedEstimator` says why.
     def __init__(
         self,
         method: str = "ode-rnn",
@@ -229,6 +231,7 @@ def _arrays(X: Any) -> tuple[list[np.ndarray], list[np.ndarray]]:
     """
     if issparse(X):
         raise TypeError("Sparse input is not supported: X must be a list of series or an array")
+    refuse_masked(X, "X", "write what was not observed as NaN: X.filled(numpy.nan)")
     if hasattr(X, "__array__"):
         X = np.asarray(X)
         if X.ndim not in (2, 3) and X.dtype != object:

@@ -61,6 +61,9 @@ class TrainedEstimator(BaseEstimator):
 
     _experiment: ClassVar[type[Experiment]]
 
+    # Each estimator names all of these once more, with its defaults: scikit-learn reads parameters
+    # from the signature of the class itself, for `get_params`, `clone` and searches, and does not
+    # see what `**kwargs` would stand for.
     def __init__(
         self,
         method: str,

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from bfno.lab.errors import ConfigError, UserError
+from bfno.lab.errors import ConfigError, UserError, bfno_command
 
 __all__ = ["Processes", "explain_lost_peers"]
 
@@ -98,5 +98,5 @@ def explain_lost_peers(run: Path, rescue: Callable[[], object] = bool) -> Iterat
         raise UserError(
             "another process of this run",
             "has died or hangs",
-            f"look at its output, then bfno resume {run}",
+            f"look at its output, then {bfno_command('resume', run)}",
         ) from error

@@ -6,11 +6,10 @@ import html
 import itertools
 import os
 import re
-import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from bfno.lab.errors import ConfigError
+from bfno.lab.errors import ConfigError, bfno_command
 from bfno.lab.files import write_atomically
 from bfno.lab.paper.claims import judge_claims
 from bfno.lab.paper.comparison import paper_comparison
@@ -91,7 +90,7 @@ def _check_own(out: Path) -> None:
 
 def introduction(folder: Path, out: Path, runs: Sequence[tuple[Path, Record]]) -> str:
     """What the page is about and how it is made."""
-    command = shlex.join(["bfno", "results", str(folder), "-o", str(out)])
+    command = bfno_command("results", folder, "-o", out)
     hours = sum(run.seconds or 0 for _, run in runs) / 3600
     return (
         f"# Results\n\n{len(runs)} runs, {hours:.1f} hours of training. Every number here is "

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import itertools
 import re
-import shlex
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
+from bfno.lab.errors import bfno_command
 from bfno.lab.paper.numbers import paper_table, table_names
 from bfno.lab.runs.record import Record
 from bfno.lab.runs.variants import AS_DEFINED, Variant, variant_of
@@ -49,8 +49,8 @@ class Section:
     def command(self) -> str:
         """What trains it, or what is missing of it."""
         seeds = len({run.seed for _, run in self.runs})
-        words = ["bfno", "table", self.table, "--data", self.data, "--scale", self.scale]
-        return shlex.join([*words, *self.variant.words, "--seeds", str(seeds)])
+        words = ["table", self.table, "--data", self.data, "--scale", self.scale]
+        return bfno_command(*words, *self.variant.words, "--seeds", seeds)
 
     def figure(self, name: str) -> str:
         """The file of a figure."""

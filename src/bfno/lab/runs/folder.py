@@ -7,7 +7,6 @@ import hashlib
 import json
 import os
 import secrets
-import shlex
 import socket
 import time
 from collections.abc import Iterator, Mapping
@@ -15,7 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bfno.lab.errors import ConfigError, DataError
+from bfno.lab.errors import ConfigError, DataError, bfno_command
 from bfno.lab.files import (
     append_line,
     cut_file,
@@ -129,7 +128,7 @@ class RunFolder:
             raise ConfigError(
                 self.path,
                 f"there is a run in this folder already ({file.name})",
-                f"go on with `bfno resume {self.path}`, or choose another folder with --out",
+                f"go on with `{self._resume()}`, or choose another folder with --out",
             )
 
     def create(self) -> None:
@@ -301,7 +300,7 @@ class RunFolder:
             remove_file(self.record_file)
 
     def _resume(self) -> str:
-        return f"bfno resume {shlex.quote(str(self.path))}"
+        return bfno_command("resume", self.path)
 
     def _remedy(self, problem: str) -> str:
         if "has format" in problem:

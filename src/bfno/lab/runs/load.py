@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any
 
-from bfno.lab.errors import ConfigError, DataError
+from bfno.lab.errors import ConfigError, DataError, bfno_command
 from bfno.lab.experiments.experiment import Experiment, TrainedRun
 from bfno.lab.experiments.settings import migrated, parse
 from bfno.lab.experiments.trees import differences
@@ -156,7 +156,7 @@ def _best_checkpoint(run: RunFolder, any_checkpoint: bool) -> Checkpoint:
     record = run.finished_record()
     if not steps and record is None:
         raise ConfigError(
-            run.path, "has no checkpoint yet", f"train it with `bfno resume {run.path}`"
+            run.path, "has no checkpoint yet", f"train it with `{bfno_command('resume', run.path)}`"
         )
     try:
         if record is not None and record.chosen_step is not None:

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from bfno.lab.errors import ConfigError, NumericalError
+from bfno.lab.errors import ConfigError, NumericalError, bfno_command
 from bfno.lab.experiments.experiment import Experiment
 from bfno.lab.experiments.processes import Processes, explain_lost_peers
 from bfno.lab.experiments.seeds import derive_seed
@@ -468,7 +468,7 @@ class Trainer:
         return NumericalError(
             f"step {failed} of {self.config.experiment}",
             f"{why}; the state after step {self.progress.step}, which was sound, is saved",
-            f"bfno resume {self.run.path} --set {self._remedy(cause)}",
+            f"{bfno_command('resume', self.run.path)} --set {self._remedy(cause)}",
         )
 
     def _remedy(self, cause: Exception | None) -> str:

@@ -14,7 +14,6 @@ import json
 import os
 import platform
 import resource
-import shlex
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
@@ -25,6 +24,7 @@ from typing import Annotated, Any
 from pydantic import AfterValidator, BeforeValidator, Field, Strict, TypeAdapter, ValidationError
 from pydantic.dataclasses import dataclass
 
+from bfno.lab.errors import bfno_command
 from bfno.lab.experiments.memory import is_in_memory
 from bfno.lab.experiments.settings import CIRCUMSTANCES, DATA_PLACES
 
@@ -190,13 +190,13 @@ class Record:
         """The command that trains this run again; of samples in memory, what does."""
         if is_in_memory(self.section("data")):
             return f"fit with method={self.method!r}, random_state={self.seed} (bfno.sklearn)"
-        words = ["bfno", "train", self.experiment, "--scale", self.scale, "--seed", str(self.seed)]
+        words = ["train", self.experiment, "--scale", self.scale, "--seed", str(self.seed)]
         for key, name in self.own_data.items():
             is_own = key in ("folder", "path")
             words += ["--data", name] if is_own else ["--set", f"data.{key}={name}"]
         for change in self.changes:
             words += ["--set", change]
-        return shlex.join(words)
+        return bfno_command(*words)
 
     @property
     def own_data(self) -> dict[str, str]:

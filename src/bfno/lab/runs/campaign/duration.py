@@ -7,7 +7,8 @@ import re
 
 __all__ = ["minutes_of"]
 
-_TIME = re.compile(r"(?:(\d+)-)?(\d+)(?::(\d+))?(?::(\d+))?")
+_PART = r"([0-9]{1,9})"
+_TIME = re.compile(rf"(?:{_PART}-)?{_PART}(?::{_PART})?(?::{_PART})?")
 
 
 def minutes_of(text: str) -> int | None:

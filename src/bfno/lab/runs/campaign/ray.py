@@ -10,8 +10,9 @@ import contextlib
 import importlib
 import os
 import socket
+import time
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -21,8 +22,8 @@ from bfno.lab.runs.campaign.worker import exit_code, is_at_work, start_worker
 
 __all__ = ["RayEngine", "train"]
 
-# Seconds until an address has to answer.
-_PATIENCE = 10.0
+# Seconds until an address has to answer, and between two looks at a training.
+_PATIENCE, _EVERY = 10.0, 0.2
 _START = "start a cluster with `ray start --head` and name its address"
 
 
@@ -30,7 +31,10 @@ def train(order: Order) -> int:
     """Train on the machine that Ray has chosen; returns the exit code."""
     child = start_worker(order)
     try:
-        return child.wait()
+        # Not `wait`: that a task is cancelled is heard between two instructions of Python only.
+        while child.poll() is None:
+            time.sleep(_EVERY)
+        return child.returncode
     finally:  # the task may have been cancelled
         if child.poll() is None:
             child.terminate()
@@ -62,24 +66,28 @@ class RayEngine:
         self._train = self._ray.remote(**options)(train)
 
     def submit(self, orders: Sequence[Order]) -> None:
-        for order in orders:
-            self._tasks[order] = self._train.remote(order)
+        with self._connected():
+            for order in orders:
+                self._tasks[order] = self._train.remote(order)
 
     def state(self, order: Order) -> Report:
         task = self._tasks.get(order)
         if task is None:
             return Report("over")
-        if not self._ray.wait([task], timeout=0)[0]:
-            return Report("running" if is_at_work(order.folder) else "queued")
-        try:
-            return Report("over", exit_code(self._ray.get(task)))
-        except self._ray.exceptions.RayError as error:
-            return Report("over", why=_last_line(str(error)))
+        with self._connected():
+            if not self._ray.wait([task], timeout=0)[0]:
+                return Report("running" if is_at_work(order.folder) else "queued")
+            try:
+                return Report("over", exit_code(self._ray.get(task)))
+            except self._ray.exceptions.RayError as error:
+                return Report("over", why=_last_line(str(error)))
 
     def cancel(self, orders: Sequence[Order]) -> None:
         for order in orders:
             if order in self._tasks:
-                with contextlib.suppress(self._ray.exceptions.RayError):
+                # What is gone, or the cluster with it, need not be stopped.
+                gone = (self._ray.exceptions.RayError, ConnectionError, RuntimeError)
+                with contextlib.suppress(*gone):
                     self._ray.cancel(self._tasks[order], force=False)
 
     def _connect(self, address: str | None) -> None:
@@ -93,6 +101,16 @@ class RayEngine:
         except Exception as error:  # of many kinds, by the version and by what does not fit
             why = f"Ray refused: {_last_line(str(error)) or type(error).__name__}"
             raise ConfigError(what, why, _START) from error
+
+    @contextlib.contextmanager
+    def _connected(self) -> Iterator[None]:
+        """Tell that the cluster is gone, should it be."""
+        try:
+            yield
+        except (ConnectionError, RuntimeError) as error:
+            why = f"the cluster does not answer any more ({_last_line(str(error))})"
+            fix = "start it again, then the same command: trainings have saved and go on"
+            raise ConfigError("--on ray", why, fix) from error
 
     def _check_gpus(self, gpus: int | None) -> None:
         """Refuse what no machine has, for which tasks would wait for ever."""

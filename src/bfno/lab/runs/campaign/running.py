@@ -182,12 +182,16 @@ class Campaign:
         """Follow the orders that a program gave which has been killed since."""
         for standing in self.standings if self._engine.outlives else ():
             note = read_note(standing.job.folder)
-            if standing.is_over or note is None or note.engine != self._engine.name:
+            if note is None or note.engine != self._engine.name:
                 continue
-            if not self._is_ours(standing.job):
+            if not standing.is_over and not self._is_ours(standing.job):
                 continue
             order = self._order(standing.job, note.batch, note.number)
-            if self._engine.state(order).state != "over":
+            if self._engine.state(order).state == "over":
+                forget(standing.job.folder)
+            elif standing.is_over:  # it was about to be stopped, or others were faster
+                self._engine.cancel([order])
+            else:
                 self._follow(order, standing)
 
     def _launch(self) -> None:

@@ -10,7 +10,6 @@ the folders of the runs.
 from __future__ import annotations
 
 import contextlib
-import getpass
 import importlib
 import io
 import logging
@@ -46,6 +45,7 @@ _MOST_LIMITS = 100_000
 _LONGEST = 24 * 60
 # What sbatch says where a user or the whole cluster has as many jobs as are allowed.
 _FULL = ("MaxSubmit", "Job violates accounting/QOS policy", "temporarily unable to accept")
+_PROGRAMS = ("sbatch", "srun", "squeue", "scancel", "sinfo")
 _ELSEWHERE = "run it on a machine of the cluster that has sbatch, or leave out --on"
 
 
@@ -134,8 +134,13 @@ class SlurmEngine:
 
     def __post_init__(self) -> None:
         _submitit()
-        if shutil.which("sbatch") is None:
-            raise ConfigError("--on slurm", "there is no Slurm here (no sbatch)", _ELSEWHERE)
+        for program in _PROGRAMS:
+            if shutil.which(program) is None:
+                why = f"there is no Slurm here (no {program})"
+                raise ConfigError("--on slurm", why, _ELSEWHERE)
+        if "%" in str(self.runs):
+            why = "Slurm would take the % in its name for something else"
+            raise ConfigError(self.runs, why, "choose another folder")
         self._check_partition()
 
     def submit(self, orders: Sequence[Order]) -> None:
@@ -187,15 +192,16 @@ class SlurmEngine:
         # It sends SIGTERM to what runs; after KillWait, by default 30 seconds, comes SIGKILL. A
         # signal alone, with --signal, would be sent again and again while other jobs of the array
         # wait, as Slurm 22.05 then answers that it could not be sent, though it was.
-        if numbers:
-            _call("scancel", *numbers)
+        code, _, err = _call("scancel", *numbers) if numbers else (0, "", "")
+        if code:
+            _logger.warning("scancel: %s; the jobs go on, and are waited for", _last_line(err))
 
     def _ask(self) -> None:
         """Read the queue, if that was not done a moment ago."""
         if time.monotonic() < self._next:
             return
         layout = "--format=%i|%j|%K|%T|%r"
-        code, out, err = _call("squeue", "--noheader", "--array", f"--user={_user()}", layout)
+        code, out, err = _call("squeue", "--noheader", "--array", f"--user={os.getuid()}", layout)
         self._next = time.monotonic() + _EVERY
         if code:
             _logger.warning("squeue: %s; it is asked again until it answers", _last_line(err))
@@ -236,7 +242,8 @@ class SlurmEngine:
             return QueueFull(
                 "--on slurm", why, "let fewer be queued at a time with --jobs, or wait"
             )
-        return ConfigError("--on slurm", f"sbatch refused: {line}", "change the options it names")
+        fix = "change --gpus, --time or --partition"
+        return ConfigError("--on slurm", f"sbatch refused: {line}", fix)
 
 
 def _submitit() -> Any:
@@ -258,10 +265,6 @@ def _minutes(text: str) -> float:
 
 def _job_name(batch: str) -> str:
     return f"bfno-{batch}"
-
-
-def _user() -> str:
-    return getpass.getuser()
 
 
 def _call(*command: str) -> tuple[int, str, str]:

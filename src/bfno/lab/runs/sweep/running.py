@@ -178,8 +178,7 @@ class Sweep(Campaign):
             return False
         self._claims[job.name] = descriptor
         self._told[job.name] = max(trial.scores, default=0)
-        settings = self.study.plan.config(trial.values).as_yaml()
-        write_atomically(job.folder / _SETTINGS, settings.encode())
+        write_atomically(job.folder / _SETTINGS, self.study.plan.file(trial.values))
         return True
 
     def _release(self, job: Job) -> None:

@@ -20,8 +20,14 @@ __all__ = ["Range", "read_ranges"]
 
 _CALL = re.compile(r"([A-Za-z_]\w*)\s*\((.*)\)", re.DOTALL)
 _FORMS = "log(1e-4,1e-2), uniform(0,0.5), int(16,128) or choice(16,32,64)"
-# Settings that would have trials judged by other samples, or by luck.
-_SAME_FOR_ALL = ("data.", "experiment", "scale", "seed", "threads", "train.test", "train.select")
+# Settings that would have trials judged by other samples, by other means, or by luck; those that
+# end in a dot are sections.
+_SAME_FOR_ALL = (
+    *("data.", "experiment", "scale", "seed", "threads", "train.test", "train.select"),
+    *("evaluation.", "train.eval_batch", "model.test_terms"),
+)
+# Settings that decide about time, memory and failures alone.
+_WITHOUT_SCORE = ("train.checkpoint_seconds", "solver.memory", "solver.max_steps")
 _INNER = 0.381966  # of a range: a place that is no whole number unless all of them are
 
 
@@ -125,7 +131,7 @@ def read_ranges(pairs: Iterable[str]) -> tuple[list[Range], Tree]:
         if found is None:
             fixed.append(pair)
             continue
-        _refuse_common(name)
+        _refuse_pointless(name)
         if any(_overlap(name, other) for other in ranges):
             raise ConfigError(name, "has two ranges", "keep one of them")
         ranges[name] = found
@@ -138,11 +144,15 @@ def read_ranges(pairs: Iterable[str]) -> tuple[list[Range], Tree]:
     return list(ranges.values()), settings
 
 
-def _refuse_common(name: str) -> None:
-    """Refuse a range of what trials must have in common, or of many settings at once."""
+def _refuse_pointless(name: str) -> None:
+    """Refuse a range of what trials have in common, of what changes no score, or of a section."""
+    one_value = "give it one value, or leave it out"
     if any(name == one or (one[-1] == "." and name.startswith(one)) for one in _SAME_FOR_ALL):
         why = "has to be the same for all trials, or their scores could not be compared"
-        raise ConfigError(name, why, "give it one value, or leave it out")
+        raise ConfigError(name, why, one_value)
+    if name in _WITHOUT_SCORE:
+        why = "changes no score, so there is no best value to find"
+        raise ConfigError(name, why, one_value)
     if "." not in name:
         why = "is a section or no setting at all, so it has no range"
         raise ConfigError(name, why, "write section.key, train.lr say")

@@ -14,7 +14,7 @@ import os
 import random
 import time
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +27,7 @@ from optuna.storages.journal import BaseJournalBackend
 from optuna.trial import FrozenTrial, create_trial
 from optuna.trial import TrialState as OptunaState
 
+from bfno.lab.data import data_folder
 from bfno.lab.errors import ConfigError, DataError
 from bfno.lab.experiments.experiment import Experiment
 from bfno.lab.experiments.resolve import resolve
@@ -104,6 +105,30 @@ class SweepPlan:
         """
         changes = merged(merged(self.changes, nested(values)), {"train": {"test": test}})
         return resolve(self.experiment, scale=self.scale, changes=changes, data=self.data)
+
+    def file(self, values: Mapping[str, Any], *, test: bool = False) -> bytes:
+        """The experiment as a file for `bfno train`, which may be started anywhere.
+
+        Args:
+            values: As for `config`.
+            test: As for `config`.
+        """
+        settings = self.config(values, test=test).as_dict()
+        for name, place in _places(settings).items():
+            settings["data"][name] = str(place.absolute())
+        return _yaml(settings).encode()
+
+    @property
+    def data_dir(self) -> Path | None:
+        """Where the files of data sets are, if that is said; points drawn at random have none."""
+        return getattr(self.config({}).data, "dir", None)
+
+    def for_other_machines(self) -> SweepPlan:
+        """The same plan for machines where `BFNO_DATA` may be another, or none."""
+        if not hasattr(self.config({}).data, "dir"):
+            return self
+        place = str(data_folder(self.data_dir).absolute())
+        return replace(self, changes=merged(self.changes, {"data": {"dir": place}}))
 
     def check(self) -> None:
         """Make sure that the experiment takes every range, from its lowest to its highest value.
@@ -278,7 +303,9 @@ class Study:
         return facts
 
     def _refuse_others(self) -> None:
-        for name in ("config.yaml", "record.json", "journal.jsonl"):
+        # Trials without their sweep would be taken for those of this one.
+        trials = sorted(one.name for one in self.folder.glob("trial-*"))
+        for name in ("config.yaml", "record.json", "journal.jsonl", *trials):
             if os.path.lexists(self.folder / name):
                 why = f"is not the folder of a sweep: it has {name}, and no sweep.yaml"
                 raise ConfigError(self.folder, why, "choose another folder with --out")
@@ -431,11 +458,8 @@ class Study:
         if best is None:
             return None
         file = self.folder / "best.yaml"
-        settings = self.plan.config(best.values, test=True).as_dict()
-        for name, place in _places(settings).items():
-            settings["data"][name] = str(place.absolute())  # `bfno train` may start elsewhere
         head = f"# {best.name} of this sweep: {self.metric} {best.score:.6g}\n"
-        write_atomically(file, (head + _yaml(settings)).encode())
+        write_atomically(file, head.encode() + self.plan.file(best.values, test=True))
         return file
 
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from bfno.lab.errors import ConfigError
-from bfno.lab.files import write_atomically
+from bfno.lab.files import existing_folder, write_atomically
 from bfno.lab.views.figures.series import check_new
 from bfno.lab.views.figures.style import (
     DOTS_PER_INCH,
@@ -78,9 +78,7 @@ def check_picture(out: Path, kinds: tuple[str, ...] = KINDS, *, force: bool = Fa
             something that is not a folder.
     """
     check_new(out, kinds, force=force)
-    nearest = next(folder for folder in out.absolute().parents if folder.exists())
-    if not nearest.is_dir():
-        raise ConfigError(out, f"{nearest} is not a folder", "name a file in a folder")
+    existing_folder(out)
     return out
 
 
