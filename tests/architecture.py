@@ -19,8 +19,9 @@ _WORDS = {"lab.errors", "lab.files"}
 _RECORDS = {"lab.runs.record", "lab.runs.metrics", "lab.runs.folder", "lab.runs.archive"}
 _RECORDS |= {"lab.runs.sweep.trials", "lab.runs.variants"}
 ALLOWED: dict[str, set[str]] = {
-    "layers": set(),
-    "ode": set(),
+    "tracing": set(),
+    "layers": {"tracing"},
+    "ode": {"tracing"},
     "fields": {"layers"},
     "dynamics": {"fields.interface", "layers.activation"},
     "models": {"layers", "fields", "dynamics", "ode"},

@@ -6,8 +6,14 @@ import difflib
 import shlex
 from collections.abc import Iterable
 
-__all__ = ["ConfigError", "DataError", "NumericalError", "UserError", "bfno_command"]
-__all__ += ["nearest_names"]
+__all__ = [
+    "ConfigError",
+    "DataError",
+    "NumericalError",
+    "UserError",
+    "bfno_command",
+    "nearest_names",
+]
 
 
 class UserError(Exception):

@@ -23,6 +23,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import _disable_current_modes
 
 from bfno.layers.memory import recycled
+from bfno.tracing import is_exporting, traces_without_dynamo
 
 __all__ = [
     "DFT_LIMIT",
@@ -48,14 +49,6 @@ On 28 and 32 points a folded transform takes 0.7 of the time, on 16 as long, on 
 """
 
 
-def _traces_without_dynamo() -> bool:
-    return torch.compiler.is_compiling() and not torch.compiler.is_dynamo_compiling()
-
-
-# Since torch 2.7; before, exporters that look at a program with dynamo are taken for compilers.
-_is_exporting = getattr(torch.compiler, "is_exporting", _traces_without_dynamo)
-
-
 def frequencies(size: int) -> int:
     """Number of frequencies that a real signal of `size` points keeps."""
     return size // 2 + 1
@@ -63,7 +56,7 @@ def frequencies(size: int) -> int:
 
 def _by_products(grid: list[int]) -> bool:
     """Whether a grid is transformed by matrix products; other programs know no complex numbers."""
-    return max(grid) <= DFT_LIMIT or _is_exporting()
+    return max(grid) <= DFT_LIMIT or is_exporting()
 
 
 def analyse(signal: Tensor, *, adjoint: bool = False) -> Tensor:
@@ -220,7 +213,7 @@ def _lasting() -> Iterator[None]:
     """
     with torch.inference_mode(False):
         # Dynamo keeps nothing, and knows no modes.
-        if _traces_without_dynamo():
+        if traces_without_dynamo():
             with _disable_current_modes():
                 yield
         else:

@@ -12,6 +12,7 @@ from bfno.ode.plain import is_plain, plain_steps
 from bfno.ode.solution import Solution, Stats
 from bfno.ode.solve import GRADIENTS, read_options, solve
 from bfno.ode.tableaus import Tableau, find_method
+from bfno.tracing import hide_from_old_compilers
 
 __all__ = ["DynamicsLike", "NeuralODE", "solver_settings"]
 
@@ -111,6 +112,7 @@ class NeuralODE(nn.Module):
         self.settings = solver_settings(method, gradient, **tolerances, **options)
         self.stats = Stats()
 
+    @hide_from_old_compilers
     def forward(self, x: Tensor) -> Tensor:
         begin, end = self.dynamics.interval
         if torch.compiler.is_compiling() and is_plain(self.settings):
@@ -142,8 +144,3 @@ class NeuralODE(nn.Module):
         if self._remembers:
             shown_as["first_step"] = "last"
         return ", ".join(f"{name}={value!r}" for name, value in shown_as.items())
-
-
-if not hasattr(torch.compiler, "is_exporting"):
-    # The compiler of torch 2.6 fails inside the engine; around it, it does what it can.
-    NeuralODE.forward = torch.compiler.disable(NeuralODE.forward)  # pyright: ignore

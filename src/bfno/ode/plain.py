@@ -14,19 +14,12 @@ from bfno.ode.solve import fixed_stops
 from bfno.ode.state import real_dtype
 from bfno.ode.step import Sums, take_stages
 from bfno.ode.tableaus import find_method
+from bfno.tracing import is_exporting
 
 __all__ = ["is_plain", "plain_steps"]
 
 # What has to look at the numbers of a state, or to tell somebody of them.
 _CURIOUS = ("event", "dense", "on_step", "jumps")
-
-
-def _traces_without_dynamo() -> bool:
-    return torch.compiler.is_compiling() and not torch.compiler.is_dynamo_compiling()
-
-
-# Since torch 2.7; before, exporters that look at a program with dynamo are taken for compilers.
-_is_exporting = getattr(torch.compiler, "is_exporting", _traces_without_dynamo)
 
 
 def is_plain(settings: Mapping[str, Any]) -> bool:
@@ -41,7 +34,7 @@ def is_plain(settings: Mapping[str, Any]) -> bool:
     tableau = find_method(settings["method"])
     adaptive = tableau.adaptive and settings.get("step") is None
     wanted = [name for name in _CURIOUS if settings.get(name)]
-    exporting = _is_exporting()
+    exporting = is_exporting()
     if exporting and tableau.implicit:
         raise ValueError(
             f"torch.export needs an explicit method such as rk4, got {tableau.name!r}, which "

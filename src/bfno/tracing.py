@@ -1,0 +1,33 @@
+"""What torch does with a program when it compiles or exports it, in every version from 2.6 on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeVar
+
+import torch
+
+__all__ = ["hide_from_old_compilers", "is_exporting", "traces_without_dynamo"]
+
+_IS_OLD = not hasattr(torch.compiler, "is_exporting")  # 2.6
+
+_Function = TypeVar("_Function", bound=Callable)
+
+
+def traces_without_dynamo() -> bool:
+    """Whether torch follows operations with tensors that have no values, and runs this Python."""
+    return torch.compiler.is_compiling() and not torch.compiler.is_dynamo_compiling()
+
+
+def is_exporting() -> bool:
+    """Whether `torch.export` writes a program down.
+
+    The old torch does not say; there, one that looks at a program with dynamo is taken for a
+    compiler.
+    """
+    return traces_without_dynamo() if _IS_OLD else torch.compiler.is_exporting()
+
+
+def hide_from_old_compilers(function: _Function) -> _Function:
+    """Have a function run as it is under the old compiler, which fails inside it."""
+    return torch.compiler.disable(function) if _IS_OLD else function
