@@ -51,7 +51,7 @@ def test_reference_agrees_with_the_formula(name, references):
     torch.testing.assert_close(references[name], exact(TIMES), rtol=0, atol=5e-11)
 
 
-@pytest.mark.parametrize("tolerance", [1e-3, 1e-6, 1e-9])
+@pytest.mark.parametrize("tolerance", [1e-3, 1e-6, pytest.param(1e-9, marks=pytest.mark.slow)])
 def test_dopri5_solves_at_least_as_many_problems_as_torchdiffeq(tolerance, references):
     errors = {
         name: _errors(problem, references[name], tolerance) for name, problem in PROBLEMS.items()

@@ -422,6 +422,8 @@ def test_an_address_that_does_not_answer_is_told(address, message, tmp_path):
 
 
 def test_a_cancelled_task_ends_its_training(order, monkeypatch):
+    # Workers of a test run ignore it, which would hide what is sent below.
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
     child = subprocess.Popen(["sleep", "20"])
     monkeypatch.setattr(ray, "start_worker", lambda order: child)
     # What Ray does; unlike a signal, it wakes nobody.
@@ -430,4 +432,5 @@ def test_a_cancelled_task_ends_its_training(order, monkeypatch):
     with pytest.raises(KeyboardInterrupt):
         ray.train(order)
     timer.join()
+    signal.signal(signal.SIGINT, before)
     assert child.returncode == -signal.SIGTERM

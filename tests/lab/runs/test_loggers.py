@@ -53,6 +53,11 @@ class Broken(MetricsLog):
         Broken.calls += 1
         raise ConnectionError(f"https://me:{SECRET}@server is away")
 
+    def _write(self, metrics):
+        raise AssertionError("it is not open")
+
+    _close = _write
+
 
 def test_a_log_gets_settings_every_epoch_and_the_result(tmp_path):
     log = Kept(tmp_path / "run")
