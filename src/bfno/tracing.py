@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TypeVar
+from typing import TypeVar, cast
 
 import torch
 
@@ -30,4 +30,4 @@ def is_exporting() -> bool:
 
 def hide_from_old_compilers(function: _Function) -> _Function:
     """Have a function run as it is under the old compiler, which fails inside it."""
-    return torch.compiler.disable(function) if _IS_OLD else function
+    return cast("_Function", torch.compiler.disable(function)) if _IS_OLD else function

@@ -56,7 +56,8 @@ class Broken(MetricsLog):
     def _write(self, metrics):
         raise AssertionError("it is not open")
 
-    _close = _write
+    def _close(self, result):
+        raise AssertionError("it is not open")
 
 
 def test_a_log_gets_settings_every_epoch_and_the_result(tmp_path):
