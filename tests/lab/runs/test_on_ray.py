@@ -30,19 +30,25 @@ def cluster(monkeypatch):
     cluster.shutdown()
 
 
-def test_twelve_runs_are_those_of_one_machine_whatever_happens(cluster, tmp_path):
-    other = cluster.add_node(num_cpus=2)
-    runs, address = tmp_path / "runs", cluster.address
-    with twelve.program(f"ray://127.0.0.1:{CLIENT_PORT}", runs) as first:
-        held, process = twelve.freeze_one(runs)
-        task = twelve.parent(process)
-        first.kill()
-    # The program that gave the runs is gone. Ray, which waits half a minute for such a client, ends
-    # its tasks; what was at work saves and ends.
+def kill_in_the_middle(program, runs):
+    """Kill a program that has given runs to Ray, and wait until one of them has saved and ended.
+
+    Ray, which waits half a minute for such a client, ends its tasks then.
+    """
+    held, process = twelve.freeze_one(runs)
+    task = twelve.parent(process)
+    program.kill()
     launch.wait_for(lambda: twelve.parent(process) != task, "the end of its tasks")
     twelve.thaw(process)
     launch.wait_for(lambda: not twelve.lives(process), "the end of its trainings")
     assert not twelve.is_finished(held)
+
+
+def test_twelve_runs_are_those_of_one_machine_whatever_happens(cluster, tmp_path):
+    other = cluster.add_node(num_cpus=2)
+    runs, address = tmp_path / "runs", cluster.address
+    with twelve.program(f"ray://127.0.0.1:{CLIENT_PORT}", runs) as first:
+        kill_in_the_middle(first, runs)
 
     with twelve.program("ray", runs, RAY_ADDRESS=address) as second:
         # A job is killed, then a machine lost with what it had.
@@ -61,13 +67,7 @@ def test_a_sweep_goes_on_whoever_looks_after_it(cluster, tmp_path):
     folder = tmp_path / "my sweep"
     command = swept.words(folder, f"ray://127.0.0.1:{CLIENT_PORT}")
     with twelve.started(command) as first:
-        trial, process = twelve.freeze_one(folder)
-        task = twelve.parent(process)
-        first.kill()
-    launch.wait_for(lambda: twelve.parent(process) != task, "the end of its tasks")
-    twelve.thaw(process)
-    launch.wait_for(lambda: not twelve.lives(process), "the end of its trainings")
-    assert not twelve.is_finished(trial)
+        kill_in_the_middle(first, folder)
 
     with twelve.started(command) as second:
         trial, process = twelve.freeze_one(folder)
