@@ -31,10 +31,7 @@ _FOR_PROGRAMS: Mapping[str, Callable[[list[Record]], Cell]] = {
 
 # What a scale means for the columns of a table.
 _OF_COLUMNS = {
-    "cpu": (
-        "; compare rows, not columns: neither scores nor sizes are those of the paper, and methods "
-        "that it matched in size are not matched here"
-    ),
+    "cpu": "; compare rows, not columns: neither scores nor sizes are those of the paper",
 }
 _COMMIT_LETTERS = 8
 _UNKNOWN = "not recorded"
@@ -236,6 +233,7 @@ def _notes(content: _Content) -> Iterator[str]:
     if content.variant.settings:
         yield f"Every run here has {', '.join(content.variant.settings)}."
     yield from _circumstances(content.seeds, runs)
+    yield from _differences_in_size(content)
     sources = dict.fromkeys(row.quoted for row in paper.rows if row.quoted)
     if sources:
         yield f"* The paper presumably quotes this value from earlier work: {'; '.join(sources)}."
@@ -279,6 +277,18 @@ def _recipes(runs: Sequence[Record]) -> Iterator[str]:
         ]
         if any(parts):
             yield f"Training on {data}: {', '.join(filter(None, parts))}."
+
+
+def _differences_in_size(content: _Content) -> Iterator[str]:
+    """How much larger the largest method of a data set is than the smallest."""
+    for data in content.data:
+        rows = [content.runs_of(row, data) for row in content.rows if not row.control]
+        sizes = [runs[0].parameters for runs in rows if runs and runs[0].parameters]
+        if len(sizes) > 1:
+            ratio = max(sizes) / min(sizes)
+            much = f"{ratio - 1:.1%}" if ratio < 1.1 else f"a factor of {ratio:.1f}"
+            title = content.paper.titles[data]
+            yield f"{title}: the methods differ in size by {much} at most."
 
 
 def _sizes(settings: dict[str, object]) -> Iterator[str]:

@@ -49,6 +49,7 @@ from bfno.lab.experiments.images.presets import (
     find_image_preset,
     net_recipe,
     paper_recipe,
+    sized_model,
 )
 from bfno.lab.experiments.images.task import ImageTask, ImageTrainSettings, evaluate_images
 from bfno.lab.experiments.memory import MEMORY, is_in_memory
@@ -89,12 +90,9 @@ class ImageExperiment(Experiment):
         if method in NETS:
             settings, model = net_recipe(data, tree["scale"]), dict(NETS[method])
         else:
-            settings, factor = paper_recipe(data, tree["scale"])
-            is_colour = setting(tree, "data", "colour", True)
-            model = dict(_preset(data, method, bool(is_colour)).model)
-            # AFNO cuts its channels into blocks of equal size.
-            blocks = model["field_options"]["blocks"] if model["field"] == "afno" else 1
-            model["width"] = max(1, round(model["width"] * factor / blocks)) * blocks
+            is_colour = bool(setting(tree, "data", "colour", True))
+            settings = paper_recipe(data, tree["scale"])
+            model = sized_model(_preset(data, method, is_colour), data, tree["scale"])
         kind = setting(tree, "model", "kind", model["kind"])
         if kind != model["kind"]:
             why = f"is {model['kind']!r} in {data}/{method} and cannot be {kind!r}"

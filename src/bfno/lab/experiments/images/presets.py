@@ -24,11 +24,12 @@ __all__ = [
     "find_image_preset",
     "net_recipe",
     "paper_recipe",
+    "sized_model",
 ]
 
 # The recipe of the paper's experiments. A scale changes what it names, first for every data set
-# (`all`), then for one. `width` multiplies the width of every model alike, so that methods keep
-# their proportions.
+# (`all`), then for one. `width` multiplies the width of every model of which `_WIDTHS_ON_CPU` does
+# not say another.
 _RECIPE: Tree = {
     "data": {"validation": 0.0},
     "solver": {"method": "dopri5", "rtol": 1e-3, "atol": 1e-3, "gradient": "checkpoint"},
@@ -41,40 +42,33 @@ _RECIPE: Tree = {
         "clip": 1.0,
     },
 }
-_GREY: Tree = {"data": {"size": 14, "train_limit": 12_000}}
+_GREY: Tree = {"data": {"size": 14, "train_limit": 6000}}
 _COLOUR: Tree = {
     "width": 0.25,
-    "data": {"size": 16, "train_limit": 8000, "test_limit": 5000},
+    "data": {"size": 16, "train_limit": 5000, "test_limit": 5000},
 }
-# The solver that `bfno bench precision` finds best at this tolerance, for data that are in no
-# table. The others keep the paper's, with which their records were made.
-_FEW_EVALUATIONS: Tree = {"method": "bosh3", "first_step": "last"}
 # Nobody knows which images these are: on a grid of 32, the rate of the others makes some fields
 # stiff.
 _OWN: Tree = {
-    "solver": _FEW_EVALUATIONS,
     "train": {"epochs": 10, "lr": 3e-3, "decay": 0.9, "decay_every": 100},
 }
 _SCALES: Mapping[str, Mapping[str, Tree]] = {
     # The authors' solver runs past the end of the interval and interpolates. With their weights
     # scores differ from theirs by up to 0.06 if the last step lands there, and by 9e-6 if not.
     "paper": {"all": {"solver": {"land": False}}},
-    # About four minutes on two cores: fewer images on a coarser grid, a third of the width, a
-    # looser tolerance, a larger learning rate that falls to almost nothing, and a tenth of the
-    # training images kept for model selection. All methods get the same.
+    # A few minutes on one core: fewer images on a coarser grid, a third of the width, a looser
+    # tolerance, a larger learning rate that falls to almost nothing, and a tenth of the training
+    # images kept for model selection. All methods get the same.
     "cpu": {
         "all": {
             "width": 0.34,
             "data": {"validation": 0.1},
-            "solver": {"rtol": 1e-2, "atol": 1e-2},
-            "train": {"epochs": 3, "lr": 2e-2, "decay": 0.7, "decay_every": 60},
+            # Of all solvers, `bfno bench precision` finds this one best at this tolerance.
+            "solver": {"method": "bosh3", "first_step": "last", "rtol": 1e-2, "atol": 1e-2},
+            "train": {"epochs": 6, "lr": 2e-2, "decay": 0.7, "decay_every": 60},
         },
         # Of so few images, a tenth would be too small to select by; the last epoch counts.
-        "digits": {
-            "data": {"validation": 0.0},
-            "solver": _FEW_EVALUATIONS,
-            "train": {"epochs": 15},
-        },
+        "digits": {"data": {"validation": 0.0}, "train": {"epochs": 15}},
         "mnist": _GREY,
         "fashion-mnist": _GREY,
         "cifar10": _COLOUR,
@@ -150,11 +144,16 @@ _NET_SCALES: Mapping[str, Mapping[str, Tree]] = {
 }
 
 
-def paper_recipe(data: str, scale: str) -> tuple[Tree, float]:
-    """How the paper's models are trained on these data, and the factor of their widths."""
+def paper_recipe(data: str, scale: str) -> Tree:
+    """How the paper's models are trained on these data."""
+    settings = _recipe(data, scale)
+    settings.pop("width", None)
+    return settings
+
+
+def _recipe(data: str, scale: str) -> Tree:
     layers = _SCALES[scale]
-    settings = layered((_RECIPE, layers.get("all", {}), layers.get(data, {})))
-    return settings, settings.pop("width", 1.0)
+    return layered((_RECIPE, layers.get("all", {}), layers.get(data, {})))
 
 
 def net_recipe(data: str, scale: str) -> Tree:
@@ -289,6 +288,47 @@ _SAME_SIZE: dict[str, tuple[str, dict[int, tuple[tuple[int, int], ...]]]] = {
         },
     ),
 }
+
+
+# At cpu scale, too, the methods of a table have the same size on MNIST (14×14, near 17,600) and on
+# CIFAR-10 (16×16, near 43,000). Only the numbers of branches are compared at the same width.
+_BRANCHES = ("bfno-node", *(f"bfno-node-branches{number}" for number in range(1, 6)))
+_GREY_ON_CPU: Mapping[str, int] = {
+    **{"node": 41, "anode": 24, "sonode": 20, "hbnode": 20, "ghbnode": 20, "nesterovnode": 20},
+    **{"gnesterovnode": 20, "adamnode": 20, "fno-node": 17, "afno-node": 50},
+    **dict.fromkeys(_BRANCHES, 25),
+    "bfno-node-budget": 19,  # 3 % smaller than the others; with 20 it would be 2 % larger
+}
+_WIDTHS_ON_CPU: Mapping[str, Mapping[str, int]] = {
+    "mnist": _GREY_ON_CPU,
+    "fashion-mnist": _GREY_ON_CPU,
+    "cifar10": {
+        **{"node": 62, "anode": 31, "sonode": 24, "hbnode": 24, "ghbnode": 24, "nesterovnode": 24},
+        **{"gnesterovnode": 24, "adamnode": 14, "fno-node": 19, "afno-node": 104},
+        **dict.fromkeys(_BRANCHES, 38),
+    },
+}
+# With these, FNO and AFNO have a width that gives that size on MNIST.
+_OPTIONS_ON_CPU: Mapping[str, Tree] = {"fno-node": {"modes": 3}, "afno-node": {"blocks": 2}}
+
+
+def sized_model(preset: ImagePreset, data: str, scale: str) -> Tree:
+    """The settings of a preset's model at a scale.
+
+    Args:
+        preset: The preset.
+        data: The data it is for, which may be one's own.
+        scale: Name of the scale.
+    """
+    widths = _WIDTHS_ON_CPU.get(data, {}) if scale == "cpu" else {}
+    if preset.method in widths:
+        options = _OPTIONS_ON_CPU.get(preset.method, {}) if widths is _GREY_ON_CPU else {}
+        return merged(preset.model, {"width": widths[preset.method], "field_options": options})
+    factor = _recipe(data, scale).get("width", 1.0)
+    # AFNO cuts its channels into blocks of equal size.
+    blocks = preset.model.get("field_options", {}).get("blocks", 1)
+    width = max(1, round(preset.model["width"] * factor / blocks)) * blocks
+    return {**preset.model, "width": width}
 
 
 def _baselines() -> Iterator[ImagePreset]:
