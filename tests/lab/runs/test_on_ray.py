@@ -83,3 +83,25 @@ def test_a_sweep_goes_on_whoever_looks_after_it(cluster, tmp_path):
     assert code == 0 and "Traceback" not in err, out + err
     assert out.startswith(f"The best of {swept.TRIALS} finished trials of digits/bfno-node is")
     swept.assert_whole(folder, tmp_path / "alone")
+
+
+@pytest.mark.parametrize("through", ["client", "driver"])
+def test_a_cluster_that_goes_away_is_told_and_nothing_is_lost(cluster, tmp_path, through):
+    pytest.importorskip("optuna", reason="needs optuna: pip install 'bfno[sweep]'")
+    folder = tmp_path / "sweep"
+    named = {} if through == "client" else {"RAY_ADDRESS": cluster.address}
+    engine = "ray" if named else f"ray://127.0.0.1:{CLIENT_PORT}"
+    with twelve.started(swept.words(folder, engine), **named) as first:
+        _, process = twelve.freeze_one(folder)
+        cluster.shutdown()
+        twelve.thaw(process)
+        code, out, err = launch.finish(first)
+    assert code != 0 and "Traceback" not in err, out + err
+    last = err.splitlines()[-1]
+    assert "--on ray: the cluster does not answer any more" in last, err
+    assert "start it again" in last
+
+    with twelve.started(swept.words(folder, "local")) as second:
+        code, out, err = launch.finish(second)
+    assert code == 0 and "Traceback" not in err, out + err
+    swept.assert_whole(folder, tmp_path / "alone")

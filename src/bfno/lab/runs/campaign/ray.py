@@ -58,6 +58,8 @@ class RayEngine:
         except ModuleNotFoundError as error:
             fix = "pip install 'bfno[ray]'"
             raise ConfigError("--on ray", "ray is not installed", fix) from error
+        # Else Ray, asked for anything after its cluster has gone, makes one of this machine.
+        os.environ["RAY_ENABLE_AUTO_CONNECT"] = "0"
         self._tasks: dict[Order, Any] = {}
         self._connect(address)
         self._check_gpus(gpus)
@@ -79,14 +81,16 @@ class RayEngine:
                 return Report("running" if is_at_work(order.folder) else "queued")
             try:
                 return Report("over", exit_code(self._ray.get(task)))
+            except self._ray.exceptions.LocalRayletDiedError as error:  # of this very machine
+                raise ConnectionError(error) from error
             except self._ray.exceptions.RayError as error:
                 return Report("over", why=_last_line(str(error)))
 
     def cancel(self, orders: Sequence[Order]) -> None:
+        # What is gone, or the cluster with it, need not be stopped.
+        gone = (self._ray.exceptions.RayError, ConnectionError, RuntimeError)
         for order in orders:
-            if order in self._tasks:
-                # What is gone, or the cluster with it, need not be stopped.
-                gone = (self._ray.exceptions.RayError, ConnectionError, RuntimeError)
+            if order in self._tasks and self._ray.is_initialized():
                 with contextlib.suppress(*gone):
                     self._ray.cancel(self._tasks[order], force=False)
 
@@ -106,6 +110,8 @@ class RayEngine:
     def _connected(self) -> Iterator[None]:
         """Tell that the cluster is gone, should it be."""
         try:
+            if not self._ray.is_initialized():
+                raise ConnectionError("the connection is closed")
             yield
         except (ConnectionError, RuntimeError) as error:
             why = f"the cluster does not answer any more ({_last_line(str(error))})"
