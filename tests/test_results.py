@@ -3,8 +3,9 @@
 import re
 from pathlib import Path
 
+from bfno.lab.paper.findings import released_text, verdicts_of
 from bfno.lab.paper.overview import overview
-from bfno.lab.paper.page import claims_text, introduction, section_text
+from bfno.lab.paper.page import claims_text, introduction, section_text, summary_text
 from bfno.lab.paper.sections import sections_of
 from bfno.lab.runs.archive import finished_runs
 from bfno.lab.runs.folder import read_run
@@ -25,25 +26,30 @@ def _sections():
 def test_the_page_of_results_has_a_section_for_every_table_with_runs():
     text = (REPOSITORY / "RESULTS.md").read_text()
     headings = re.findall("^## (.*)$", text, re.MULTILINE)
-    assert headings[1:] == [section.title for section in _sections()]
+    assert headings[-len(_sections()) :] == [section.title for section in _sections()]
 
 
 def test_the_page_of_results_and_the_readme_say_what_the_records_say():
-    sections = _sections()
-    assert overview(sections) in (REPOSITORY / "RESULTS.md").read_text()
-    assert overview(sections, "RESULTS.md") in (REPOSITORY / "README.md").read_text()
+    sections, verdicts = _sections(), verdicts_of([run for _, run in _runs()])
+    top = summary_text(verdicts, "results/figures/claims.png")
+    for name, page in (("RESULTS.md", ""), ("README.md", "RESULTS.md")):
+        text = (REPOSITORY / name).read_text()
+        assert top in text and overview(sections, page) in text, name
 
 
 def test_tables_and_verdicts_on_the_page_of_results_are_those_of_the_records():
     text, runs = (REPOSITORY / "RESULTS.md").read_text(), _runs()
     assert introduction(Path("results"), Path("RESULTS.md"), runs) in text
-    assert claims_text(runs) in text
+    assert claims_text(verdicts_of([run for _, run in runs])) in text
+    assert released_text(RESULTS) in text
     for section in _sections():
         assert section_text(section) in text, section.title
 
 
 def test_figures_on_the_page_of_results_are_there_and_small():
-    shown = re.findall('<img src="([^"]*)"', (REPOSITORY / "RESULTS.md").read_text())
+    pictures = r'<img src="([^"]*)"|!\[[^]]*\]\(([^)]*)\)'
+    found = re.findall(pictures, (REPOSITORY / "RESULTS.md").read_text())
+    shown = ["".join(names) for names in found]
     assert shown
     for name in shown:
         assert (REPOSITORY / name).stat().st_size < LARGEST_FIGURE, name

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from bfno.lab.paper.claims import PAPER_CLAIMS, Claim, judge_claims
+from bfno.lab.paper.claims import PAPER_CLAIMS, Claim, claims_table, judge_claims
 from bfno.lab.paper.numbers import paper_table
 from bfno.lab.runs.folder import read_runs
 from bfno.lab.runs.variants import Variant
@@ -28,7 +28,7 @@ def _runs(root, scores, key="test_accuracy", **changes):
 
 
 def _verdict(runs, claim=CLAIM, scale="cpu") -> Any:
-    rows = judge_claims(runs, scale, [claim]).rows
+    rows = claims_table(judge_claims(runs, scale, [claim]), scale).rows
     return rows[0] if rows else None
 
 
@@ -112,7 +112,8 @@ def test_runs_with_other_gradients_are_judged_apart(tmp_path):
     for run in runs:
         run.config.setdefault("solver", {})["gradient"] = "adjoint"
     assert _verdict(runs, claim) is None
-    table = judge_claims(runs, "cpu", [claim], Variant.of(changes))
+    variant = Variant.of(changes)
+    table = claims_table(judge_claims(runs, "cpu", [claim], variant), "cpu", variant)
     assert table.rows[0][2] == "leads with one seed, which says little"
     assert table.notes[0].startswith("Scale cpu, solver.gradient=adjoint. ")
 

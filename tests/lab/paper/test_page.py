@@ -1,13 +1,17 @@
 """The page of results says what the records say, and only that."""
 
+import json
+import os
 import re
+from pathlib import Path
 
 import pytest
 
-from bfno.lab.errors import ConfigError
+from bfno.lab.errors import ConfigError, DataError
+from bfno.lab.paper.findings import findings_text, released_text, verdicts_of
 from bfno.lab.paper.numbers import paper_table
 from bfno.lab.paper.overview import overview, standing_here, standing_in_paper
-from bfno.lab.paper.page import claims_text, section_text, write_page
+from bfno.lab.paper.page import claims_text, section_text, summary_text, write_page
 from bfno.lab.paper.sections import sections_of
 from bfno.lab.runs.folder import read_run, read_runs
 from tests.lab.views.runs import record, result, write_files
@@ -38,7 +42,7 @@ def test_each_table_with_runs_gets_its_section_command_and_figures(folder, writt
     ]
     assert "bfno table 1 --data mnist --scale cpu --seeds 2\n" in text
     assert "| NODE | 20,123 | 85,316 | 0.9275 ± 0.0007 | 0.9531 ± 0.0042 |" in text
-    shown = re.findall('<img src="([^"]*)"', text)
+    shown = re.findall(r'<img src="([^"]*)"', text) + re.findall(r"^!\[.*\]\((.*)\)$", text, re.M)
     assert {folder.parent / name for name in shown} == set(written[1:])
     assert all(file.read_bytes().startswith(b"\x89PNG") for file in written[1:])
 
@@ -56,6 +60,30 @@ def test_links_of_the_overview_lead_to_the_sections(written):
 
 def test_claims_are_judged_on_the_page(written):
     assert "| BFNO-NODE is more accurate than NODE on MNIST |" in written[0].read_text()
+
+
+def test_claims_stand_at_the_top_by_what_became_of_them(folder, written):
+    runs = [read_run(place) for place in sorted(folder.glob("cpu/*"))]
+    text = findings_text(verdicts_of(runs))
+    assert text in written[0].read_text()
+    assert text == (
+        "**Reproduced** (1 claim):\n\n"
+        "- BFNO-NODE is more accurate than NODE on MNIST. Here: BFNO-NODE 0.9575 ± 0.0007, "
+        "NODE 0.9275 ± 0.0007; p < 0.001.\n"
+    )
+
+
+def test_the_authors_weights_are_shown_beside_the_papers_number(tmp_path):
+    assert released_text(tmp_path) == ""
+    (tmp_path / "released").mkdir()
+    said = {"test_accuracy": 0.575, "test_nfe": 20.0, "samples": 1000}
+    (tmp_path / "released" / "01.json").write_text(json.dumps(said))
+    text = released_text(tmp_path)
+    assert "| after epoch 1 | 57.50% of 1,000 | 20.0 |" in text
+    assert "The paper prints 62.89 ± 0.54 %." in text
+    (tmp_path / "released" / "02.json").write_text("[]")
+    with pytest.raises(DataError, match=r"02\.json: is not what `bfno eval --json` writes"):
+        released_text(tmp_path)
 
 
 def test_the_same_runs_give_the_same_page_which_may_be_replaced(folder, written):
@@ -102,7 +130,9 @@ def test_runs_of_a_variant_have_a_section_of_their_own(folder, tmp_path):
     assert {run.result["test_accuracy"] for _, run in other.runs} == {0.5, 0.6}
     text = section_text(other)
     assert "Every run here has solver.gradient=adjoint." in text and "| NODE | 20,123" in text
-    assert "Scale cpu, solver.gradient=adjoint." in claims_text(runs)
+    assert "Scale cpu, solver.gradient=adjoint." in claims_text(
+        verdicts_of([run for _, run in runs])
+    )
 
 
 BEGIN = "<!-- overview of results: made by `bfno results` -->\n"
@@ -118,7 +148,12 @@ def test_the_overview_in_a_document_is_replaced_and_nothing_else(folder, tmp_pat
     places = [(place, read_run(place)) for place in sorted(folder.glob("cpu/*"))]
     table = overview(list(sections_of(places)), "../RESULTS.md")
     assert "(../RESULTS.md#table-1-image-classification-mnist-cpu-scale)" in table
-    assert document.read_text() == f"# Mine ü\n\n{BEGIN}{table}{END}\nend\n"
+    before, rest = document.read_text().split(BEGIN)
+    top, after = rest.split(table)
+    assert (before, after) == ("# Mine ü\n\n", f"{END}\nend\n")
+    verdicts = verdicts_of([run for _, run in places])
+    picture = Path(os.path.relpath(folder / "figures" / "claims.png", document.parent))
+    assert top == f"{summary_text(verdicts, picture.as_posix())}\n"
 
 
 @pytest.mark.parametrize(

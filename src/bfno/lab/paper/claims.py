@@ -6,6 +6,7 @@ import math
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 from bfno.lab.paper.numbers import paper_table
 from bfno.lab.paper.sections import select_runs
@@ -13,15 +14,25 @@ from bfno.lab.runs.record import Record, flat_config
 from bfno.lab.runs.variants import AS_DEFINED, Variant
 from bfno.lab.views.curves import epoch_values
 from bfno.lab.views.layout import Column, Table
-from bfno.lab.views.metrics import LIMIT, Estimate, Metric, chance_of_lead, find_metric, mean
+from bfno.lab.views.metrics import (
+    LIMIT,
+    Estimate,
+    Metric,
+    chance_of_lead,
+    find_metric,
+    interval_of_lead,
+    mean,
+)
 
-__all__ = ["PAPER_CLAIMS", "Claim", "judge_claims"]
+__all__ = ["PAPER_CLAIMS", "Claim", "Judgement", "Lead", "Outcome", "claims_table", "judge_claims"]
 
 _COLUMNS = (
     Column("claim", "the paper says", numeric=False),
     Column("found", "here", numeric=False),
     Column("verdict", "verdict", numeric=False),
 )
+Outcome = Literal["borne out", "not borne out", "undecided", "not comparable"]
+"""What can be said of a claim."""
 Methods = dict[tuple[str, str], list[Record]]
 """Runs by the names of their data and their method."""
 
@@ -96,12 +107,47 @@ PAPER_CLAIMS = tuple(_claims())
 """The paper's claims that runs can bear out, in the order of its sections."""
 
 
+@dataclass(frozen=True)
+class Lead:
+    """How far a method is ahead of the best other, in parts of the other's score.
+
+    Attributes:
+        here: By the means over seeds; negative if it is behind.
+        interval: Where it lies with a probability of 95 %, whoever the best other is; none with
+            one seed.
+        published: The same by the means that the paper prints, if it does.
+    """
+
+    here: float
+    interval: tuple[float, float] | None
+    published: float | None
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """What runs say of a claim.
+
+    Attributes:
+        claim: The claim.
+        found: The scores.
+        verdict: In words, what follows from them.
+        outcome: The same in short.
+        lead: How far the method leads; none where that is no number.
+    """
+
+    claim: Claim
+    found: str
+    verdict: str
+    outcome: Outcome
+    lead: Lead | None
+
+
 def judge_claims(
     runs: Sequence[Record],
     scale: str,
     claims: Sequence[Claim] = PAPER_CLAIMS,
     variant: Variant = AS_DEFINED,
-) -> Table:
+) -> list[Judgement]:
     """Compare claims with the runs of one scale; claims without runs of all methods are left out.
 
     Args:
@@ -113,7 +159,14 @@ def judge_claims(
     methods: Methods = defaultdict(list)
     for run in select_runs((run for run in runs if run.scale == scale), variant).counted:
         methods[run.data, run.method].append(run)
-    rows = [row for claim in claims if (row := _judged(claim, methods)) is not None]
+    return [found for claim in claims if (found := _judged(claim, methods)) is not None]
+
+
+def claims_table(
+    judgements: Sequence[Judgement], scale: str, variant: Variant = AS_DEFINED
+) -> Table:
+    """The claims with what runs of one scale and variant say of each."""
+    rows = ((one.claim.text, one.found, one.verdict) for one in judgements)
     return Table(_COLUMNS, tuple(rows), notes=(_note(scale, variant),))
 
 
@@ -127,7 +180,7 @@ def _note(scale: str, variant: Variant) -> str:
     )
 
 
-def _judged(claim: Claim, methods: Methods) -> tuple[str, str, str] | None:
+def _judged(claim: Claim, methods: Methods) -> Judgement | None:
     labels = _labels(claim)
     runs = {method: methods.get((claim.data, method), []) for method in labels}
     scores = {method: _estimate(claim, members) for method, members in runs.items()}
@@ -136,21 +189,64 @@ def _judged(claim: Claim, methods: Methods) -> tuple[str, str, str] | None:
         return None
     ours = known.pop(claim.method)
     rival = min(known, key=lambda method: claim.rank(known[method]))
-    lead = _lead(claim, ours, known[rival])
     best = "best other " if len(known) > 1 else ""
     found = f"{labels[claim.method]} {ours}, {best}{labels[rival]} {known[rival]}"
+    lead = _lead(claim, ours, known[rival])
+    values = [[run.result.get(claim.key) for run in runs[one]] for one in (claim.method, rival)]
+    relative = _relative_lead(claim, lead, known[rival], values, len(known))
     if claim.gradient and any(
         _gradient(run) != claim.gradient for some in runs.values() for run in some
     ):
-        return claim.text, found, f"not comparable: the paper's gradients are {claim.gradient}"
-    values = [[run.result.get(claim.key) for run in runs[one]] for one in (claim.method, rival)]
-    verdict = _verdict(lead, chance_of_lead(*values, rivals=len(known)))
+        verdict = f"not comparable: the paper's gradients are {claim.gradient}"
+        return Judgement(claim, found, verdict, "not comparable", relative)
+    verdict, outcome = _verdict(lead, chance_of_lead(*values, rivals=len(known)))
     if claim.every_epoch:
         epochs, led = _epochs_led(claim, runs)
         found += f"; ahead in {led} of {epochs} epochs"
         if lead > 0 and led < epochs:
-            verdict = f"at the end, but not in every epoch: {verdict}"
-    return claim.text, found, verdict
+            verdict, outcome = f"at the end, but not in every epoch: {verdict}", "undecided"
+    return Judgement(claim, found, verdict, outcome, relative)
+
+
+def _relative_lead(
+    claim: Claim,
+    lead: float,
+    rival: Estimate,
+    values: Sequence[Sequence[float | None]],
+    rivals: int,
+) -> Lead | None:
+    if not math.isfinite(lead) or not rival.mean:
+        return None
+    unit = abs(rival.mean)
+    interval = interval_of_lead(*values, rivals=rivals)
+    if interval is not None:
+        low, high = sorted(end / unit for end in interval)
+        interval = (low, high) if claim.metric.higher_is_better else (-high, -low)
+    return Lead(lead / unit, interval, _published_lead(claim))
+
+
+def _published_lead(claim: Claim) -> float | None:
+    """The lead that the paper prints, where it prints the scores of all methods."""
+    paper = paper_table(claim.table)
+    if paper.metrics[0] != claim.key:
+        return None
+    cells = {
+        (row.experiment(claim.data) or "").partition("/")[2]: row.cells.get(claim.data)
+        for row in paper.rows
+        if not row.control
+    }
+    means = {
+        method: cell.mean
+        for method, cell in cells.items()
+        if cell is not None
+        and cell.mean is not None
+        and (not claim.among or method in (claim.method, *claim.among))
+    }
+    ours = means.pop(claim.method, None)
+    if ours is None or not means:
+        return None
+    best = min(means.values(), key=claim.metric.rank)
+    return (claim.metric.rank(best) - claim.metric.rank(ours)) / abs(best)
 
 
 def _lead(claim: Claim, ours: Estimate, other: Estimate) -> float:
@@ -175,18 +271,22 @@ def _estimate(claim: Claim, runs: Sequence[Record]) -> Estimate | None:
     return Estimate.of((run.result.get(claim.key) for run in runs), claim.metric.digits)
 
 
-def _verdict(lead: float, chance: float | None) -> str:
+def _verdict(lead: float, chance: float | None) -> tuple[str, Outcome]:
     """In words, how sure a lead is."""
     if lead == 0:
-        return "a tie"
+        return "a tie", "undecided"
     if math.isinf(lead):
-        return "borne out: every other diverged" if lead > 0 else "not borne out: it diverged"
+        if lead > 0:
+            return "borne out: every other diverged", "borne out"
+        return "not borne out: it diverged", "not borne out"
+    stands = "leads" if lead > 0 else "behind"
     if chance is None:
-        return f"{'leads' if lead > 0 else 'behind'} with one seed, which says little"
+        return f"{stands} with one seed, which says little", "undecided"
     odds = "p < 0.001" if chance < 0.001 else f"p = {chance:.2g}"
     if chance >= LIMIT:
-        return f"{'leads' if lead > 0 else 'behind'}, but it may be chance ({odds})"
-    return f"{'borne out' if lead > 0 else 'not borne out'} ({odds})"
+        return f"{stands}, but it may be chance ({odds})", "undecided"
+    outcome: Outcome = "borne out" if lead > 0 else "not borne out"
+    return f"{outcome} ({odds})", outcome
 
 
 def _gradient(run: Record) -> object:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import html
-import itertools
 import os
 import re
 from collections.abc import Mapping, Sequence
@@ -11,19 +10,31 @@ from pathlib import Path
 
 from bfno.lab.errors import ConfigError, bfno_command
 from bfno.lab.files import write_atomically
-from bfno.lab.paper.claims import judge_claims
+from bfno.lab.paper.claims import claims_table
 from bfno.lab.paper.comparison import paper_comparison
+from bfno.lab.paper.findings import (
+    Verdicts,
+    findings_text,
+    leads_figure,
+    released_text,
+    verdicts_of,
+)
 from bfno.lab.paper.overview import around_overview, overview
-from bfno.lab.paper.sections import Section, sections_of, variants_of
+from bfno.lab.paper.sections import Section, sections_of
 from bfno.lab.runs.archive import finished_runs
 from bfno.lab.runs.folder import read_run
 from bfno.lab.runs.record import Record
 from bfno.lab.views.figures.gallery import draw_figures
 from bfno.lab.views.layout import as_markdown
 
-__all__ = ["claims_text", "introduction", "section_text", "write_page"]
+__all__ = ["claims_text", "introduction", "section_text", "summary_text", "write_page"]
 
 _MARK = "<!-- Made by `bfno results`; what is changed by hand will be lost. -->\n"
+_LEADS = "claims.png"
+_ABOUT_LEADS = (
+    "How far the method that a claim praises is ahead of the best other: here with the interval in "
+    "which the difference lies with a probability of 95 %, and in the paper."
+)
 # Curves of more methods than this are not legible at half the width of a page.
 _MOST_METHODS_BESIDE = 9
 # Names of the figures that illustrate each table, as far as its runs can give them.
@@ -64,8 +75,12 @@ def write_page(folder: Path, out: Path, overview_in: Path | None = None) -> list
     if not sections:
         fix = "train some with `bfno table 1`"
         raise ConfigError(folder, "holds no run of the paper's tables", fix)
-    parts = [_MARK, introduction(folder, out, runs), overview(sections), claims_text(runs)]
-    written = [out]
+    verdicts = verdicts_of([run for _, run in runs])
+    picture = _write_leads(verdicts, folder / "figures" / _LEADS)
+    top = summary_text(verdicts, picture and _relative(picture, out.parent))
+    parts = [_MARK, "# Results\n", top, introduction(folder, out, runs), overview(sections)]
+    parts += [released_text(folder), claims_text(verdicts)]
+    written = [out, *filter(None, [picture])]
     for section in sections:
         drawn = _draw(section, folder / "figures")
         written += drawn
@@ -73,8 +88,9 @@ def write_page(folder: Path, out: Path, overview_in: Path | None = None) -> list
         parts.append("\n".join([section_text(section), *images, ""]))
     write_atomically(out, "\n".join(parts).encode())
     if overview_in:
+        top = summary_text(verdicts, picture and _relative(picture, overview_in.parent))
         table = overview(sections, _relative(out, overview_in.parent))
-        write_atomically(overview_in, table.join(around_overview(overview_in)).encode())
+        write_atomically(overview_in, f"{top}\n{table}".join(around_overview(overview_in)).encode())
         written.append(overview_in)
     return written
 
@@ -88,28 +104,35 @@ def _check_own(out: Path) -> None:
         )
 
 
+def summary_text(verdicts: Sequence[Verdicts], picture: str | None) -> str:
+    """What was reproduced and what was not, with a picture of it.
+
+    Args:
+        verdicts: The verdicts.
+        picture: Where the picture is, seen from the page.
+    """
+    found = findings_text(verdicts) or "No claim of the paper has runs of all its methods yet.\n"
+    if picture is None:
+        return found
+    return f"{found}\n![{_ABOUT_LEADS}]({picture})\n\n{_ABOUT_LEADS}\n"
+
+
 def introduction(folder: Path, out: Path, runs: Sequence[tuple[Path, Record]]) -> str:
-    """What the page is about and how it is made."""
+    """How the page is made."""
     command = bfno_command("results", folder, "-o", out)
     hours = sum(run.seconds or 0 for _, run in runs) / 3600
     return (
-        f"# Results\n\n{len(runs)} runs, {hours:.1f} hours of training. Every number here is "
-        f"computed from the records in `{folder}`; only the paper's own are typed in. "
-        f"`{command}` makes this page again. The command of a table trains all of it; with "
-        f"`--runs {folder}`, only what is missing there.\n"
+        f"{len(runs)} runs, {hours:.1f} hours of training. Every number here is computed from the "
+        f"records in `{folder}`; only the paper's own are typed in. `{command}` makes this page "
+        f"again. The command of a table trains all of it; with `--runs {folder}`, only what is "
+        "missing there.\n"
     )
 
 
-def claims_text(runs: Sequence[tuple[Path, Record]]) -> str:
+def claims_text(verdicts: Sequence[Verdicts]) -> str:
     """The paper's claims next to the runs of each scale and variant."""
-    parts = ["## The paper's claims next to these runs\n"]
-    records = [run for _, run in runs]
-    scales = sorted({run.scale for run in records})
-    for scale, variant in itertools.product(scales, variants_of(records)):
-        table = judge_claims(records, scale, variant=variant)
-        if table.rows:
-            parts.append(as_markdown(table))
-    return "\n".join(parts)
+    tables = [as_markdown(claims_table(one.judgements, one.scale, one.variant)) for one in verdicts]
+    return "\n".join(["## The paper's claims next to these runs\n", *tables])
 
 
 def section_text(section: Section) -> str:
@@ -120,6 +143,15 @@ def section_text(section: Section) -> str:
     )
     command = f"```console\n{section.command}\n```\n"
     return "\n".join([f"## {section.title}\n", command, as_markdown(table)])
+
+
+def _write_leads(verdicts: Sequence[Verdicts], file: Path) -> Path | None:
+    """Write the picture of all claims; returns its file, or none if there is nothing to show."""
+    picture = leads_figure(verdicts)
+    if picture is None or not picture.png:
+        return None
+    write_atomically(file, picture.png)
+    return file
 
 
 def _draw(section: Section, pictures: Path) -> dict[Path, str]:

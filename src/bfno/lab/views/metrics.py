@@ -23,7 +23,7 @@ __all__ = [
     "Estimate",
     "Metric",
 ]
-__all__ += ["chance_of_lead", "duration", "find_metric", "headline_of", "mean"]
+__all__ += ["chance_of_lead", "duration", "find_metric", "headline_of", "interval_of_lead", "mean"]
 
 MEBIBYTE = 2**20
 SPLITS = {"test": "test", "validation": "validation", "train": "training"}
@@ -225,18 +225,62 @@ def chance_of_lead(
         >>> round(chance_of_lead([0.95, 0.96, 0.95], [0.92, 0.93, 0.92]), 4)
         0.0031
     """
+    known = _repeated(ours, others)
+    if known is None:
+        return None
+    first, second = known
+    if len(set(first)) == len(set(second)) == 1:
+        return 1.0 if first[0] == second[0] else 0.0
+    return min(1.0, rivals * float(_welch(first, second).pvalue))
+
+
+def interval_of_lead(
+    ours: Sequence[float | None], others: Sequence[float | None], rivals: int = 1
+) -> tuple[float, float] | None:
+    """Where the difference of two methods lies with a probability of 95 %: Welch's interval.
+
+    Zero is outside exactly if `chance_of_lead` is less than `LIMIT`.
+
+    Args:
+        ours: A score for each seed.
+        others: Those of the other method.
+        rivals: How many methods the other one is the best of: the more, the wider the interval.
+
+    Returns:
+        Both ends; None if there are not two numbers of each.
+
+    Example:
+        >>> low, high = interval_of_lead([0.95, 0.96, 0.95], [0.92, 0.93, 0.92])
+        >>> round(low, 3), round(high, 3)
+        (0.017, 0.043)
+    """
+    known = _repeated(ours, others)
+    if known is None:
+        return None
+    first, second = known
+    if len(set(first)) == len(set(second)) == 1:
+        return (first[0] - second[0],) * 2
+    found = _welch(first, second).confidence_interval(1 - LIMIT / rivals)
+    return float(found.low), float(found.high)
+
+
+def _repeated(
+    ours: Sequence[float | None], others: Sequence[float | None]
+) -> tuple[list[float], list[float]] | None:
+    """The numbers of both methods; none unless each has two that are finite."""
     first, second = ([one for one in some if one is not None] for some in (ours, others))
     if min(len(first), len(second)) < 2 or not all(map(math.isfinite, first + second)):
         return None
-    if len(set(first)) == len(set(second)) == 1:
-        return 1.0 if first[0] == second[0] else 0.0
+    return first, second
+
+
+def _welch(first: Sequence[float], second: Sequence[float]) -> Any:
     from scipy.stats import ttest_ind  # scipy takes long to import
 
     # All seeds of one method may be equal: the test says so, and is right without it.
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        both_sides: Any = ttest_ind(first, second, equal_var=False)[1]
-    return min(1.0, rivals * float(both_sides))
+        return ttest_ind(first, second, equal_var=False)
 
 
 def duration(seconds: float) -> str:
