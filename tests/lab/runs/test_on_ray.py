@@ -11,12 +11,10 @@ from tests.lab.runs import launch, swept, twelve
 pytest.importorskip("ray", reason="needs ray: pip install 'bfno[ray]'")
 pytestmark = pytest.mark.slow
 
-CLIENT_PORT = launch.free_port()
-
 
 @pytest.fixture
 def cluster(monkeypatch):
-    """A cluster of machines with two cores each, which are processes of this one."""
+    """A cluster of machines with two cores each, processes of this one; `client` is its address."""
     # A busy machine takes long to start it, and would leave nothing to tasks that are nice.
     monkeypatch.setenv("RAY_raylet_start_wait_time_s", "300")
     monkeypatch.setenv("RAY_worker_niceness", "0")
@@ -24,8 +22,11 @@ def cluster(monkeypatch):
         warnings.simplefilter("ignore")
         from ray.cluster_utils import Cluster  # pyright: ignore[reportMissingImports]
 
-        head = {"num_cpus": 2, "ray_client_server_port": CLIENT_PORT}
+        # A port of its own: that of a cluster which has just ended may not be free yet.
+        port = launch.free_port()
+        head = {"num_cpus": 2, "ray_client_server_port": port}
         cluster = Cluster(initialize_head=True, head_node_args=head)
+        cluster.client = f"ray://127.0.0.1:{port}"
     yield cluster
     cluster.shutdown()
 
@@ -47,7 +48,7 @@ def kill_in_the_middle(program, runs):
 def test_twelve_runs_are_those_of_one_machine_whatever_happens(cluster, tmp_path):
     other = cluster.add_node(num_cpus=2)
     runs, address = tmp_path / "runs", cluster.address
-    with twelve.program(f"ray://127.0.0.1:{CLIENT_PORT}", runs) as first:
+    with twelve.program(cluster.client, runs) as first:
         kill_in_the_middle(first, runs)
 
     with twelve.program("ray", runs, RAY_ADDRESS=address) as second:
@@ -65,7 +66,7 @@ def test_twelve_runs_are_those_of_one_machine_whatever_happens(cluster, tmp_path
 def test_a_sweep_goes_on_whoever_looks_after_it(cluster, tmp_path):
     pytest.importorskip("optuna", reason="needs optuna: pip install 'bfno[sweep]'")
     folder = tmp_path / "my sweep"
-    command = swept.words(folder, f"ray://127.0.0.1:{CLIENT_PORT}")
+    command = swept.words(folder, cluster.client)
     with twelve.started(command) as first:
         kill_in_the_middle(first, folder)
 
@@ -90,7 +91,7 @@ def test_a_cluster_that_goes_away_is_told_and_nothing_is_lost(cluster, tmp_path,
     pytest.importorskip("optuna", reason="needs optuna: pip install 'bfno[sweep]'")
     folder = tmp_path / "sweep"
     named = {} if through == "client" else {"RAY_ADDRESS": cluster.address}
-    engine = "ray" if named else f"ray://127.0.0.1:{CLIENT_PORT}"
+    engine = "ray" if named else cluster.client
     with twelve.started(swept.words(folder, engine), **named) as first:
         _, process = twelve.freeze_one(folder)
         cluster.shutdown()
