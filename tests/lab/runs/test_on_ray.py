@@ -36,7 +36,7 @@ def kill_in_the_middle(program, runs):
 
     Ray, which waits half a minute for such a client, ends its tasks then.
     """
-    held, process = twelve.freeze_one(runs)
+    held, process = twelve.freeze_one(runs, program)
     task = twelve.parent(process)
     program.kill()
     launch.wait_for(lambda: twelve.parent(process) != task, "the end of its tasks")
@@ -53,7 +53,7 @@ def test_twelve_runs_are_those_of_one_machine_whatever_happens(cluster, tmp_path
 
     with twelve.program("ray", runs, RAY_ADDRESS=address) as second:
         # A job is killed, then a machine lost with what it had.
-        _, process = twelve.freeze_one(runs)
+        _, process = twelve.freeze_one(runs, second)
         os.kill(twelve.parent(process), signal.SIGKILL)
         twelve.thaw(process)
         cluster.remove_node(other, allow_graceful=False)
@@ -71,7 +71,7 @@ def test_a_sweep_goes_on_whoever_looks_after_it(cluster, tmp_path):
         kill_in_the_middle(first, folder)
 
     with twelve.started(command) as second:
-        trial, process = twelve.freeze_one(folder)
+        trial, process = twelve.freeze_one(folder, second)
         second.send_signal(signal.SIGINT)  # it ends the tasks, which save first
         launch.wait_for(lambda: twelve.is_told(process), "the end of the task")
         twelve.thaw(process)
@@ -93,7 +93,7 @@ def test_a_cluster_that_goes_away_is_told_and_nothing_is_lost(cluster, tmp_path,
     named = {} if through == "client" else {"RAY_ADDRESS": cluster.address}
     engine = "ray" if named else cluster.client
     with twelve.started(swept.words(folder, engine), **named) as first:
-        _, process = twelve.freeze_one(folder)
+        _, process = twelve.freeze_one(folder, first)
         cluster.shutdown()
         twelve.thaw(process)
         code, out, err = launch.finish(first)

@@ -3,6 +3,7 @@
 import contextlib
 import os
 import signal
+import subprocess
 from collections import Counter
 from pathlib import Path
 
@@ -37,11 +38,17 @@ def is_finished(folder: Path) -> bool:
     return RunFolder(folder).finished_record() is not None
 
 
-def freeze_one(runs: Path) -> tuple[Path, int]:
-    """Stop the clock of a training that has begun and not ended; returns its folder and process."""
+def freeze_one(runs: Path, by: subprocess.Popen | None = None) -> tuple[Path, int]:
+    """Stop the clock of a training that has begun and not ended; returns its folder and process.
+
+    Args:
+        runs: Folder of the runs.
+        by: The program that gives them; if it ends before, nothing will come any more.
+    """
     frozen: list[tuple[Path, int]] = []
 
     def catch() -> bool:
+        assert by is None or by.poll() is None, by.communicate()
         for folder in sorted(file.parent for file in runs.glob("*/metrics.jsonl")):
             if not launch.has_trained(folder)() or is_finished(folder):
                 continue
