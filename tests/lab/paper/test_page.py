@@ -76,7 +76,7 @@ def test_claims_stand_at_the_top_by_what_became_of_them(folder, written):
 def test_the_authors_weights_are_shown_beside_the_papers_number(tmp_path):
     assert released_text(tmp_path) == ""
     (tmp_path / "released").mkdir()
-    said = {"test_accuracy": 0.575, "test_nfe": 20.0, "samples": 1000}
+    said = {"accuracy": 0.575, "nfe": 20.0, "samples": 1000}
     (tmp_path / "released" / "01.json").write_text(json.dumps(said))
     text = released_text(tmp_path)
     assert "| after epoch 1 | 57.50% of 1,000 | 20.0 |" in text

@@ -126,7 +126,7 @@ def _evaluations(folder: Path) -> Iterator[tuple[Path, float, float, int]]:
     for file in sorted((folder / _RELEASED).glob("*.json")):
         try:
             said = json.loads(file.read_text(encoding="utf-8"))
-            yield file, said["test_accuracy"], said["test_nfe"], said["samples"]
+            yield file, said["accuracy"], said["nfe"], said["samples"]
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise DataError(
                 file, "is not what `bfno eval --json` writes", "write it anew"
