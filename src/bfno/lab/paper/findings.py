@@ -16,12 +16,13 @@ from bfno.lab.paper.sections import variants_of
 from bfno.lab.runs.record import Record
 from bfno.lab.runs.variants import Variant
 from bfno.lab.views.figures.style import FAINT, INK, PALETTE, Drawn, drawn
-from bfno.lab.views.metrics import Estimate, find_metric
-from bfno.lab.views.summary import counted
+from bfno.lab.views.metrics import LIMIT, Estimate, find_metric
+from bfno.lab.views.summary import counted, listed
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+    from matplotlib.lines import Line2D
 
 __all__ = ["Verdicts", "findings_text", "leads_figure", "released_text", "verdicts_of"]
 
@@ -36,7 +37,12 @@ _COLOURS: dict[Outcome, str] = {
     "not borne out": PALETTE[1],
     "undecided": PALETTE[6],
 }
-_WIDTH, _ROW, _FRAME = 9.0, 0.3, 1.3  # inches
+_HOW_SURE = (
+    "How sure that is: a claim counts as reproduced, or not, if chance alone would give such a "
+    f"difference with a probability p of less than {LIMIT:g}. What small models show cannot refute "
+    "what the paper says of large ones.\n"
+)
+_WIDTH, _ROW, _FRAME = 7.5, 0.45, 0.8  # inches
 _RELEASED = "released"
 """Folder, beside those of the scales, of what `bfno eval --json` said of the authors' weights."""
 
@@ -72,21 +78,26 @@ def verdicts_of(runs: Sequence[Record]) -> list[Verdicts]:
 
 
 def findings_text(verdicts: Sequence[Verdicts]) -> str:
-    """The claims by what became of them, one line each."""
-    lines = []
+    """The claims by what became of them, one line each; their scores are in the table of claims."""
+    tested = sum(one.outcome in _HEADS for of in verdicts for one in of.judgements)
+    if not tested:
+        return "No claim of the paper has runs of all its methods yet.\n"
+    where = listed([of.title for of in verdicts])
+    lines = [f"Runs here test {counted(tested, 'claim')} of the paper, at {where}.\n"]
     for outcome, head in _HEADS.items():
         found = [(of, one) for of in verdicts for one in of.judgements if one.outcome == outcome]
         if found:
-            lines.append(f"**{head}** ({counted(len(found), 'claim')}):\n")
-            lines += [f"- {_sentence(one, of, verdicts)}" for of, one in found]
+            lines.append(f"**{head}** ({len(found)}):\n")
+            lines += [f"- {_sentence(one, of, len(verdicts) > 1)}" for of, one in found]
             lines.append("")
+    lines.append(_HOW_SURE)
     return "\n".join(lines)
 
 
-def _sentence(one: Judgement, of: Verdicts, all_of_them: Sequence[Verdicts]) -> str:
-    where = f" [{of.title}]" if len(all_of_them) > 1 else ""
-    sure = one.verdict.removeprefix(f"{one.outcome} ").strip("()")
-    return f"{one.claim.text}{where}. Here: {one.found}; {sure}."
+def _sentence(one: Judgement, of: Verdicts, name_scale: bool) -> str:
+    where = f" [{of.title}]" if name_scale else ""
+    sure = one.verdict.removeprefix(one.outcome).removeprefix(":").strip()
+    return f"{one.claim.text}{where}{' ' if sure.startswith('(') else ': '}{sure}"
 
 
 def released_text(folder: Path) -> str:
@@ -148,14 +159,15 @@ def leads_figure(verdicts: Sequence[Verdicts]) -> Drawn | None:
     groups = [group for group in ([row for row in rows if row not in costs], costs) if group]
 
     def paint(figure: Figure) -> None:
-        figure.set_size_inches(_WIDTH, _FRAME * len(groups) + _ROW * len(rows))
-        ratios = [len(group) + 1 for group in groups]
-        panels = figure.subplots(len(groups), 1, height_ratios=ratios, squeeze=False)
-        for axes, group in zip(panels[:, 0], groups, strict=True):
+        figure.set_size_inches(_WIDTH, _FRAME * (len(groups) + 0.5) + _ROW * len(rows))
+        ratios = [len(group) for group in groups]
+        panels = figure.subplots(len(groups), 1, height_ratios=ratios, squeeze=False)[:, 0]
+        for axes, group in zip(panels, groups, strict=True):
             _draw_leads(axes, group, len(verdicts) > 1)
-            what = "evaluations that it takes fewer" if group is costs else "score"
-            axes.set_xlabel(f"lead over the best other method, % of its {what}")
-        _explain(panels[0, 0])
+            axes.set_xlabel(
+                f"lead over the best other, % of its {'NFE' if group is costs else 'score'}"
+            )
+        figure.legend(handles=_key(panels[0]), loc="outside upper left", ncols=4)
 
     words = "; ".join(f"{one.claim.text}: {one.outcome}" for _, one in rows)
     return drawn(f"Lead of the method that each claim praises. {words}", paint)
@@ -163,7 +175,7 @@ def leads_figure(verdicts: Sequence[Verdicts]) -> Drawn | None:
 
 def _draw_leads(axes: Axes, rows: Sequence[tuple[Verdicts, Judgement]], name_scale: bool) -> None:
     axes.axvline(0, color=INK, linewidth=0.8)
-    for place, (_, one) in enumerate(rows):
+    for place, (of, one) in enumerate(rows):
         lead, colour = one.lead, _COLOURS[one.outcome]
         if lead is None:
             continue
@@ -172,14 +184,19 @@ def _draw_leads(axes: Axes, rows: Sequence[tuple[Verdicts, Judgement]], name_sca
         axes.plot(100 * lead.here, place, "o", color=colour)
         if lead.published is not None:
             axes.plot(100 * lead.published, place, "D", color=INK, fillstyle="none", markersize=5)
-    texts = [f"{one.claim.text} ({of.title})" if name_scale else one.claim.text for of, one in rows]
-    axes.set_yticks(range(len(rows)), texts, fontsize=8)
-    axes.set_ylim(len(rows) - 0.4, -0.6)
+        text = f"{one.claim.text} ({of.title})" if name_scale else one.claim.text
+        place_of_text = axes.get_yaxis_transform()  # from the left edge, whatever the numbers are
+        axes.text(0, place - 0.3, text, transform=place_of_text, fontsize=8, va="center")
+    axes.set_yticks([])
+    axes.set_ylim(len(rows) - 0.6, -0.6)
     axes.grid(visible=True, axis="x", color=FAINT)
 
 
-def _explain(axes: Axes) -> None:
-    for outcome, head in _HEADS.items():
-        axes.plot([], [], "o-", color=_COLOURS[outcome], label=head.lower())
-    axes.plot([], [], "D", color=INK, fillstyle="none", markersize=5, label="in the paper")
-    axes.legend(loc="lower left", bbox_to_anchor=(0, 1), ncols=4, borderaxespad=0.2)
+def _key(axes: Axes) -> list[Line2D]:
+    """What colours and signs mean, as lines without points."""
+    found = [
+        axes.plot([], [], "o-", color=_COLOURS[outcome], label=head.lower())[0]
+        for outcome, head in _HEADS.items()
+    ]
+    style = {"color": INK, "fillstyle": "none", "markersize": 5}
+    return [*found, axes.plot([], [], "D", label="in the paper", **style)[0]]

@@ -111,7 +111,7 @@ def summary_text(verdicts: Sequence[Verdicts], picture: str | None) -> str:
         verdicts: The verdicts.
         picture: Where the picture is, seen from the page.
     """
-    found = findings_text(verdicts) or "No claim of the paper has runs of all its methods yet.\n"
+    found = findings_text(verdicts)
     if picture is None:
         return found
     return f"{found}\n![{_ABOUT_LEADS}]({picture})\n\n{_ABOUT_LEADS}\n"
