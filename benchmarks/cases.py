@@ -73,14 +73,13 @@ def layer(repeats: int, notes: dict[str, Any]) -> Lines:
     yield from _compare_field("", cifar_case(), repeats, notes)
     mnist = _untrained_case("mnist", channels=1, side=28, width=47)
     yield from _compare_field("mnist ", mnist, repeats, notes)
-    digits = _untrained_case("digits", channels=1, side=8, width=16)
-    yield from _compare_field("digits ", digits, repeats, notes, calls=20)
+    yield from _compare_field("digits ", digits_case(), repeats, notes, calls=20)
 
 
 def _compare_field(
     name: str, case: Case, repeats: int, notes: dict[str, Any], calls: int = 1
 ) -> Lines:
-    """Compare a field with others, calling each as often in a row as a solve would do."""
+    """Compare a field with others; small ones are called several times in a row, as by a solver."""
     field, y = case.field, torch.rand_like(case.images)
     plain = PlainField(field)
 

@@ -86,6 +86,14 @@ def test_version_is_the_same_everywhere():
     assert bfno.__version__ == _declared_version() == _newest_version(changelog)
 
 
+def test_the_extra_all_leaves_out_only_what_the_project_itself_needs():
+    text = (REPOSITORY / "pyproject.toml").read_text()
+    extras = text.partition("[project.optional-dependencies]")[2].partition("\n[")[0]
+    names = set(re.findall(r"^(\w+) = \[", extras, re.MULTILINE))
+    found = re.search(r'^all = \["bfno\[([\w,]+)\]"\]$', extras, re.MULTILINE)
+    assert found and {*found[1].split(",")} == names - {"all", "peers", "dev"}
+
+
 def test_pyright_includes_only_folders_that_exist():
     declared = re.search(r"\[tool\.pyright\]\ninclude = \[(.+)\]", _pyproject())
     assert declared is not None

@@ -5,9 +5,11 @@ import math
 from typing import Any
 
 import pytest
+import scipy.stats
 
 from bfno.lab.paper.claims import PAPER_CLAIMS, Claim, claims_table, judge_claims
 from bfno.lab.paper.numbers import paper_table
+from bfno.lab.paper.sections import select_runs
 from bfno.lab.runs.folder import read_runs
 from bfno.lab.runs.variants import Variant
 from tests.lab.views.runs import epoch_lines, record, result, write_files
@@ -118,6 +120,48 @@ def test_runs_with_other_gradients_are_judged_apart(tmp_path):
     assert table.notes[0].startswith("Scale cpu, solver.gradient=adjoint. ")
 
 
+def test_a_lead_is_a_fraction_of_the_best_others_score(tmp_path):
+    scores = {"afno-node": [0.96, 0.98], "fno-node": [0.90, 0.94], "bfno-node": [0.5, 0.5]}
+    lead = judge_claims(_runs(tmp_path, scores), "cpu", [CLAIM])[0].lead
+    assert lead is not None and lead.interval is not None and lead.published is None
+    assert lead.here == pytest.approx(0.05 / 0.92)
+    found: Any = scipy.stats.ttest_ind([0.96, 0.98], [0.90, 0.94], equal_var=False)
+    wide = found.confidence_interval(1 - 0.05 / 2)  # for two rivals
+    assert lead.interval == pytest.approx((wide.low / 0.92, wide.high / 0.92))
+
+
+def test_where_less_is_better_the_lead_and_its_interval_change_their_sign(tmp_path):
+    claim = Claim("", "ablation-operator", "mnist", "afno-node", ("fno-node",), key="train_loss")
+    scores = {"afno-node": [1.8, 2.0], "fno-node": [2.4, 2.6]}
+    lead = judge_claims(_runs(tmp_path, scores, "train_loss"), "cpu", [claim])[0].lead
+    assert lead is not None and lead.interval is not None
+    assert lead.here == pytest.approx(0.6 / 2.5)
+    low, high = lead.interval
+    assert low < lead.here < high and low + high == pytest.approx(2 * lead.here)
+
+
+@pytest.mark.parametrize(
+    ("text", "lead"),
+    [
+        ("BFNO-NODE is the most accurate on CIFAR-10", (0.6289 - 0.6264) / 0.6264),
+        ("BFNO-NODE is more accurate than NODE on MNIST", (0.9752 - 0.9531) / 0.9531),
+        ("FFJORD-BFNO-RNODE has the fewest bits/dim on MNIST", (0.97 - 0.88) / 0.97),
+    ],
+)
+def test_the_lead_in_the_paper_is_that_of_the_scores_it_prints(tmp_path, text, lead):
+    claim = next(one for one in PAPER_CLAIMS if one.text == text)
+    table = paper_table(claim.table)
+    folders = []
+    for row in table.selected(claim.among and (claim.method, *claim.among)):
+        experiment = row.experiment(claim.data)
+        if experiment and not row.control:
+            content = record(claim.data, experiment.partition("/")[2], 7)
+            content["result"] = {**result(), claim.key: 0.5}
+            folders.append(write_files(tmp_path / row.method, content))
+    found = judge_claims(read_runs(folders), "cpu", [claim])[0].lead
+    assert found is not None and found.published == pytest.approx(lead)
+
+
 def test_every_epoch_means_every_epoch(tmp_path):
     claim = Claim("", "ablation-operator", "mnist", "afno-node", every_epoch=True)
     scores = {"afno-node": [0.9, 0.9], "fno-node": [0.8, 0.8], "bfno-node": [0.1, 0.1]}
@@ -128,7 +172,20 @@ def test_every_epoch_means_every_epoch(tmp_path):
         if run.method == "fno-node":
             run.epochs[0]["test_accuracy"] = 0.99
     _, found, verdict = _verdict(runs, claim)
-    assert found.endswith("ahead in 2 of 3 epochs") and "not in every epoch" in verdict
+    assert found.endswith("ahead in 2 of 3 epochs")
+    assert verdict == "leads at the end (p < 0.001), but not in every epoch"
+    assert judge_claims(runs, "cpu", [claim])[0].outcome == "undecided"
+
+
+def test_runs_of_an_older_recipe_are_left_out_and_named(tmp_path):
+    scores = {"afno-node": [0.9, 0.9], "fno-node": [0.8, 0.8], "bfno-node": [0.1, 0.1]}
+    runs = _runs(tmp_path / "new", scores)
+    old = _runs(tmp_path / "old", {"afno-node": [0.2]})[0]
+    old = dataclasses.replace(old, name="a")
+    for run in (old, *runs):
+        run.config.setdefault("train", {})["epochs"] = 3 if run is old else 6
+    assert _verdict([old, *runs]) == _verdict(runs)
+    assert select_runs([old, *runs]).outliers == [old]
 
 
 @pytest.mark.parametrize("claim", PAPER_CLAIMS, ids=lambda claim: claim.text)

@@ -8,12 +8,20 @@ from pathlib import Path
 import pytest
 
 from bfno.lab.errors import ConfigError, DataError
-from bfno.lab.paper.findings import findings_text, released_text, verdicts_of
+from bfno.lab.paper.claims import Claim, Judgement
+from bfno.lab.paper.findings import (
+    Verdicts,
+    findings_text,
+    read_released,
+    released_text,
+    verdicts_of,
+)
 from bfno.lab.paper.numbers import paper_table
 from bfno.lab.paper.overview import overview, standing_here, standing_in_paper
 from bfno.lab.paper.page import claims_text, section_text, summary_text, write_page
 from bfno.lab.paper.sections import sections_of
 from bfno.lab.runs.folder import read_run, read_runs
+from bfno.lab.runs.variants import Variant
 from tests.lab.views.runs import record, result, write_files
 
 
@@ -67,24 +75,56 @@ def test_claims_stand_at_the_top_by_what_became_of_them(folder, written):
     text = findings_text(verdicts_of(runs))
     assert text in written[0].read_text()
     top, _, rest = text.partition("\n\n")
-    assert top == "Runs here test 1 claim of the paper, at cpu scale."
+    assert top == "Runs here bear on 1 claim of the paper (cpu scale)."
     assert rest.startswith(
-        "**Reproduced** (1):\n\n- BFNO-NODE is more accurate than NODE on MNIST (p < 0.001)\n\n"
+        "**Borne out** (1):\n\n- BFNO-NODE is more accurate than NODE on MNIST (p < 0.001)\n\n"
     )
     assert "No claim of the paper has runs" in findings_text(verdicts_of(runs[:1]))
 
 
+def _judged(outcome, verdict, text="A beats B"):
+    return Judgement(Claim(text, "1", "mnist", "node"), "", verdict, outcome, None)
+
+
+def test_every_outcome_has_its_heading_and_one_claim_counts_once():
+    plain = _judged("undecided", "leads, but it may be chance (p = 0.2)")
+    other = _judged("not borne out", "not borne out: it diverged")
+    apart = _judged("not comparable", "not comparable: the paper's gradients are adjoint", "C")
+    verdicts = [
+        Verdicts("cpu", Variant(), (plain, apart)),
+        Verdicts("paper", Variant(), (other,)),
+    ]
+    text = findings_text(verdicts)
+    assert text.startswith("Runs here bear on 2 claims of the paper (cpu scale; paper scale).")
+    assert [line for line in text.splitlines() if line.startswith(("**", "-"))] == [
+        "**Not borne out** (1):",
+        "- A beats B [paper scale]: it diverged",
+        "**Undecided** (1):",
+        "- A beats B [cpu scale]: leads, but it may be chance (p = 0.2)",
+        "**Not comparable** (1):",
+        "- C [cpu scale]: the paper's gradients are adjoint",
+    ]
+    assert "Small models cannot refute" in text
+    assert "Small models" not in findings_text(verdicts[1:])
+
+
 def test_the_authors_weights_are_shown_beside_the_papers_number(tmp_path):
-    assert released_text(tmp_path) == ""
+    assert released_text(read_released(tmp_path)) == ""
     (tmp_path / "released").mkdir()
     said = {"accuracy": 0.575, "nfe": 20.0, "samples": 1000}
     (tmp_path / "released" / "01.json").write_text(json.dumps(said))
-    text = released_text(tmp_path)
-    assert "| after epoch 1 | 57.50% of 1,000 | 20.0 |" in text
+    text = released_text(read_released(tmp_path))
+    assert "57.50% of 1,000 after epoch 1 (20.0 evaluations per solve)" in text
     assert "The paper prints 62.89 ± 0.54 %." in text
-    (tmp_path / "released" / "02.json").write_text("[]")
-    with pytest.raises(DataError, match=r"02\.json: is not what `bfno eval --json` writes"):
-        released_text(tmp_path)
+    (tmp_path / "released" / "10.json").write_text(json.dumps(said))
+    (tmp_path / "released" / "2.json").write_text(json.dumps(said))
+    assert [one.epoch for one in read_released(tmp_path)] == [1, 2, 10]
+    for name, content in (("3", "[]"), ("4", '{"accuracy": null}'), ("last", json.dumps(said))):
+        file = tmp_path / "released" / f"{name}.json"
+        file.write_text(content)
+        with pytest.raises(DataError, match=r"json: is not what `bfno eval --json` writes"):
+            read_released(tmp_path)
+        file.unlink()
 
 
 def test_the_same_runs_give_the_same_page_which_may_be_replaced(folder, written):
@@ -154,7 +194,7 @@ def test_the_overview_in_a_document_is_replaced_and_nothing_else(folder, tmp_pat
     assert (before, after) == ("# Mine ü\n\n", f"{END}\nend\n")
     verdicts = verdicts_of([run for _, run in places])
     picture = Path(os.path.relpath(folder / "figures" / "claims.png", document.parent))
-    assert top == f"{summary_text(verdicts, picture.as_posix())}\n"
+    assert top == f"{summary_text(verdicts, [], picture.as_posix())}\n"
 
 
 @pytest.mark.parametrize(

@@ -43,7 +43,7 @@ def freeze_one(runs: Path, by: subprocess.Popen | None = None) -> tuple[Path, in
 
     Args:
         runs: Folder of the runs.
-        by: The program that gives them; if it ends before, nothing will come any more.
+        by: The program that gives them; if it has ended, no run will start.
     """
     frozen: list[tuple[Path, int]] = []
 

@@ -4,10 +4,12 @@ import math
 import random
 
 import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
 from scipy.stats import ttest_ind
 
 from bfno.lab.runs.folder import read_run
-from bfno.lab.views.metrics import LIMIT, chance_of_lead, headline_of
+from bfno.lab.views.metrics import LIMIT, chance_of_lead, headline_of, interval_of_lead
 from tests.lab.views.runs import write_run
 
 
@@ -51,3 +53,24 @@ def test_a_run_is_judged_by_the_metric_of_its_task(tmp_path):
     assert (one.key, two.key) == ("test_auroc", "test_bits_per_dim")
     assert (one.higher_is_better, two.higher_is_better) == (True, False)
     assert headline_of(other) is None
+
+
+@given(
+    st.lists(st.floats(0.0, 1.0), min_size=2, max_size=5),
+    st.lists(st.floats(0.0, 1.0), min_size=2, max_size=5),
+    st.integers(1, 9),
+)
+def test_zero_is_outside_the_interval_exactly_if_chance_is_small(ours, others, rivals):
+    chance = chance_of_lead(ours, others, rivals)
+    interval = interval_of_lead(ours, others, rivals)
+    assert chance is not None and interval is not None
+    # Numbers that differ in their last bits alone make a test of nothing.
+    assume(all(len({round(one, 9) for one in some}) == len(set(some)) for some in (ours, others)))
+    assume(abs(chance - LIMIT) > 1e-9)
+    low, high = interval
+    assert (low > 0 or high < 0) == (chance < LIMIT)
+
+
+def test_without_two_scores_of_each_there_is_no_interval():
+    assert interval_of_lead([0.1], [0.1, 0.2]) is None
+    assert interval_of_lead([0.5, 0.5], [0.25, 0.25]) == (0.25, 0.25)

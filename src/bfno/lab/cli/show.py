@@ -132,7 +132,7 @@ def results(
     ] = None,
     overview: Annotated[
         Path | None,
-        typer.Option(help="Markdown file whose overview of the tables is updated too."),
+        typer.Option(help="Markdown file that gets the summary and the overview too."),
     ] = None,
 ) -> None:
     """Write all tables, claims and figures as one Markdown page.
@@ -140,8 +140,8 @@ def results(
     It has every table, claim and figure of the paper that the runs can show.
 
     With --from, the folder first gets what the page needs of other runs, without their weights:
-    small enough for version control. With --overview, a document of yours shows who leads each
-    table, between two comments; if they are missing, a message says which.
+    small enough for version control. With --overview, a document of yours shows what was borne out
+    and who leads each table, between two comments; if they are missing, a message says which.
 
     Example: bfno results results --from runs -o RESULTS.md --overview README.md
     """

@@ -24,7 +24,8 @@ from bfno.lab.views.metrics import (
     mean,
 )
 
-__all__ = ["PAPER_CLAIMS", "Claim", "Judgement", "Lead", "Outcome", "claims_table", "judge_claims"]
+__all__ = ["PAPER_CLAIMS", "Claim", "Judgement", "Lead", "Outcome"]
+__all__ += ["claims_table", "how_sure", "judge_claims"]
 
 _COLUMNS = (
     Column("claim", "the paper says", numeric=False),
@@ -109,12 +110,12 @@ PAPER_CLAIMS = tuple(_claims())
 
 @dataclass(frozen=True)
 class Lead:
-    """How far a method is ahead of the best other, in parts of the other's score.
+    """How far a method is ahead of the best other, as a fraction of the other's score.
 
     Attributes:
         here: By the means over seeds; negative if it is behind.
-        interval: Where it lies with a probability of 95 %, whoever the best other is; none with
-            one seed.
+        interval: Its confidence interval of 95 %, wider for having chosen the best of several
+            others; none with one seed.
         published: The same by the means that the paper prints, if it does.
     """
 
@@ -172,11 +173,17 @@ def claims_table(
 
 def _note(scale: str, variant: Variant) -> str:
     how = ", ".join(filter(None, [f"Scale {scale}", variant.title]))
-    full = "" if scale == "paper" else " Such runs cannot refute what the paper says of full size."
+    return f"{how}. {how_sure([scale])}"
+
+
+def how_sure(scales: Sequence[str]) -> str:
+    """What a verdict on runs of these scales means."""
+    small = " Small models cannot refute what is said of large ones."
     return (
-        f"{how}.{full} A claim is borne out if the method leads and chance alone would "
-        f"give such a lead with a probability p of less than {LIMIT:g}, by Welch's test over the "
-        "seeds, times the number of rivals. Two or three seeds can prove only large differences."
+        "A claim is borne out if the method leads and chance alone would give such a lead with a "
+        f"probability p of less than {LIMIT:g}, by Welch's test over the seeds, times the number "
+        "of rivals; it is not borne out if the method is as clearly behind. Two or three seeds can "
+        f"prove only large differences.{'' if set(scales) == {'paper'} else small}"
     )
 
 
@@ -203,8 +210,9 @@ def _judged(claim: Claim, methods: Methods) -> Judgement | None:
     if claim.every_epoch:
         epochs, led = _epochs_led(claim, runs)
         found += f"; ahead in {led} of {epochs} epochs"
-        if lead > 0 and led < epochs:
-            verdict, outcome = f"at the end, but not in every epoch: {verdict}", "undecided"
+        if outcome == "borne out" and led < epochs:
+            verdict = f"leads at the end{verdict.removeprefix(outcome)}, but not in every epoch"
+            outcome = "undecided"
     return Judgement(claim, found, verdict, outcome, relative)
 
 
@@ -220,33 +228,26 @@ def _relative_lead(
     unit = abs(rival.mean)
     interval = interval_of_lead(*values, rivals=rivals)
     if interval is not None:
-        low, high = sorted(end / unit for end in interval)
+        low, high = (end / unit for end in interval)
         interval = (low, high) if claim.metric.higher_is_better else (-high, -low)
     return Lead(lead / unit, interval, _published_lead(claim))
 
 
 def _published_lead(claim: Claim) -> float | None:
     """The lead that the paper prints, where it prints the scores of all methods."""
-    paper = paper_table(claim.table)
+    paper, compared = paper_table(claim.table), _labels(claim)
     if paper.metrics[0] != claim.key:
         return None
-    cells = {
-        (row.experiment(claim.data) or "").partition("/")[2]: row.cells.get(claim.data)
-        for row in paper.rows
-        if not row.control
-    }
-    means = {
-        method: cell.mean
-        for method, cell in cells.items()
-        if cell is not None
-        and cell.mean is not None
-        and (not claim.among or method in (claim.method, *claim.among))
-    }
-    ours = means.pop(claim.method, None)
-    if ours is None or not means:
+    means = {}
+    for row in paper.rows:
+        method = (row.experiment(claim.data) or "").partition("/")[2]
+        if method in compared and (cell := row.cells.get(claim.data)) and cell.mean is not None:
+            means[method] = cell.mean
+    if means.keys() < compared.keys():
         return None
+    ours = claim.metric.rank(means.pop(claim.method))
     best = min(means.values(), key=claim.metric.rank)
-    return (claim.metric.rank(best) - claim.metric.rank(ours)) / abs(best)
+    return (claim.metric.rank(best) - ours) / abs(best)
 
 
 def _lead(claim: Claim, ours: Estimate, other: Estimate) -> float:

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import itertools
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from bfno.lab.errors import DataError
-from bfno.lab.paper.claims import Judgement, Outcome, judge_claims
+from bfno.lab.paper.claims import Judgement, Lead, Outcome, how_sure, judge_claims
 from bfno.lab.paper.numbers import paper_table
 from bfno.lab.paper.sections import variants_of
 from bfno.lab.runs.record import Record
 from bfno.lab.runs.variants import Variant
 from bfno.lab.views.figures.style import FAINT, INK, PALETTE, Drawn, drawn
-from bfno.lab.views.metrics import LIMIT, Estimate, find_metric
+from bfno.lab.views.metrics import Estimate, find_metric
 from bfno.lab.views.summary import counted, listed
 
 if TYPE_CHECKING:
@@ -24,25 +24,31 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from matplotlib.lines import Line2D
 
-__all__ = ["Verdicts", "findings_text", "leads_figure", "released_text", "verdicts_of"]
+__all__ = [
+    "Released",
+    "Verdicts",
+    "findings_text",
+    "leads_figure",
+    "read_released",
+    "released_text",
+    "verdicts_of",
+]
 
 # What a claim that has been tested is called, in the order of the page.
 _HEADS: dict[Outcome, str] = {
-    "borne out": "Reproduced",
-    "not borne out": "Not reproduced",
+    "borne out": "Borne out",
+    "not borne out": "Not borne out",
     "undecided": "Undecided",
+    "not comparable": "Not comparable",
 }
 _COLOURS: dict[Outcome, str] = {
     "borne out": PALETTE[2],
     "not borne out": PALETTE[1],
     "undecided": PALETTE[6],
 }
-_HOW_SURE = (
-    "How sure that is: a claim counts as reproduced, or not, if chance alone would give such a "
-    f"difference with a probability p of less than {LIMIT:g}. What small models show cannot refute "
-    "what the paper says of large ones.\n"
-)
 _WIDTH, _ROW, _FRAME = 7.5, 0.45, 0.8  # inches
+# The half width of an axis: so many times the largest lead, and a bit for leads of almost nothing.
+_ROOM, _LEAST_ROOM = 1.5, 0.01
 _RELEASED = "released"
 """Folder, beside those of the scales, of what `bfno eval --json` said of the authors' weights."""
 
@@ -79,18 +85,18 @@ def verdicts_of(runs: Sequence[Record]) -> list[Verdicts]:
 
 def findings_text(verdicts: Sequence[Verdicts]) -> str:
     """The claims by what became of them, one line each; their scores are in the table of claims."""
-    tested = sum(one.outcome in _HEADS for of in verdicts for one in of.judgements)
-    if not tested:
+    claims = {one.claim.text for of in verdicts for one in of.judgements}
+    if not claims:
         return "No claim of the paper has runs of all its methods yet.\n"
-    where = listed([of.title for of in verdicts])
-    lines = [f"Runs here test {counted(tested, 'claim')} of the paper, at {where}.\n"]
+    where = "; ".join(of.title for of in verdicts)
+    lines = [f"Runs here bear on {counted(len(claims), 'claim')} of the paper ({where}).\n"]
     for outcome, head in _HEADS.items():
         found = [(of, one) for of in verdicts for one in of.judgements if one.outcome == outcome]
         if found:
             lines.append(f"**{head}** ({len(found)}):\n")
             lines += [f"- {_sentence(one, of, len(verdicts) > 1)}" for of, one in found]
             lines.append("")
-    lines.append(_HOW_SURE)
+    lines.append(f"{how_sure([of.scale for of in verdicts])}\n")
     return "\n".join(lines)
 
 
@@ -100,48 +106,64 @@ def _sentence(one: Judgement, of: Verdicts, name_scale: bool) -> str:
     return f"{one.claim.text}{where}{' ' if sure.startswith('(') else ': '}{sure}"
 
 
-def released_text(folder: Path) -> str:
-    """What the authors' weights score in this program, beside what the paper prints.
+@dataclass(frozen=True)
+class Released:
+    """What `bfno eval --json` said of a file of the authors' weights.
+
+    Attributes:
+        epoch: The epoch after which they were saved, which is the file's name.
+        accuracy: Share of the test images of CIFAR-10 that are classified correctly.
+        nfe: Evaluations per solve.
+        samples: Number of these images.
+    """
+
+    epoch: int
+    accuracy: float
+    nfe: float
+    samples: int
+
+
+def read_released(folder: Path) -> list[Released]:
+    """What the authors' weights score in this program, by epoch.
 
     Args:
-        folder: Folder of results; nothing is said unless it has a folder `released` with a file
-            of `bfno eval --json` for each file of weights.
+        folder: Folder of results; its folder `released` has a file for each epoch, if any.
 
     Raises:
         DataError: If such a file is of another kind.
     """
-    lines = [
-        f"| after epoch {int(file.stem)} | {accuracy:.2%} of {samples:,} | {nfe:.1f} |"
-        for file, accuracy, nfe, samples in _evaluations(folder)
-    ]
-    if not lines:
+    found = (_released(file) for file in (folder / _RELEASED).glob("*.json"))
+    return sorted(found, key=lambda one: one.epoch)
+
+
+def _released(file: Path) -> Released:
+    try:
+        said = json.loads(file.read_text(encoding="utf-8"))
+        numbers = float(said["accuracy"]), float(said["nfe"]), int(said["samples"])
+        return Released(int(file.stem), *numbers)
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        fix = "write it anew, as EPOCH.json"
+        raise DataError(file, "is not what `bfno eval --json` writes", fix) from error
+
+
+def released_text(found: Sequence[Released]) -> str:
+    """The scores of the authors' weights beside what the paper prints; nothing without any."""
+    if not found:
         return ""
-    paper = paper_table("1")
-    cell = next(row for row in paper.rows if row.method == "bfno-node").cells["cifar10"]
+    cell = next(row for row in paper_table("1").rows if row.method == "bfno-node").cells["cifar10"]
     printed = Estimate(100 * (cell.mean or 0.0), 100 * (cell.std or 0.0), 2)
-    return "\n".join(
+    scores = listed(
         [
-            "## The authors' weights in this program\n",
-            "| weights | CIFAR-10 test images classified correctly | evaluations per solve |",
-            "| --- | --- | --- |",
-            *lines,
-            "",
-            f"The paper prints {printed} %. `bfno import-released model/10.pt -o authors` and "
-            f"`bfno eval authors --json` repeat a row; `{folder.name}/{_RELEASED}` has what it "
-            "said.\n",
+            f"{one.accuracy:.2%} of {one.samples:,} after epoch {one.epoch} "
+            f"({one.nfe:.1f} evaluations per solve)"
+            for one in found
         ]
     )
-
-
-def _evaluations(folder: Path) -> Iterator[tuple[Path, float, float, int]]:
-    for file in sorted((folder / _RELEASED).glob("*.json")):
-        try:
-            said = json.loads(file.read_text(encoding="utf-8"))
-            yield file, said["accuracy"], said["nfe"], said["samples"]
-        except (OSError, ValueError, KeyError, TypeError) as error:
-            raise DataError(
-                file, "is not what `bfno eval --json` writes", "write it anew"
-            ) from error
+    return (
+        "At full size, the weights that the paper's authors have published classify these test "
+        f"images of CIFAR-10 correctly in this program: {scores}. The paper prints {printed} %. "
+        "(`bfno import-released model/10.pt -o authors`, then `bfno eval authors --json`.)\n"
+    )
 
 
 def leads_figure(verdicts: Sequence[Verdicts]) -> Drawn | None:
@@ -151,7 +173,10 @@ def leads_figure(verdicts: Sequence[Verdicts]) -> Drawn | None:
         verdicts: The verdicts; nothing is drawn unless one has a lead.
     """
     rows = [
-        (of, one) for of in verdicts for one in of.judgements if one.lead and one.outcome in _HEADS
+        (of, one, one.lead)
+        for of in verdicts
+        for one in of.judgements
+        if one.lead and one.outcome in _COLOURS
     ]
     if not rows:
         return None
@@ -169,24 +194,27 @@ def leads_figure(verdicts: Sequence[Verdicts]) -> Drawn | None:
             )
         figure.legend(handles=_key(panels[0]), loc="outside upper left", ncols=4)
 
-    words = "; ".join(f"{one.claim.text}: {one.outcome}" for _, one in rows)
+    words = "; ".join(f"{one.claim.text}: {one.outcome}" for _, one, _ in rows)
     return drawn(f"Lead of the method that each claim praises. {words}", paint)
 
 
-def _draw_leads(axes: Axes, rows: Sequence[tuple[Verdicts, Judgement]], name_scale: bool) -> None:
+def _draw_leads(
+    axes: Axes, rows: Sequence[tuple[Verdicts, Judgement, Lead]], name_scale: bool
+) -> None:
     axes.axvline(0, color=INK, linewidth=0.8)
-    for place, (of, one) in enumerate(rows):
-        lead, colour = one.lead, _COLOURS[one.outcome]
-        if lead is None:
-            continue
+    from_the_left = axes.get_yaxis_transform()  # whatever the numbers are
+    for place, (of, one, lead) in enumerate(rows):
+        colour = _COLOURS[one.outcome]
         if lead.interval:
             axes.hlines(place, *(100 * end for end in lead.interval), color=colour, linewidth=2.2)
         axes.plot(100 * lead.here, place, "o", color=colour)
         if lead.published is not None:
             axes.plot(100 * lead.published, place, "D", color=INK, fillstyle="none", markersize=5)
         text = f"{one.claim.text} ({of.title})" if name_scale else one.claim.text
-        place_of_text = axes.get_yaxis_transform()  # from the left edge, whatever the numbers are
-        axes.text(0, place - 0.3, text, transform=place_of_text, fontsize=8, va="center")
+        axes.text(0, place - 0.3, text, transform=from_the_left, fontsize=8, va="center")
+    # Two seeds may give an interval beside which all the rest is a point: it runs out of the frame.
+    most = max(abs(value) for _, _, lead in rows for value in (lead.here, lead.published or 0.0))
+    axes.set_xlim(*(100 * side * (_ROOM * most + _LEAST_ROOM) for side in (-1, 1)))
     axes.set_yticks([])
     axes.set_ylim(len(rows) - 0.6, -0.6)
     axes.grid(visible=True, axis="x", color=FAINT)
@@ -197,6 +225,7 @@ def _key(axes: Axes) -> list[Line2D]:
     found = [
         axes.plot([], [], "o-", color=_COLOURS[outcome], label=head.lower())[0]
         for outcome, head in _HEADS.items()
+        if outcome in _COLOURS
     ]
     style = {"color": INK, "fillstyle": "none", "markersize": 5}
     return [*found, axes.plot([], [], "D", label="in the paper", **style)[0]]

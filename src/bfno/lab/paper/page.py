@@ -13,9 +13,11 @@ from bfno.lab.files import write_atomically
 from bfno.lab.paper.claims import claims_table
 from bfno.lab.paper.comparison import paper_comparison
 from bfno.lab.paper.findings import (
+    Released,
     Verdicts,
     findings_text,
     leads_figure,
+    read_released,
     released_text,
     verdicts_of,
 )
@@ -32,8 +34,8 @@ __all__ = ["claims_text", "introduction", "section_text", "summary_text", "write
 _MARK = "<!-- Made by `bfno results`; what is changed by hand will be lost. -->\n"
 _LEADS = "claims.png"
 _ABOUT_LEADS = (
-    "How far the method that a claim praises is ahead of the best other: here with the interval in "
-    "which the difference lies with a probability of 95 %, and in the paper."
+    "How far the method that a claim praises is ahead of the best other: here with its confidence "
+    "interval of 95 %, corrected for the number of others, and in the paper."
 )
 # Curves of more methods than this are not legible at half the width of a page.
 _MOST_METHODS_BESIDE = 9
@@ -77,9 +79,10 @@ def write_page(folder: Path, out: Path, overview_in: Path | None = None) -> list
         raise ConfigError(folder, "holds no run of the paper's tables", fix)
     verdicts = verdicts_of([run for _, run in runs])
     picture = _write_leads(verdicts, folder / "figures" / _LEADS)
-    top = summary_text(verdicts, picture and _relative(picture, out.parent))
+    released = read_released(folder)
+    top = summary_text(verdicts, released, picture and _relative(picture, out.parent))
     parts = [_MARK, "# Results\n", top, introduction(folder, out, runs), overview(sections)]
-    parts += [released_text(folder), claims_text(verdicts)]
+    parts.append(claims_text(verdicts))
     written = [out, *filter(None, [picture])]
     for section in sections:
         drawn = _draw(section, folder / "figures")
@@ -88,7 +91,7 @@ def write_page(folder: Path, out: Path, overview_in: Path | None = None) -> list
         parts.append("\n".join([section_text(section), *images, ""]))
     write_atomically(out, "\n".join(parts).encode())
     if overview_in:
-        top = summary_text(verdicts, picture and _relative(picture, overview_in.parent))
+        top = summary_text(verdicts, released, picture and _relative(picture, overview_in.parent))
         table = overview(sections, _relative(out, overview_in.parent))
         write_atomically(overview_in, f"{top}\n{table}".join(around_overview(overview_in)).encode())
         written.append(overview_in)
@@ -104,17 +107,20 @@ def _check_own(out: Path) -> None:
         )
 
 
-def summary_text(verdicts: Sequence[Verdicts], picture: str | None) -> str:
+def summary_text(
+    verdicts: Sequence[Verdicts], released: Sequence[Released], picture: str | None
+) -> str:
     """What was reproduced and what was not, with a picture of it.
 
     Args:
         verdicts: The verdicts.
+        released: Scores of the authors' weights.
         picture: Where the picture is, seen from the page.
     """
-    found = findings_text(verdicts)
-    if picture is None:
-        return found
-    return f"{found}\n![{_ABOUT_LEADS}]({picture})\n\n{_ABOUT_LEADS}\n"
+    parts = [released_text(released), findings_text(verdicts)]
+    if picture is not None:
+        parts.append(f"![Leads, one row per claim]({picture})\n\n{_ABOUT_LEADS}\n")
+    return "\n".join(filter(None, parts))
 
 
 def introduction(folder: Path, out: Path, runs: Sequence[tuple[Path, Record]]) -> str:

@@ -12,9 +12,8 @@ from typing import NamedTuple
 
 from bfno.lab.errors import bfno_command
 from bfno.lab.paper.numbers import paper_table, table_names
-from bfno.lab.runs.record import Record
+from bfno.lab.runs.record import Record, are_replicates
 from bfno.lab.runs.variants import AS_DEFINED, Variant, variant_of
-from bfno.lab.views.methods import replicates
 
 __all__ = ["Section", "Selection", "sections_of", "select_runs", "variants_of"]
 
@@ -96,20 +95,29 @@ class Selection(NamedTuple):
 def select_runs(runs: Iterable[Record], variant: Variant = AS_DEFINED) -> Selection:
     """One run for each experiment, scale and seed, all of an experiment with the same settings.
 
-    Of two with the same seed the one counts whose name comes first; of runs with different
-    settings, those do that more seeds share.
+    Of runs with different settings, those count that more seeds share; of two with the same
+    settings and seed, the one whose name comes first.
 
     Args:
         runs: Any runs.
         variant: The changed settings of those that count; none means as experiments are defined.
     """
-    known: dict[tuple[str, str], dict[int, Record]] = defaultdict(dict)
+    known: dict[tuple[str, str], list[dict[int, Record]]] = defaultdict(list)
     for run in sorted(runs, key=lambda run: run.name):
         if Variant.of(run.changes) == variant:
-            known[run.experiment, run.scale].setdefault(run.seed, run)
+            _add(run, known[run.experiment, run.scale])
     found = Selection([], [])
-    for members in known.values():
-        most, *others = sorted(replicates(members.values()), key=lambda group: -len(group.runs))
-        found.counted.extend(most.runs)
-        found.outliers.extend(run for group in others for run in group.runs)
+    for groups in known.values():
+        most, *others = sorted(groups, key=lambda group: -len(group))
+        found.counted.extend(most.values())
+        found.outliers.extend(run for group in others for run in group.values())
     return found
+
+
+def _add(run: Record, groups: list[dict[int, Record]]) -> None:
+    """Put a run beside those that differ from it in their seed alone, unless one has its seed."""
+    for group in groups:
+        if are_replicates(next(iter(group.values())), run):
+            group.setdefault(run.seed, run)
+            return
+    groups.append({run.seed: run})

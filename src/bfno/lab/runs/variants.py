@@ -11,7 +11,8 @@ __all__ = ["AS_DEFINED", "Variant", "variant_of"]
 
 _PROTOCOL = "data.protocol"
 # How all methods of a table are treated alike, and not what a single one is.
-_OF_A_TABLE = {_PROTOCOL, "data.sets", "solver.gradient", "solver.rtol", "solver.atol"}
+_SOLVER = ("method", "first_step", "land", "gradient", "rtol", "atol")
+_OF_A_TABLE = {_PROTOCOL, "data.sets", *(f"solver.{name}" for name in _SOLVER)}
 
 
 @dataclass(frozen=True)

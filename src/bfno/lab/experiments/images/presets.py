@@ -28,8 +28,8 @@ __all__ = [
 ]
 
 # The recipe of the paper's experiments. A scale changes what it names, first for every data set
-# (`all`), then for one. `width` multiplies the width of every model of which `_WIDTHS_ON_CPU` does
-# not say another.
+# (`all`), then for one. `width` multiplies the width of every model that has none of its own in
+# `_WIDTHS_ON_CPU`.
 _RECIPE: Tree = {
     "data": {"validation": 0.0},
     "solver": {"method": "dopri5", "rtol": 1e-3, "atol": 1e-3, "gradient": "checkpoint"},
@@ -56,14 +56,15 @@ _SCALES: Mapping[str, Mapping[str, Tree]] = {
     # The authors' solver runs past the end of the interval and interpolates. With their weights
     # scores differ from theirs by up to 0.06 if the last step lands there, and by 9e-6 if not.
     "paper": {"all": {"solver": {"land": False}}},
-    # A few minutes on one core: fewer images on a coarser grid, a third of the width, a looser
+    # A few minutes on one core: fewer images on a coarser grid, narrower models, a looser
     # tolerance, a larger learning rate that falls to almost nothing, and a tenth of the training
     # images kept for model selection. All methods get the same.
     "cpu": {
         "all": {
             "width": 0.34,
             "data": {"validation": 0.1},
-            # Of all solvers, `bfno bench precision` finds this one best at this tolerance.
+            # Of the adaptive solvers, the one with fewest evaluations for an error on most fields:
+            # see `bfno bench precision`.
             "solver": {"method": "bosh3", "first_step": "last", "rtol": 1e-2, "atol": 1e-2},
             "train": {"epochs": 6, "lr": 2e-2, "decay": 0.7, "decay_every": 60},
         },
@@ -291,25 +292,43 @@ _SAME_SIZE: dict[str, tuple[str, dict[int, tuple[tuple[int, int], ...]]]] = {
 
 
 # At cpu scale, too, the methods of a table have the same size on MNIST (14×14, near 17,600) and on
-# CIFAR-10 (16×16, near 43,000). Only the numbers of branches are compared at the same width.
+# CIFAR-10 (16×16, near 43,000). Only the numbers of branches are compared at the same width. Other
+# data, and operators that are in no table, have the widths of the paper times that of the scale.
 _BRANCHES = ("bfno-node", *(f"bfno-node-branches{number}" for number in range(1, 6)))
-_GREY_ON_CPU: Mapping[str, int] = {
-    **{"node": 41, "anode": 24, "sonode": 20, "hbnode": 20, "ghbnode": 20, "nesterovnode": 20},
-    **{"gnesterovnode": 20, "adamnode": 20, "fno-node": 17, "afno-node": 50},
-    **dict.fromkeys(_BRANCHES, 25),
-    "bfno-node-budget": 19,  # 3 % smaller than the others; with 20 it would be 2 % larger
-}
 _WIDTHS_ON_CPU: Mapping[str, Mapping[str, int]] = {
-    "mnist": _GREY_ON_CPU,
-    "fashion-mnist": _GREY_ON_CPU,
+    "mnist": {
+        "node": 41,
+        "anode": 24,
+        "sonode": 20,
+        "hbnode": 20,
+        "ghbnode": 20,
+        "nesterovnode": 20,
+        "gnesterovnode": 20,
+        "adamnode": 20,
+        **dict.fromkeys(_BRANCHES, 25),
+        "bfno-node-budget": 19,  # 3 % smaller; a control must not win by being larger
+        "fno-node": 17,
+        "afno-node": 50,
+    },
     "cifar10": {
-        **{"node": 62, "anode": 31, "sonode": 24, "hbnode": 24, "ghbnode": 24, "nesterovnode": 24},
-        **{"gnesterovnode": 24, "adamnode": 14, "fno-node": 19, "afno-node": 104},
+        "node": 62,
+        "anode": 31,
+        "sonode": 24,
+        "hbnode": 24,
+        "ghbnode": 24,
+        "nesterovnode": 24,
+        "gnesterovnode": 24,
+        "adamnode": 14,
         **dict.fromkeys(_BRANCHES, 38),
+        "fno-node": 19,
+        "afno-node": 104,
     },
 }
-# With these, FNO and AFNO have a width that gives that size on MNIST.
-_OPTIONS_ON_CPU: Mapping[str, Tree] = {"fno-node": {"modes": 3}, "afno-node": {"blocks": 2}}
+# No width gives that size on MNIST with the modes and blocks of the paper's scale.
+_OPTIONS_ON_CPU: Mapping[str, Mapping[str, Tree]] = {
+    "mnist": {"fno-node": {"modes": 3}, "afno-node": {"blocks": 2}},
+}
+_SIZED_LIKE = {"fashion-mnist": "mnist"}
 
 
 def sized_model(preset: ImagePreset, data: str, scale: str) -> Tree:
@@ -320,10 +339,11 @@ def sized_model(preset: ImagePreset, data: str, scale: str) -> Tree:
         data: The data it is for, which may be one's own.
         scale: Name of the scale.
     """
-    widths = _WIDTHS_ON_CPU.get(data, {}) if scale == "cpu" else {}
-    if preset.method in widths:
-        options = _OPTIONS_ON_CPU.get(preset.method, {}) if widths is _GREY_ON_CPU else {}
-        return merged(preset.model, {"width": widths[preset.method], "field_options": options})
+    like, method = _SIZED_LIKE.get(data, data), preset.method
+    width = _WIDTHS_ON_CPU.get(like, {}).get(method) if scale == "cpu" else None
+    if width is not None:
+        options = _OPTIONS_ON_CPU.get(like, {}).get(method, {})
+        return merged(preset.model, {"width": width, "field_options": options})
     factor = _recipe(data, scale).get("width", 1.0)
     # AFNO cuts its channels into blocks of equal size.
     blocks = preset.model.get("field_options", {}).get("blocks", 1)

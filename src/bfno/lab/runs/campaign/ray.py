@@ -58,8 +58,6 @@ class RayEngine:
         except ModuleNotFoundError as error:
             fix = "pip install 'bfno[ray]'"
             raise ConfigError("--on ray", "ray is not installed", fix) from error
-        # Else Ray, asked for anything after its cluster has gone, makes one of this machine.
-        os.environ["RAY_ENABLE_AUTO_CONNECT"] = "0"
         self._tasks: dict[Order, Any] = {}
         self._connect(address)
         self._check_gpus(gpus)
@@ -81,7 +79,8 @@ class RayEngine:
                 return Report("running" if is_at_work(order.folder) else "queued")
             try:
                 return Report("over", exit_code(self._ray.get(task)))
-            except self._ray.exceptions.LocalRayletDiedError as error:  # of this very machine
+            except self._ray.exceptions.LocalRayletDiedError as error:
+                # Ray's process on this machine has died, and the way to the cluster with it.
                 raise ConnectionError(error) from error
             except self._ray.exceptions.RayError as error:
                 return Report("over", why=_last_line(str(error)))
@@ -110,6 +109,7 @@ class RayEngine:
     def _connected(self) -> Iterator[None]:
         """Tell that the cluster is gone, should it be."""
         try:
+            # Asked for anything without a connection, Ray would make a cluster of this machine.
             if not self._ray.is_initialized():
                 raise ConnectionError("the connection is closed")
             yield
