@@ -26,7 +26,7 @@ def cluster(monkeypatch):
         port = launch.free_port()
         head = {"num_cpus": 2, "ray_client_server_port": port}
         cluster = Cluster(initialize_head=True, head_node_args=head)
-        cluster.client = f"ray://127.0.0.1:{port}"
+        cluster.client = f"ray://127.0.0.1:{port}"  # pyright: ignore[reportAttributeAccessIssue]
     yield cluster
     cluster.shutdown()
 

@@ -206,7 +206,8 @@ def _draw_leads(
     for place, (of, one, lead) in enumerate(rows):
         colour = _COLOURS[one.outcome]
         if lead.interval:
-            axes.hlines(place, *(100 * end for end in lead.interval), color=colour, linewidth=2.2)
+            low, high = (100 * end for end in lead.interval)
+            axes.hlines(place, low, high, color=colour, linewidth=2.2)
         axes.plot(100 * lead.here, place, "o", color=colour)
         if lead.published is not None:
             axes.plot(100 * lead.published, place, "D", color=INK, fillstyle="none", markersize=5)
@@ -214,7 +215,8 @@ def _draw_leads(
         axes.text(0, place - 0.3, text, transform=from_the_left, fontsize=8, va="center")
     # Two seeds may give an interval beside which all the rest is a point: it runs out of the frame.
     most = max(abs(value) for _, _, lead in rows for value in (lead.here, lead.published or 0.0))
-    axes.set_xlim(*(100 * side * (_ROOM * most + _LEAST_ROOM) for side in (-1, 1)))
+    room = 100 * (_ROOM * most + _LEAST_ROOM)
+    axes.set_xlim(-room, room)
     axes.set_yticks([])
     axes.set_ylim(len(rows) - 0.6, -0.6)
     axes.grid(visible=True, axis="x", color=FAINT)

@@ -259,7 +259,7 @@ def interval_of_lead(
         return None
     first, second = known
     if len(set(first)) == len(set(second)) == 1:
-        return (first[0] - second[0],) * 2
+        return first[0] - second[0], first[0] - second[0]
     found = _welch(first, second).confidence_interval(1 - LIMIT / rivals)
     return float(found.low), float(found.high)
 
