@@ -1,12 +1,14 @@
 """The page of results says what the records say, and only that."""
 
 import json
+import math
 import os
 import re
 from pathlib import Path
 
 import pytest
 
+from bfno.lab.data.catalogue import DATA_SETS
 from bfno.lab.errors import ConfigError, DataError
 from bfno.lab.paper.claims import Claim, Judgement
 from bfno.lab.paper.findings import (
@@ -111,7 +113,8 @@ def test_every_outcome_has_its_heading_and_one_claim_counts_once():
 def test_the_authors_weights_are_shown_beside_the_papers_number(tmp_path):
     assert released_text(read_released(tmp_path)) == ""
     (tmp_path / "released").mkdir()
-    said = {"accuracy": 0.575, "nfe": 20.0, "samples": 1000}
+    classes = DATA_SETS["cifar10"].class_names
+    said = {"accuracy": 0.575, "nfe": 20.0, "samples": 1000, "classes": classes}
     (tmp_path / "released" / "01.json").write_text(json.dumps(said))
     text = released_text(read_released(tmp_path))
     assert "57.50% of 1,000 after epoch 1 (20.0 evaluations per solve)" in text
@@ -119,9 +122,11 @@ def test_the_authors_weights_are_shown_beside_the_papers_number(tmp_path):
     (tmp_path / "released" / "10.json").write_text(json.dumps(said))
     (tmp_path / "released" / "2.json").write_text(json.dumps(said))
     assert [one.epoch for one in read_released(tmp_path)] == [1, 2, 10]
-    for name, content in (("3", "[]"), ("4", '{"accuracy": null}'), ("last", json.dumps(said))):
+    wrong = [{"accuracy": None}, {"accuracy": 57.5}, {"accuracy": math.nan}, {"samples": -3}]
+    wrong += [{"samples": math.inf}, {"classes": ["0", "1"]}]
+    for name, content in [("last", said), ("3", []), *(("4", {**said, **one}) for one in wrong)]:
         file = tmp_path / "released" / f"{name}.json"
-        file.write_text(content)
+        file.write_text(json.dumps(content))
         with pytest.raises(DataError, match=r"json: is not what `bfno eval --json` writes"):
             read_released(tmp_path)
         file.unlink()
@@ -256,8 +261,14 @@ def test_where_less_is_better_the_lowest_leads(tmp_path):
 
 def test_equals_share_a_place(tmp_path):
     runs = _runs(tmp_path, "mnist", {"node": [0.9], "bfno-node": [0.9]})
-    found = standing_here(paper_table("1"), "mnist", runs)
-    assert found is not None and found.place == 1
+    found = str(standing_here(paper_table("1"), "mnist", runs))
+    assert found == "BFNO-NODE 0.9000, first of 2 (7 not trained yet) together with 1 other"
+
+
+def test_methods_that_diverged_have_no_place_and_are_named(tmp_path):
+    runs = _runs(tmp_path, "mnist", {"node": [0.9, math.nan], "bfno-node": [0.8, 0.8]})
+    found = str(standing_here(paper_table("1"), "mnist", runs))
+    assert found.endswith("first of 2 (7 not trained yet, NODE diverged)")
 
 
 def test_one_method_alone_has_no_standing(tmp_path):

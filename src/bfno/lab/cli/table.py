@@ -127,6 +127,10 @@ def _choice(words: _Words) -> Choice:
     return Choice(words.on, words.time, words.gpus, words.partition)
 
 
+# Settings that tell the runs of a table apart, and the words that choose among them.
+_OF_A_JOB = {"experiment": "--only", "scale": "--scale", "data.name": "--data"}
+
+
 def _check(words: _Words, paper: PaperTable) -> None:
     """Refuse what cannot be done, before torch is imported."""
     from bfno.lab.views.layout import find_format
@@ -155,6 +159,9 @@ def _changes(words: _Words, paper: PaperTable) -> Tree:
     for name, _ in differences({section: {} for section in changes}, changes):
         if name == "data.protocol" and paper.protocols:
             raise ConfigError(f"--set {name}", "has an option of its own", "write --protocol")
+        if name in _OF_A_JOB:
+            fix = f"write {_OF_A_JOB[name]}"
+            raise ConfigError(f"--set {name}", "is what a table's own words say", fix)
         if name in CIRCUMSTANCES:
             fix = "leave it out; --seeds, --jobs and --data-dir say such things"
             raise ConfigError(f"--set {name}", "is not the same for all runs of a table", fix)

@@ -23,6 +23,7 @@ from bfno.lab.views.metrics import (
     interval_of_lead,
     mean,
 )
+from bfno.lab.views.summary import counted
 
 __all__ = ["PAPER_CLAIMS", "Claim", "Judgement", "Lead", "Outcome"]
 __all__ += ["claims_table", "how_sure", "judge_claims"]
@@ -180,57 +181,67 @@ def how_sure(scales: Sequence[str]) -> str:
     """What a verdict on runs of these scales means."""
     small = " Small models cannot refute what is said of large ones."
     return (
-        "A claim is borne out if the method leads and chance alone would give such a lead with a "
-        f"probability p of less than {LIMIT:g}, by Welch's test over the seeds, times the number "
-        "of rivals; it is not borne out if the method is as clearly behind. Two or three seeds can "
-        f"prove only large differences.{'' if set(scales) == {'paper'} else small}"
+        "A claim is borne out if the method leads every other by more than chance alone would "
+        f"give with a probability p of {LIMIT:g}, by Welch's test over the seeds; it is not borne "
+        "out if the method is as clearly behind the best other, with p times the number of others. "
+        "Two or three seeds can prove only large differences."
+        f"{'' if set(scales) == {'paper'} else small}"
     )
+
+
+Scores = Mapping[str, Sequence[float]]
+"""Scores of each method, one per seed; what is not finite has diverged."""
 
 
 def _judged(claim: Claim, methods: Methods) -> Judgement | None:
     labels = _labels(claim)
     runs = {method: methods.get((claim.data, method), []) for method in labels}
-    scores = {method: _estimate(claim, members) for method, members in runs.items()}
-    known = {method: score for method, score in scores.items() if score is not None}
-    if len(known) < len(labels):
+    found = {method: [run.result.get(claim.key) for run in runs[method]] for method in labels}
+    scores = {
+        method: [value for value in values if value is not None] for method, values in found.items()
+    }
+    if not all(scores.values()):
         return None
-    ours = known.pop(claim.method)
-    rival = min(known, key=lambda method: claim.rank(known[method]))
-    best = "best other " if len(known) > 1 else ""
-    found = f"{labels[claim.method]} {ours}, {best}{labels[rival]} {known[rival]}"
-    lead = _lead(claim, ours, known[rival])
-    values = [[run.result.get(claim.key) for run in runs[one]] for one in (claim.method, rival)]
-    relative = _relative_lead(claim, lead, known[rival], values, len(known))
+    means = {method: _estimate(claim, values) for method, values in scores.items()}
+    others = [method for method in labels if method != claim.method]
+    rival = min(others, key=lambda method: claim.rank(means[method]))
+    best = "best other " if len(others) > 1 else ""
+    text = f"{labels[claim.method]} {means[claim.method]}, {best}{labels[rival]} {means[rival]}"
+    lead = _lead(claim, means[claim.method], means[rival])
+    relative = _relative_lead(claim, lead, scores, rival)
     if claim.gradient and any(
         _gradient(run) != claim.gradient for some in runs.values() for run in some
     ):
         verdict = f"not comparable: the paper's gradients are {claim.gradient}"
-        return Judgement(claim, found, verdict, "not comparable", relative)
-    verdict, outcome = _verdict(lead, chance_of_lead(*values, rivals=len(known)))
+        return Judgement(claim, text, verdict, "not comparable", relative)
+    verdict, outcome = _verdict(claim, scores, labels, lead, rival)
     if claim.every_epoch:
         epochs, led = _epochs_led(claim, runs)
-        found += f"; ahead in {led} of {epochs} epochs"
-        if outcome == "borne out" and led < epochs:
+        text += f"; ahead in {led} of {epochs} epochs"
+        if outcome == "borne out" and (led < epochs or not epochs):
             verdict = f"leads at the end{verdict.removeprefix(outcome)}, but not in every epoch"
             outcome = "undecided"
-    return Judgement(claim, found, verdict, outcome, relative)
+    return Judgement(claim, text, verdict, outcome, relative)
 
 
-def _relative_lead(
-    claim: Claim,
-    lead: float,
-    rival: Estimate,
-    values: Sequence[Sequence[float | None]],
-    rivals: int,
-) -> Lead | None:
-    if not math.isfinite(lead) or not rival.mean:
+def _relative_lead(claim: Claim, lead: float, scores: Scores, rival: str) -> Lead | None:
+    unit = abs(mean(scores[rival]))
+    if not math.isfinite(lead) or not unit:
         return None
-    unit = abs(rival.mean)
-    interval = interval_of_lead(*values, rivals=rivals)
+    interval = interval_of_lead(scores[claim.method], scores[rival], _factor(scores, lead))
     if interval is not None:
         low, high = (end / unit for end in interval)
         interval = (low, high) if claim.metric.higher_is_better else (-high, -low)
     return Lead(lead / unit, interval, _published_lead(claim))
+
+
+def _factor(scores: Scores, lead: float) -> int:
+    """By how many the chance of a difference to the best other is multiplied.
+
+    Of several others, one may be the best by luck, which counts against whoever is behind it. Who
+    leads has to beat every other, and needs no such correction.
+    """
+    return 1 if lead > 0 else len(scores) - 1
 
 
 def _published_lead(claim: Claim) -> float | None:
@@ -268,12 +279,24 @@ def _labels(claim: Claim) -> dict[str, str]:
     return labels
 
 
-def _estimate(claim: Claim, runs: Sequence[Record]) -> Estimate | None:
-    return Estimate.of((run.result.get(claim.key) for run in runs), claim.metric.digits)
+def _estimate(claim: Claim, values: Sequence[float]) -> Estimate:
+    found = Estimate.of(values, claim.metric.digits)
+    assert found is not None, "there are values"
+    return found
 
 
-def _verdict(lead: float, chance: float | None) -> tuple[str, Outcome]:
+def _verdict(
+    claim: Claim, scores: Scores, labels: Mapping[str, str], lead: float, rival: str
+) -> tuple[str, Outcome]:
     """In words, how sure a lead is."""
+    unclear = [
+        f"{lost} of {counted(len(values), 'seed')} of {labels[method]} diverged"
+        for method, values in scores.items()
+        if (lost := sum(not math.isfinite(value) for value in values))
+        and lost < max(len(values), 2)
+    ]
+    if unclear:
+        return "; ".join(unclear), "undecided"
     if lead == 0:
         return "a tie", "undecided"
     if math.isinf(lead):
@@ -281,6 +304,11 @@ def _verdict(lead: float, chance: float | None) -> tuple[str, Outcome]:
             return "borne out: every other diverged", "borne out"
         return "not borne out: it diverged", "not borne out"
     stands = "leads" if lead > 0 else "behind"
+    ours, best = scores[claim.method], scores[rival]
+    # Evaluations may well be equal; scores are so if a model has learned nothing.
+    if claim.metric.name != "nfe" and len(set(ours)) == len(set(best)) == 1 < len(ours):
+        return f"{stands}, but all seeds are equal", "undecided"
+    chance = _chance(claim, scores, lead, rival)
     if chance is None:
         return f"{stands} with one seed, which says little", "undecided"
     odds = "p < 0.001" if chance < 0.001 else f"p = {chance:.2g}"
@@ -290,22 +318,37 @@ def _verdict(lead: float, chance: float | None) -> tuple[str, Outcome]:
     return f"{outcome} ({odds})", outcome
 
 
+def _chance(claim: Claim, scores: Scores, lead: float, rival: str) -> float | None:
+    """The chance of a lead over the others, or of being so far behind the best of them."""
+    ours = scores[claim.method]
+    if lead < 0:
+        return chance_of_lead(ours, scores[rival], _factor(scores, lead))
+    others = [values for method, values in scores.items() if method != claim.method]
+    finite = [values for values in others if all(map(math.isfinite, values))]
+    chances = [chance_of_lead(ours, values) for values in finite]
+    known = [chance for chance in chances if chance is not None]
+    return max(known) if len(known) == len(chances) else None
+
+
 def _gradient(run: Record) -> object:
     return flat_config(run.config).get("solver.gradient")
 
 
 def _epochs_led(claim: Claim, runs: Mapping[str, Sequence[Record]]) -> tuple[int, int]:
-    """Number of epochs that all have, and of those in which the claim's method leads."""
+    """Number of epochs that any has, and of those in which the claim's method is known to lead."""
     curves = {
         method: {epoch: mean(values) for epoch, values in epoch_values(members, claim.key).items()}
         for method, members in runs.items()
     }
     ours = curves.pop(claim.method)
-    epochs = set(ours).intersection(*curves.values())
+    epochs = set(ours).union(*curves.values())
     sign = 1 if claim.metric.higher_is_better else -1
     led = [
         epoch
         for epoch in epochs
-        if all(sign * (ours[epoch] - curve[epoch]) > 0 for curve in curves.values())
+        if epoch in ours
+        and all(
+            epoch in curve and sign * (ours[epoch] - curve[epoch]) > 0 for curve in curves.values()
+        )
     ]
     return len(epochs), len(led)

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import itertools
 import json
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from bfno.lab.data.catalogue import DATA_SETS
 from bfno.lab.errors import DataError
 from bfno.lab.paper.claims import Judgement, Lead, Outcome, how_sure, judge_claims
 from bfno.lab.paper.numbers import paper_table
@@ -122,6 +124,12 @@ class Released:
     nfe: float
     samples: int
 
+    @property
+    def is_possible(self) -> bool:
+        """Whether such numbers can be."""
+        counts = min(self.epoch, self.nfe, self.samples)
+        return 0 <= self.accuracy <= 1 and 1 <= counts < math.inf
+
 
 def read_released(folder: Path) -> list[Released]:
     """What the authors' weights score in this program, by epoch.
@@ -140,10 +148,13 @@ def _released(file: Path) -> Released:
     try:
         said = json.loads(file.read_text(encoding="utf-8"))
         numbers = float(said["accuracy"]), float(said["nfe"]), int(said["samples"])
-        return Released(int(file.stem), *numbers)
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        fix = "write it anew, as EPOCH.json"
-        raise DataError(file, "is not what `bfno eval --json` writes", fix) from error
+        found = Released(int(file.stem), *numbers)
+        if tuple(said["classes"]) != DATA_SETS["cifar10"].class_names or not found.is_possible:
+            raise ValueError(said)
+    except (OSError, ValueError, KeyError, TypeError, OverflowError) as error:
+        why = "is not what `bfno eval --json` writes of weights for CIFAR-10"
+        raise DataError(file, why, "write it anew, as EPOCH.json") from error
+    return found
 
 
 def released_text(found: Sequence[Released]) -> str:

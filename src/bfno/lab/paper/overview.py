@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -13,6 +14,7 @@ from bfno.lab.paper.sections import Section
 from bfno.lab.runs.record import Record
 from bfno.lab.views.methods import is_transductive
 from bfno.lab.views.metrics import Estimate, find_metric
+from bfno.lab.views.summary import counted
 
 __all__ = ["Standing", "around_overview", "overview", "standing_here", "standing_in_paper"]
 
@@ -74,7 +76,9 @@ class Standing:
         score: Its score.
         place: Its place, from 1.
         methods: Number of methods that have a score.
-        missing: Number of methods of the table that have none yet.
+        equals: Number of others with the same score as the paper's method.
+        missing: Number of methods of the table that have no score yet.
+        diverged: Names of methods of which a seed has diverged: they have no place.
     """
 
     leader: str
@@ -83,12 +87,17 @@ class Standing:
     score: Estimate
     place: int
     methods: int
+    equals: int = 0
     missing: int = 0
+    diverged: tuple[str, ...] = ()
 
     def __str__(self) -> str:
-        of = f"of {self.methods}" + (f" ({self.missing} not trained yet)" if self.missing else "")
+        remarks = [f"{self.missing} not trained yet"] if self.missing else []
+        remarks += [f"{name} diverged" for name in self.diverged]
+        of = f"of {self.methods}" + (f" ({', '.join(remarks)})" if remarks else "")
         if self.place == 1:
-            return f"{self.leader} {self.best}, first {of}"
+            together = f" together with {counted(self.equals, 'other')}" if self.equals else ""
+            return f"{self.leader} {self.best}, first {of}{together}"
         return f"{self.leader} {self.best}; {self.ours} {self.score}, place {self.place} {of}"
 
 
@@ -147,4 +156,7 @@ def _standing(
     # Of equals, all have the place of the first.
     better = [label for label in ranks if ranks[label] < ranks[ours]]
     leader = min(better, key=ranks.__getitem__) if better else ours
-    return Standing(*scores[leader], *scores[ours], len(better) + 1, len(scores))
+    equals = sum(rank == ranks[ours] for rank in ranks.values()) - 1
+    lost = tuple(name for name, score in scores.values() if not math.isfinite(score.mean))
+    standing = Standing(*scores[leader], *scores[ours], len(better) + 1, len(scores), equals)
+    return replace(standing, diverged=lost)
