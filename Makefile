@@ -17,7 +17,7 @@ demo: $(VENV)/.core  ## BFNO-NODE and NODE on digits, compared in a report (abou
 
 # Two workers of one thread each: threads of two programs on two cores would wait for each other.
 test: lint  ## lint, types, unit tests, doctests, and the code and commands of all documents
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile $(ARGS)
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder $(ARGS)
 
 test-slow: $(VENV)/.dev  ## every test, the slow ones too
 	$(BIN)/python -m pytest -m "slow or not slow" $(ARGS)

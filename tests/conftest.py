@@ -6,6 +6,13 @@ import pytest
 import torch
 
 REPOSITORY = Path(__file__).resolve().parents[1]
+# Files that take longest. They come first: a worker that meets one at the end works on alone.
+_LONGEST = ("test_gradients", "test_ways", "test_kills", "test_processes", "test_resume")
+_LONGEST += ("test_failures", "test_gallery", "test_convergence", "test_features", "test_detest")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    items.sort(key=lambda item: item.path.stem not in _LONGEST)
 
 
 @pytest.fixture(autouse=True)
