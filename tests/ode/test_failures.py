@@ -26,6 +26,7 @@ def test_returned_status_is_raised_with_its_remedy(name, method):
     assert status.value in str(raised.value)
 
 
+@pytest.mark.slow
 def test_statuses_hold_without_assertions():
     done = subprocess.run(
         [sys.executable, "-O", "-m", "tests.ode.failing"],

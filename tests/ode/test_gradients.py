@@ -54,7 +54,8 @@ def test_checkpoint_gradients_equal_direct_ones(name, land, times):
         torch.testing.assert_close(one, other, rtol=0, atol=1e-12)
 
 
-@pytest.mark.parametrize("gradient", ["direct", "checkpoint"])
+# Direct gradients are the same as those of checkpoints, by the test above.
+@pytest.mark.parametrize("gradient", [pytest.param("direct", marks=pytest.mark.slow), "checkpoint"])
 @pytest.mark.parametrize("name", sorted(METHODS))
 def test_discrete_gradients_pass_gradcheck_on_fixed_steps(name, gradient):
     settings = {"method": name, "step": 0.2, "gradient": gradient}

@@ -186,6 +186,7 @@ def _assert_goes_on(run: Path, **changes) -> None:
     _assert_same(run, whole)
 
 
+@pytest.mark.slow
 def test_the_launcher_hands_on_a_signal_and_the_run_goes_on(tmp_path):
     run = tmp_path / "run"
     started = launch.torchrun(launch.words(_config(epochs=ENDLESS), run))

@@ -421,6 +421,7 @@ def test_an_address_that_does_not_answer_is_told(address, message, tmp_path):
     assert message.format(port=port) in str(refused.value)
 
 
+@pytest.mark.slow
 def test_a_cancelled_task_ends_its_training(order, monkeypatch):
     # Workers of a test run ignore it, which would hide what is sent below.
     before = signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -71,6 +71,7 @@ def test_a_folder_of_too_long_a_name_is_refused(tmp_path, monkeypatch, capsys, o
         assert "internal" not in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_a_locale_without_letters_is_no_reason_to_fail(tmp_path):
     plain = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
     file = tmp_path / "settings.yaml"

@@ -95,7 +95,9 @@ def _has_heard(file: Path, count: int, process):
     return lambda: is_heard() or not launch.lives(process)
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize(
+    "number", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.slow)]
+)
 def test_a_signal_to_the_program_saves_the_step_and_says_so(tmp_path, number):
     run = tmp_path / "run"
     started = launch.program(launch.words(tiny(ENDLESS), run))

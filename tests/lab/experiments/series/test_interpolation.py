@@ -14,6 +14,7 @@ def _scores(tmp_path, method, epochs):
     return evaluate_hold_out(open_run(tmp_path / "run"), ReconstructionRequest(), 0.3)
 
 
+@pytest.mark.slow
 def test_a_latent_model_interpolates_better_than_the_mean(tmp_path):
     """A little training halves the error of the mean at rows that were hidden."""
     found = _scores(tmp_path, "latent-ode", 10)
