@@ -154,7 +154,7 @@ def test_csv_on_the_terminal_has_all_digits(tmp_path, capsys):
             "--set data.protocol: has an option of its own",
         ),
         (["3", "--set", "seed=3"], "--set seed: is not the same for all runs"),
-        (["1", "--set", "scale=cpu"], "--set scale: is what a table's own words say. Fix: write"),
+        (["1", "--set", "scale=cpu"], "--set scale: has an option of its own. Fix: write --scale"),
         (["1", "--set", "experiment=mnist/anode"], "Fix: write --only"),
         (["1", "--set", "data.name=cifar10"], "Fix: write --data"),
         (["3", "--set", "data.set=b"], "did you mean data.sets"),

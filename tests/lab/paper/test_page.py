@@ -21,7 +21,7 @@ from bfno.lab.paper.findings import (
 from bfno.lab.paper.numbers import paper_table
 from bfno.lab.paper.overview import overview, standing_here, standing_in_paper
 from bfno.lab.paper.page import claims_text, section_text, summary_text, write_page
-from bfno.lab.paper.sections import sections_of
+from bfno.lab.paper.sections import sections_of, select_runs
 from bfno.lab.runs.folder import read_run, read_runs
 from bfno.lab.runs.variants import Variant
 from tests.lab.views.runs import record, result, write_files
@@ -181,6 +181,20 @@ def test_runs_of_a_variant_have_a_section_of_their_own(folder, tmp_path):
     )
 
 
+def test_what_a_variant_changes_may_be_a_methods_own_setting(folder, tmp_path):
+    places = []
+    for method, changes in (("node", []), ("bfno-node", ['solver.gradient="adjoint"'])):
+        content = {**record("mnist", method, 7), "result": result(0.5), "changes": changes}
+        content["config"]["solver"] = {"gradient": "adjoint"}
+        places.append(write_files(tmp_path / method, content))
+    runs = [read_run(place) for place in places]
+    adjoint = Variant.of(['solver.gradient="adjoint"'])
+    assert {run.method for run in select_runs(runs, adjoint).counted} == {"node", "bfno-node"}
+    assert {run.method for run in select_runs(runs).counted} == {"node"}
+    tighter = Variant.of([*adjoint.changes, "solver.rtol=1e-05"])
+    assert not select_runs(runs, tighter).counted
+
+
 BEGIN = "<!-- overview of results: made by `bfno results` -->\n"
 END = "<!-- end of the overview -->\n"
 
@@ -200,6 +214,15 @@ def test_the_overview_in_a_document_is_replaced_and_nothing_else(folder, tmp_pat
     verdicts = verdicts_of([run for _, run in places])
     picture = Path(os.path.relpath(folder / "figures" / "claims.png", document.parent))
     assert top == f"{summary_text(verdicts, [], picture.as_posix())}\n"
+
+
+def test_a_document_keeps_the_ends_of_its_lines(folder, tmp_path):
+    document = tmp_path / "README.md"
+    document.write_bytes(f"# Mine\n\n{BEGIN}{END}\nend\n".replace("\n", "\r\n").encode())
+    write_page(folder, tmp_path / "RESULTS.md", document)
+    content = document.read_bytes()
+    assert content.count(b"\n") == content.count(b"\r\n") > 5
+    assert content.startswith(b"# Mine\r\n") and content.endswith(b"\r\nend\r\n")
 
 
 @pytest.mark.parametrize(

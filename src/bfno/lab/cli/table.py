@@ -127,8 +127,8 @@ def _choice(words: _Words) -> Choice:
     return Choice(words.on, words.time, words.gpus, words.partition)
 
 
-# Settings that tell the runs of a table apart, and the words that choose among them.
-_OF_A_JOB = {"experiment": "--only", "scale": "--scale", "data.name": "--data"}
+# Settings that have an option of their own.
+_OPTIONS = {"experiment": "--only", "scale": "--scale", "data.name": "--data"}
 
 
 def _check(words: _Words, paper: PaperTable) -> None:
@@ -156,12 +156,11 @@ def _changes(words: _Words, paper: PaperTable) -> Tree:
     from bfno.lab.experiments.trees import differences, merged, read_settings
 
     changes = read_settings(words.settings or ())
+    options = {**_OPTIONS, **({"data.protocol": "--protocol"} if paper.protocols else {})}
     for name, _ in differences({section: {} for section in changes}, changes):
-        if name == "data.protocol" and paper.protocols:
-            raise ConfigError(f"--set {name}", "has an option of its own", "write --protocol")
-        if name in _OF_A_JOB:
-            fix = f"write {_OF_A_JOB[name]}"
-            raise ConfigError(f"--set {name}", "is what a table's own words say", fix)
+        if name in options:
+            fix = f"write {options[name]}"
+            raise ConfigError(f"--set {name}", "has an option of its own", fix)
         if name in CIRCUMSTANCES:
             fix = "leave it out; --seeds, --jobs and --data-dir say such things"
             raise ConfigError(f"--set {name}", "is not the same for all runs of a table", fix)

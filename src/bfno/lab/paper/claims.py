@@ -115,8 +115,8 @@ class Lead:
 
     Attributes:
         here: By the means over seeds; negative if it is behind.
-        interval: Its confidence interval of 95 %, wider for having chosen the best of several
-            others; none with one seed.
+        interval: Its confidence interval of 95 %, wider if it is behind the best of several
+            others, who may be the luckiest; none with one seed.
         published: The same by the means that the paper prints, if it does.
     """
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from bfno.lab.errors import ConfigError
+from bfno.lab.files import write_atomically
 from bfno.lab.paper.numbers import PaperRow, PaperTable, paper_table
 from bfno.lab.paper.sections import Section
 from bfno.lab.runs.record import Record
@@ -16,7 +17,8 @@ from bfno.lab.views.methods import is_transductive
 from bfno.lab.views.metrics import Estimate, find_metric
 from bfno.lab.views.summary import counted
 
-__all__ = ["Standing", "around_overview", "overview", "standing_here", "standing_in_paper"]
+__all__ = ["Standing", "around_overview", "overview", "put_overview"]
+__all__ += ["standing_here", "standing_in_paper"]
 
 # Between these lines of a document somebody else has written, the overview is ours.
 _BEGIN = "<!-- overview of results: made by `bfno results` -->\n"
@@ -45,6 +47,13 @@ def overview(sections: Sequence[Section], page: str = "") -> str:
 def _anchor(title: str) -> str:
     """The name that a heading has in links, as GitHub makes it."""
     return re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-")
+
+
+def put_overview(document: Path, overview: str) -> None:
+    """Replace the overview in a document; its lines end as those of the document do."""
+    text = overview.join(around_overview(document))
+    ends = "\r\n" if b"\r\n" in document.read_bytes() else "\n"
+    write_atomically(document, text.replace("\n", ends).encode())
 
 
 def around_overview(document: Path) -> tuple[str, str]:

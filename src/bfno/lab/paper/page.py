@@ -21,7 +21,7 @@ from bfno.lab.paper.findings import (
     released_text,
     verdicts_of,
 )
-from bfno.lab.paper.overview import around_overview, overview
+from bfno.lab.paper.overview import around_overview, overview, put_overview
 from bfno.lab.paper.sections import Section, sections_of
 from bfno.lab.runs.archive import finished_runs
 from bfno.lab.runs.folder import read_run
@@ -34,8 +34,9 @@ __all__ = ["claims_text", "introduction", "section_text", "summary_text", "write
 _MARK = "<!-- Made by `bfno results`; what is changed by hand will be lost. -->\n"
 _LEADS = "claims.png"
 _ABOUT_LEADS = (
-    "How far the method that a claim praises is ahead of the best other: here with its confidence "
-    "interval of 95 %, corrected for the number of others, and in the paper."
+    "How far the method that a claim praises is ahead of the best other, in the paper and here. "
+    "The confidence interval of 95 % is wider where it is behind, since the best of several others "
+    "may be the luckiest."
 )
 # Curves of more methods than this are not legible at half the width of a page.
 _MOST_METHODS_BESIDE = 9
@@ -93,7 +94,7 @@ def write_page(folder: Path, out: Path, overview_in: Path | None = None) -> list
     if overview_in:
         top = summary_text(verdicts, released, picture and _relative(picture, overview_in.parent))
         table = overview(sections, _relative(out, overview_in.parent))
-        write_atomically(overview_in, f"{top}\n{table}".join(around_overview(overview_in)).encode())
+        put_overview(overview_in, f"{top}\n{table}")
         written.append(overview_in)
     return written
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
@@ -12,8 +13,9 @@ from typing import NamedTuple
 
 from bfno.lab.errors import bfno_command
 from bfno.lab.paper.numbers import paper_table, table_names
-from bfno.lab.runs.record import Record, are_replicates
+from bfno.lab.runs.record import Record, flat_config
 from bfno.lab.runs.variants import AS_DEFINED, Variant, variant_of
+from bfno.lab.views.methods import by_settings
 
 __all__ = ["Section", "Selection", "sections_of", "select_runs", "variants_of"]
 
@@ -103,21 +105,20 @@ def select_runs(runs: Iterable[Record], variant: Variant = AS_DEFINED) -> Select
         variant: The changed settings of those that count; none means as experiments are defined.
     """
     known: dict[tuple[str, str], list[dict[int, Record]]] = defaultdict(list)
-    for run in sorted(runs, key=lambda run: run.name):
-        if Variant.of(run.changes) == variant:
-            _add(run, known[run.experiment, run.scale])
+    members = (run for run in runs if _belongs(run, variant))
+    for same in by_settings(sorted(members, key=lambda run: run.name, reverse=True)).values():
+        seeds = {run.seed: run for run in same}  # the last of a seed, whose name is the first
+        known[same[0].experiment, same[0].scale].append(dict(sorted(seeds.items())))
     found = Selection([], [])
     for groups in known.values():
-        most, *others = sorted(groups, key=lambda group: -len(group))
+        most, *others = sorted(groups, key=len, reverse=True)
         found.counted.extend(most.values())
         found.outliers.extend(run for group in others for run in group.values())
     return found
 
 
-def _add(run: Record, groups: list[dict[int, Record]]) -> None:
-    """Put a run beside those that differ from it in their seed alone, unless one has its seed."""
-    for group in groups:
-        if are_replicates(next(iter(group.values())), run):
-            group.setdefault(run.seed, run)
-            return
-    groups.append({run.seed: run})
+def _belongs(run: Record, variant: Variant) -> bool:
+    """Whether a run has the settings of a variant; some may be its experiment's own."""
+    own, settings = set(run.changes), flat_config(run.config)
+    has = {f"{name}={json.dumps(value)}" for name, value in settings.items()}
+    return own <= set(variant.changes) <= own | has

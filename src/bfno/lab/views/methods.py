@@ -93,7 +93,7 @@ def replicates(runs: Iterable[Record]) -> list[Replicates]:
     of each other, and stay apart.
     """
     methods: dict[tuple[str, ...], list[list[Record]]] = defaultdict(list)
-    for (method, _), same in sorted(_by_settings(runs).items()):
+    for (method, _), same in sorted(by_settings(runs).items()):
         same = sorted(same, key=lambda run: (run.seed, run.name))
         distinct = len({run.seed for run in same}) == len(same)
         methods[method] += [same] if distinct else [[run] for run in same]
@@ -106,9 +106,10 @@ def replicates(runs: Iterable[Record]) -> list[Replicates]:
     return sorted(found, key=_order)
 
 
-def _by_settings(
+def by_settings(
     runs: Iterable[Record],
 ) -> dict[tuple[tuple[str, ...], str], list[Record]]:
+    """The runs of each task and method that differ in their seed and circumstances alone."""
     methods: dict[tuple[str, ...], list[Record]] = defaultdict(list)
     for run in runs:
         methods[(*task_of(run), run.method)].append(run)

@@ -28,8 +28,7 @@ __all__ = [
 ]
 
 # The recipe of the paper's experiments. A scale changes what it names, first for every data set
-# (`all`), then for one. `width` multiplies the width of every model that has none of its own in
-# `_WIDTHS_ON_CPU`.
+# (`all`), then for one.
 _RECIPE: Tree = {
     "data": {"validation": 0.0},
     "solver": {"method": "dopri5", "rtol": 1e-3, "atol": 1e-3, "gradient": "checkpoint"},
@@ -43,15 +42,10 @@ _RECIPE: Tree = {
     },
 }
 _GREY: Tree = {"data": {"size": 14, "train_limit": 6000}}
-_COLOUR: Tree = {
-    "width": 0.25,
-    "data": {"size": 16, "train_limit": 5000, "test_limit": 5000},
-}
+_COLOUR: Tree = {"data": {"size": 16, "train_limit": 5000, "test_limit": 5000}}
 # Nobody knows which images these are: on a grid of 32, the rate of the others makes some fields
 # stiff.
-_OWN: Tree = {
-    "train": {"epochs": 10, "lr": 3e-3, "decay": 0.9, "decay_every": 100},
-}
+_OWN: Tree = {"train": {"epochs": 10, "lr": 3e-3, "decay": 0.9, "decay_every": 100}}
 _SCALES: Mapping[str, Mapping[str, Tree]] = {
     # The authors' solver runs past the end of the interval and interpolates. With their weights
     # scores differ from theirs by up to 0.06 if the last step lands there, and by 9e-6 if not.
@@ -61,7 +55,6 @@ _SCALES: Mapping[str, Mapping[str, Tree]] = {
     # images kept for model selection. All methods get the same.
     "cpu": {
         "all": {
-            "width": 0.34,
             "data": {"validation": 0.1},
             # Of the adaptive solvers, the one with fewest evaluations for an error on most fields:
             # see `bfno bench precision`.
@@ -81,7 +74,6 @@ _SCALES: Mapping[str, Mapping[str, Tree]] = {
     # Seconds: whether everything runs, not how well.
     "smoke": {
         "all": {
-            "width": 0.1,
             "data": {"size": 8, "train_limit": 160, "test_limit": 80, "validation": 0.2},
             "train": {"epochs": 2, "batch": 32},
         },
@@ -147,12 +139,6 @@ _NET_SCALES: Mapping[str, Mapping[str, Tree]] = {
 
 def paper_recipe(data: str, scale: str) -> Tree:
     """How the paper's models are trained on these data."""
-    settings = _recipe(data, scale)
-    settings.pop("width", None)
-    return settings
-
-
-def _recipe(data: str, scale: str) -> Tree:
     layers = _SCALES[scale]
     return layered((_RECIPE, layers.get("all", {}), layers.get(data, {})))
 
@@ -293,7 +279,7 @@ _SAME_SIZE: dict[str, tuple[str, dict[int, tuple[tuple[int, int], ...]]]] = {
 
 # At cpu scale, too, the methods of a table have the same size on MNIST (14×14, near 17,600) and on
 # CIFAR-10 (16×16, near 43,000). Only the numbers of branches are compared at the same width. Other
-# data, and operators that are in no table, have the widths of the paper times that of the scale.
+# data, and operators that are in no table, have the widths of the paper times a factor.
 _BRANCHES = ("bfno-node", *(f"bfno-node-branches{number}" for number in range(1, 6)))
 _WIDTHS_ON_CPU: Mapping[str, Mapping[str, int]] = {
     "mnist": {
@@ -329,6 +315,8 @@ _OPTIONS_ON_CPU: Mapping[str, Mapping[str, Tree]] = {
     "mnist": {"fno-node": {"modes": 3}, "afno-node": {"blocks": 2}},
 }
 _SIZED_LIKE = {"fashion-mnist": "mnist"}
+_FACTORS = {"smoke": 0.1, "cpu": 0.34, "paper": 1.0}
+_FACTORS_OF_COLOUR = {"cifar10": 0.25, "cifar100": 0.25, "stl10": 0.25}  # at cpu scale
 
 
 def sized_model(preset: ImagePreset, data: str, scale: str) -> Tree:
@@ -344,7 +332,9 @@ def sized_model(preset: ImagePreset, data: str, scale: str) -> Tree:
     if width is not None:
         options = _OPTIONS_ON_CPU.get(like, {}).get(method, {})
         return merged(preset.model, {"width": width, "field_options": options})
-    factor = _recipe(data, scale).get("width", 1.0)
+    factor = _FACTORS[scale]
+    if scale == "cpu":
+        factor = _FACTORS_OF_COLOUR.get(data, factor)
     # AFNO cuts its channels into blocks of equal size.
     blocks = preset.model.get("field_options", {}).get("blocks", 1)
     width = max(1, round(preset.model["width"] * factor / blocks)) * blocks
