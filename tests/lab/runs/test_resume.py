@@ -219,15 +219,19 @@ def test_changes_that_make_another_experiment_are_refused_by_name(tmp_path, sect
         resume(tmp_path / "run")
 
 
-@pytest.mark.parametrize(("worth", "threads"), [(1 << 30, 1), (1, 2)])
-def test_a_small_model_gets_one_thread_and_a_large_one_those_there_are(
-    tmp_path, monkeypatch, worth, threads
+@pytest.mark.parametrize(
+    ("worth", "free", "threads"), [(1 << 30, 8, 1), (1, 8, 3), (1, 2, 2), (1, 1, 1)]
+)
+def test_threads_are_as_many_as_serve_the_model_and_others_leave_cores_free(
+    tmp_path, monkeypatch, caplog, worth, free, threads
 ):
     monkeypatch.setattr(session, "_WORTH_SHARING", worth)
+    monkeypatch.setattr(session, "free_cores", lambda: free)
     before = torch.get_num_threads()
-    torch.set_num_threads(2)
+    torch.set_num_threads(3)
     try:
         start(tiny({"threads": None, "train": {"epochs": 1}}), tmp_path / "run")
     finally:
         torch.set_num_threads(before)
+    assert (f"{threads} of 3 threads" in caplog.text) == (free < 3)
     assert RunFolder(tmp_path / "run").read_config().threads == threads

@@ -20,6 +20,7 @@ from bfno.lab.experiments.settings import parse
 from bfno.lab.experiments.tasks import without_test
 from bfno.lab.experiments.trees import merged
 from bfno.lab.runs.checkpoint import settings_digest
+from bfno.lab.runs.cores import free_cores
 from bfno.lab.runs.folder import RunFolder
 from bfno.lab.runs.load import check_settings, open_run, refuse_changes
 from bfno.lab.runs.loop import Trainer, Watcher
@@ -150,9 +151,28 @@ def _pinned(config: Experiment) -> Experiment:
     """Fix what would otherwise depend on where and how the run is resumed."""
     paths = {name: value.resolve() for name, value in config.data if isinstance(value, Path)}
     data = config.data.model_copy(update=paths)
-    shares = config.numbers_per_layer >= _WORTH_SHARING
-    threads = config.threads or (torch.get_num_threads() if shares else 1)
-    return config.model_copy(update={"data": data, "threads": threads})
+    return config.model_copy(update={"data": data, "threads": config.threads or _threads(config)})
+
+
+def _threads(config: Experiment) -> int:
+    """As many as serve a model of this size, and no more than other programs leave cores free.
+
+    All threads wait for the one that has to share its core. A run keeps its number, because another
+    one changes the last digits.
+    """
+    most = torch.get_num_threads()
+    if most == 1 or config.numbers_per_layer < _WORTH_SHARING:
+        return 1
+    if int(os.environ.get("WORLD_SIZE", "1")) > 1:  # its other processes are no strangers
+        return most
+    threads = min(most, free_cores())
+    if threads < most:
+        _logger.warning(
+            "other programs keep cores busy: this run has %d of %d threads from now on, and keeps "
+            "them; --set threads=%d takes all",
+            *(threads, most, most),
+        )
+    return threads
 
 
 def _prepare(config: Experiment, run: RunFolder, watchers: Sequence[Watcher], data: Any) -> Trainer:
