@@ -29,3 +29,12 @@ def test_what_others_do_on_cores_that_are_not_ours_does_not_matter(monkeypatch):
     monkeypatch.setattr(cores, "_cores", lambda: [1, 3])
     monkeypatch.setattr(psutil, "cpu_percent", lambda seconds, percpu: [100, 0, 100, 0])
     assert free_cores() == 2
+
+
+def test_all_cores_count_where_the_system_does_not_tell(monkeypatch):
+    def refuse(seconds, percpu):
+        raise PermissionError("/proc/stat")
+
+    monkeypatch.setattr(cores, "_cores", lambda: [0, 1, 2])
+    monkeypatch.setattr(psutil, "cpu_percent", refuse)
+    assert free_cores() == 3

@@ -17,11 +17,15 @@ _SPARE = 0.3
 def free_cores() -> int:
     """The cores that this process may use and others leave free, at least one.
 
-    It takes a fifth of a second, and a whole one more if a core seems to be taken.
+    It takes a fifth of a second, and a whole one more if a core seems to be taken. Where the system
+    does not tell what others do, all cores count as free.
     """
     ours = len(_cores())
-    free = _free(_GLANCE)
-    return free if free == ours else _free(_LOOK)
+    try:
+        free = _free(_GLANCE)
+        return free if free == ours else _free(_LOOK)
+    except (OSError, psutil.Error):
+        return ours
 
 
 def _free(seconds: float) -> int:

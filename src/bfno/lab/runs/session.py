@@ -168,8 +168,8 @@ def _threads(config: Experiment) -> int:
     threads = min(most, free_cores())
     if threads < most:
         _logger.warning(
-            "other programs keep cores busy: this run has %d of %d threads from now on, and keeps "
-            "them; --set threads=%d takes all",
+            "other programs keep cores busy: this run uses %d of %d threads, and stays with that; "
+            "--set threads=%d uses all",
             *(threads, most, most),
         )
     return threads
