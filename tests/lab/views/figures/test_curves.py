@@ -130,15 +130,29 @@ def test_without_epochs_or_rivals_there_is_nothing_to_compare(tmp_path):
 
 def test_cost_is_told_in_seconds_and_in_evaluations(runs):
     found = texts(cost_figure(Methods.of(runs)))
-    assert found.count("seconds a training step") == found.count("NFE a training step") == 2
+    assert found.count("seconds per epoch") == found.count("NFE per training step") == 2
     assert set(METHODS) <= set(found)
 
 
+def _run_of(folder, method, seconds):
+    lines = [{"epoch": epoch, **each} for epoch, each in enumerate(seconds, start=1)]
+    content = record(method=method)
+    return read_run(write_files(folder / method, content, [json.dumps(line) for line in lines]))
+
+
 def test_a_method_of_unknown_cost_is_left_out_of_that_panel(tmp_path):
-    ours = read_run(write_run(tmp_path, seconds=None))
-    other = read_run(write_run(tmp_path, method="node", seconds=None))
-    found = texts(cost_figure(Methods.of([ours, other])))
-    assert "NFE a training step" in found and "seconds a training step" not in found
+    runs = [_run_of(tmp_path, method, [{}]) for method in ("bfno-node", "node")]
+    found = texts(cost_figure(Methods.of(runs)))
+    assert "NFE per training step" in found and "seconds per epoch" not in found
+
+
+def test_an_epoch_during_which_the_machine_slept_does_not_count_as_cost(tmp_path):
+    slept = [{"seconds": value} for value in (10.0, 11.0, 4000.0)]
+    quick = [{"seconds": value} for value in (9.0, 10.0, 8.0)]
+    runs = [_run_of(tmp_path, "bfno-node", slept), _run_of(tmp_path, "node", quick)]
+    drawn = texts(cost_figure(Methods.of(runs)))
+    numbers = [float(text) for text in drawn if re.fullmatch(r"[\d.]+", text)]
+    assert max(numbers) < 100
 
 
 @pytest.mark.parametrize("name", HOSTILE)
