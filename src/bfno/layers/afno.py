@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from bfno.layers.fourier import inverse_last_axis, other_axes
+from bfno.layers.fourier import check_space
 from bfno.layers.pointwise import channels_first, channels_last
 from bfno.layers.spectral import analyse, synthesise
 
@@ -64,56 +64,33 @@ class AFNO(nn.Module):
         self.bias_out = nn.Parameter(0.02 * torch.randn(blocks, size, 2))
 
     def forward(self, x: Tensor) -> Tensor:
-        others = other_axes(x)
-        if torch.compiler.is_compiling():
-            return self._in_reals(x)
-        spectrum = torch.fft.rfftn(x, dim=(*others, -1), norm="ortho")
-        spectrum = self._mix(spectrum[..., : self._frequencies(x)])
-        if others:
-            spectrum = torch.fft.ifftn(spectrum, dim=others, norm="ortho")
-        return inverse_last_axis(spectrum, x.shape[-1], norm="ortho") + x
-
-    def _in_reals(self, x: Tensor) -> Tensor:
-        """The same without complex numbers, for compilers and exporters, which lack them."""
+        check_space(x)
         spectrum = analyse(channels_last(x).contiguous())
         low = spectrum[:, : self._frequencies(x)]
-        batch, *kept = low.shape  # not len(), which would fix the number of samples
-        rows = low.reshape(batch, -1, 2, self.blocks, x.shape[1] // self.blocks)
-        points = rows.shape[1]
-        rows = rows.permute(0, 3, 2, 4, 1).reshape(batch, self.blocks, -1, points)
-        rows = self._network(rows).reshape(batch, self.blocks, 2, -1, points)
-        low = rows.permute(0, 4, 2, 1, 3).reshape(batch, *kept)
-        missing = low.new_zeros(batch, spectrum.shape[1] - kept[0], *kept[1:])
-        return channels_first(synthesise(torch.cat((low, missing), dim=1), x.shape[-1])) + x
+        mixed = self._mix(low.reshape(-1, 2, self.blocks, x.shape[1] // self.blocks)).view_as(low)
+        missing = spectrum.shape[1] - low.shape[1]
+        if missing:
+            mixed = F.pad(mixed, (*[0, 0] * (low.dim() - 2), 0, missing))
+        return channels_first(synthesise(mixed, x.shape[-1])) + x
 
     def _frequencies(self, x: Tensor) -> int:
         """Number of frequencies that pass, at least one, along the last axis."""
         points = x[0, 0].numel()
         return max(1, int((points // 2 + 1) * self.kept))
 
-    def _mix(self, spectrum: Tensor) -> Tensor:
-        """Apply the network in real arithmetic, on blocks of stacked real and imaginary rows."""
-        batch, channels, *grid = spectrum.shape
-        size = channels // self.blocks
-        rows = torch.view_as_real(spectrum).reshape(batch, self.blocks, size, -1, 2)
-        rows = rows.movedim(-1, 2).reshape(batch, self.blocks, 2 * size, -1)
-        rows = self._network(rows)
-        real, imaginary = rows.view(batch, self.blocks, 2, size, -1).unbind(2)
-        return torch.complex(real, imaginary).reshape(batch, channels, *grid)
-
-    def _network(self, rows: Tensor) -> Tensor:
-        """The network of all blocks: `(batch, blocks, planes * channels, points)` to the same."""
-        hidden = _affine(rows, self.weight_in, self.bias_in).relu_()
-        return F.softshrink(_affine(hidden, self.weight_out, self.bias_out), self.shrink)
+    def _mix(self, rows: Tensor) -> Tensor:
+        """The network of all blocks: `(points, planes, blocks, channels)` to the same."""
+        points = rows.permute(2, 0, 1, 3).reshape(self.blocks, -1, 2 * rows.shape[-1])
+        hidden = _affine(points, self.weight_in, self.bias_in).relu_()
+        found = F.softshrink(_affine(hidden, self.weight_out, self.bias_out), self.shrink)
+        return found.view(self.blocks, -1, *rows.shape[1::2]).permute(1, 2, 0, 3).contiguous()
 
 
 def _affine(rows: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-    """Complex affine map of stacked real and imaginary rows, one real matrix product per block."""
-    real, imaginary = weight.transpose(1, 2).unbind(-1)
-    matrix = torch.cat(
-        (torch.cat((real, -imaginary), dim=2), torch.cat((imaginary, real), dim=2)), dim=1
-    )
-    return matrix @ rows + torch.cat(bias.unbind(-1), dim=1)[..., None]
+    """Complex affine map of rows `[real | imaginary]`, one real matrix product per block."""
+    real, imaginary = weight.unbind(-1)
+    upper, lower = torch.cat((real, imaginary), dim=2), torch.cat((-imaginary, real), dim=2)
+    return torch.baddbmm(bias.mT.flatten(1)[:, None], rows, torch.cat((upper, lower), dim=1))
 
 
 def _check(channels: int, blocks: int, shrink: float, kept: float) -> None:

@@ -1,4 +1,4 @@
-"""Steps of the Fourier transform shared by the layers that keep channels first."""
+"""What the layers on truncated spectra share: checks of the input, and their last transform."""
 
 from __future__ import annotations
 
@@ -7,20 +7,20 @@ from torch import Tensor
 
 from bfno.layers.spectral import multiplicity
 
-__all__ = ["inverse_last_axis", "other_axes"]
+__all__ = ["check_space", "inverse_last_axis", "other_axes"]
 
 
-def other_axes(x: Tensor) -> tuple[int, ...]:
-    """The space axes of `(batch, channels, *space)` except the last.
-
-    Raises:
-        ValueError: If there are not one to three space axes.
-    """
+def check_space(x: Tensor) -> None:
+    """Refuse input that is not `(batch, channels, *space)` with one to three space axes."""
     if not 3 <= x.dim() <= 5:
         raise ValueError(
             f"input must be (batch, channels, *space) with 1 to 3 space axes, got shape "
             f"{tuple(x.shape)}; reshape it to one of these"
         )
+
+
+def other_axes(x: Tensor) -> tuple[int, ...]:
+    """The space axes of `(batch, channels, *space)` except the last."""
     return tuple(range(2, x.dim() - 1))
 
 
