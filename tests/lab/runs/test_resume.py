@@ -219,19 +219,63 @@ def test_changes_that_make_another_experiment_are_refused_by_name(tmp_path, sect
         resume(tmp_path / "run")
 
 
+@pytest.fixture
+def three_cores(monkeypatch):
+    """Three threads and three cores for large models, and every model is large."""
+    monkeypatch.setattr(session, "_WORTH_SHARING", 1)
+    monkeypatch.setattr(session, "own_cores", lambda: [0, 1, 2])
+    before = torch.get_num_threads()
+    torch.set_num_threads(3)
+    yield
+    torch.set_num_threads(before)
+
+
+def _threads_of(folder):
+    return RunFolder(folder).read_config().threads
+
+
 @pytest.mark.parametrize(
     ("worth", "free", "threads"), [(1 << 30, 8, 1), (1, 8, 3), (1, 2, 2), (1, 1, 1)]
 )
+@pytest.mark.usefixtures("three_cores")
 def test_threads_are_as_many_as_serve_the_model_and_others_leave_cores_free(
     tmp_path, monkeypatch, caplog, worth, free, threads
 ):
     monkeypatch.setattr(session, "_WORTH_SHARING", worth)
     monkeypatch.setattr(session, "free_cores", lambda: free)
-    before = torch.get_num_threads()
-    torch.set_num_threads(3)
-    try:
-        start(tiny({"threads": None, "train": {"epochs": 1}}), tmp_path / "run")
-    finally:
-        torch.set_num_threads(before)
+    start(tiny({"threads": None, "train": {"epochs": 1}}), tmp_path / "run")
+    assert torch.get_num_threads() == 3, "the next run of this program looks for itself"
+    assert _threads_of(tmp_path / "run") == threads
     assert (f"{threads} of 3 threads" in caplog.text) == (free < 3)
-    assert RunFolder(tmp_path / "run").read_config().threads == threads
+
+
+@pytest.mark.usefixtures("three_cores")
+def test_nobody_else_is_blamed_for_cores_that_are_not_ours(tmp_path, monkeypatch, caplog):
+    monkeypatch.setattr(session, "own_cores", lambda: [1, 2])
+    monkeypatch.setattr(session, "free_cores", lambda: 2)
+    start(tiny({"threads": None, "train": {"epochs": 1}}), tmp_path / "run")
+    assert _threads_of(tmp_path / "run") == 2 and not caplog.text
+
+
+@pytest.mark.usefixtures("three_cores")
+def test_with_samples_in_memory_others_do_not_matter(tmp_path, monkeypatch):
+    monkeypatch.setattr(session, "free_cores", lambda: 1)
+    config = tiny({"threads": None, "train": {"epochs": 1}})
+    start(config, tmp_path / "run", data=config.load())
+    assert _threads_of(tmp_path / "run") == 3
+
+
+@pytest.mark.usefixtures("three_cores")
+def test_a_run_keeps_its_threads_if_none_are_asked_for(tmp_path):
+    start(tiny({"threads": 2, "train": {"epochs": 1}}), tmp_path / "run")
+    record = resume(tmp_path / "run", {"threads": None, "train": {"epochs": 2}})
+    assert _threads_of(tmp_path / "run") == record.threads == 2
+
+
+@pytest.mark.usefixtures("three_cores")
+def test_a_run_that_cannot_begin_does_not_look_for_cores(tmp_path, monkeypatch):
+    monkeypatch.setattr(session, "free_cores", lambda: pytest.fail("it looked"))
+    config = tiny({"threads": None, "train": {"epochs": 1}})
+    start(tiny({"train": {"epochs": 1}}), tmp_path / "run")
+    with pytest.raises(ConfigError, match="there is a run in this folder"):
+        start(config, tmp_path / "run")

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from bfno.lab.errors import ConfigError, UserError, bfno_command
 
-__all__ = ["Processes", "explain_lost_peers"]
+__all__ = ["Processes", "explain_lost_peers", "is_one_of_several"]
 
 # A process that has died or hangs is noticed by the others within this time.
 _PATIENCE = timedelta(seconds=60)
@@ -55,8 +55,7 @@ class Processes:
             why = "splits the model among processes, which checkpoints do not know"
             raise ConfigError(name, why, "unset it: every process then has the whole model")
         # Where there is no GPU, Accelerate takes each process for the only one unless it is told.
-        several = int(os.environ.get("WORLD_SIZE", "1")) > 1
-        on_cpu = several and not (torch.cuda.is_available() or torch.xpu.is_available())
+        on_cpu = is_one_of_several() and not (torch.cuda.is_available() or torch.xpu.is_available())
         patience = InitProcessGroupKwargs(timeout=_PATIENCE)
         joined = Accelerator(cpu=on_cpu, kwargs_handlers=[patience])
         return cls(joined.process_index, joined.num_processes, joined.device, joined)
@@ -75,6 +74,11 @@ class Processes:
     def wait(self) -> None:
         """Go on when all have come here."""
         self.add_up(torch.zeros(1))
+
+
+def is_one_of_several() -> bool:
+    """Whether the program was launched as several processes."""
+    return int(os.environ.get("WORLD_SIZE") or 1) > 1
 
 
 @contextlib.contextmanager

@@ -1,4 +1,4 @@
-"""How many cores other programs leave free."""
+"""How many cores there are for this program, and how many of them other programs leave free."""
 
 from __future__ import annotations
 
@@ -6,37 +6,37 @@ import os
 
 import psutil
 
-__all__ = ["free_cores"]
+__all__ = ["free_cores", "own_cores"]
 
 # Looking for so long tells a program that computes from one that was busy for a moment.
 _GLANCE, _LOOK = 0.2, 1.0
-# A core counts as free if others take no more of it than this.
-_SPARE = 0.3
+# What the system itself does on every core, as a part of it.
+_NOISE = 0.1
 
 
-def free_cores() -> int:
-    """The cores that this process may use and others leave free, at least one.
-
-    It takes a fifth of a second, and a whole one more if a core seems to be taken. Where the system
-    does not tell what others do, all cores count as free.
-    """
-    ours = len(_cores())
-    try:
-        free = _free(_GLANCE)
-        return free if free == ours else _free(_LOOK)
-    except (OSError, psutil.Error):
-        return ours
-
-
-def _free(seconds: float) -> int:
-    used = psutil.cpu_percent(seconds, percpu=True)
-    # Others may keep to cores that are not ours.
-    mine = [used[core] / 100 for core in _cores() if core < len(used)]
-    return max(1, int(len(mine) - sum(mine) + _SPARE))
-
-
-def _cores() -> list[int]:
+def own_cores() -> list[int]:
     """The numbers of the cores that this process may use."""
     if hasattr(os, "sched_getaffinity"):
         return sorted(os.sched_getaffinity(0))
     return list(range(os.cpu_count() or 1))
+
+
+def free_cores() -> int:
+    """How many of its own cores others leave to this process, at least one.
+
+    It takes a fifth of a second, and a whole one more if a core seems to be taken. Where the system
+    does not tell what others do, all cores count as free.
+    """
+    ours = own_cores()
+    try:
+        free = _free(ours, _GLANCE)
+        return free if free == len(ours) else _free(ours, _LOOK)
+    except Exception:  # whatever a system answers, it is no reason not to train
+        return len(ours)
+
+
+def _free(ours: list[int], seconds: float) -> int:
+    used = psutil.cpu_percent(seconds, percpu=True)
+    # Others may keep to cores that are not ours; a core that has no number here is an IndexError.
+    taken = sum(max(0.0, used[core] / 100 - _NOISE) for core in ours)
+    return max(1, len(ours) - round(taken))

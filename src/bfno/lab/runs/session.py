@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,13 +14,14 @@ import torch
 
 from bfno.lab.errors import ConfigError, DataError, NumericalError
 from bfno.lab.experiments.experiment import Experiment
+from bfno.lab.experiments.processes import is_one_of_several
 from bfno.lab.experiments.resolve import changed_settings, resolve
 from bfno.lab.experiments.seeds import derive_seed
 from bfno.lab.experiments.settings import parse
 from bfno.lab.experiments.tasks import without_test
 from bfno.lab.experiments.trees import merged
 from bfno.lab.runs.checkpoint import settings_digest
-from bfno.lab.runs.cores import free_cores
+from bfno.lab.runs.cores import free_cores, own_cores
 from bfno.lab.runs.folder import RunFolder
 from bfno.lab.runs.load import check_settings, open_run, refuse_changes
 from bfno.lab.runs.loop import Trainer, Watcher
@@ -41,6 +42,17 @@ def default_folder(config: Experiment) -> Path:
     return Path("runs") / f"{name}-s{config.seed}"
 
 
+@contextlib.contextmanager
+def _threads_restored() -> Iterator[None]:
+    """Leave torch's number of threads as it was, for other runs of the same program."""
+    before = torch.get_num_threads()
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+@_threads_restored()
 def start(
     config: Experiment, folder: Path, watchers: Sequence[Watcher] = (), *, data: Any = None
 ) -> Record:
@@ -58,9 +70,9 @@ def start(
         NumericalError: If the training leaves the finite numbers.
         Stopped: If a signal ended it; `resume` goes on.
     """
-    config, run = _pinned(config), RunFolder(folder)
+    run = RunFolder(folder)
     run.check_unused()  # before the data are loaded, which may take long
-    trainer = _prepare(config, run, watchers, data)
+    trainer = _prepare(_pinned(config), run, watchers, data)
     if trainer.processes.is_first:
         run.create()
     with _held(trainer):
@@ -69,6 +81,7 @@ def start(
         return _fit(trainer)
 
 
+@_threads_restored()
 def resume(
     folder: Path,
     changes: Mapping[str, Any] | None = None,
@@ -95,6 +108,9 @@ def resume(
     config = parse(type(before), merged(before.as_dict(), changes or {}), "the changes")
     refuse_changes(before.as_dict(), config.as_dict(), "a run that has begun")
     config.refuse_idle(changes or {})
+    if config.threads is None:  # a number of its own keeps a run from other last digits
+        threads = before.threads or torch.get_num_threads()
+        config = config.model_copy(update={"threads": threads})
     # Now, for preparation takes seconds; the first process holds it from then on.
     run.check_free()
     trainer = _prepare(config, run, watchers, data)
@@ -148,28 +164,31 @@ def _nothing_to_do(trainer: Trainer) -> ConfigError:
 
 
 def _pinned(config: Experiment) -> Experiment:
-    """Fix what would otherwise depend on where and how the run is resumed."""
+    """Fix what would otherwise depend on where the run is resumed."""
     paths = {name: value.resolve() for name, value in config.data if isinstance(value, Path)}
-    data = config.data.model_copy(update=paths)
-    return config.model_copy(update={"data": data, "threads": config.threads or _threads(config)})
+    return config.model_copy(update={"data": config.data.model_copy(update=paths)})
 
 
-def _threads(config: Experiment) -> int:
-    """As many as serve a model of this size, and no more than other programs leave cores free.
+def _threads(config: Experiment, *, looks: bool) -> int:
+    """How many threads a new run gets, and keeps: another number changes the last digits.
 
-    All threads wait for the one that has to share its core. A run keeps its number, because another
-    one changes the last digits.
+    They are as many as serve a model of this size, and no more than others leave cores free: all
+    threads would wait for the one that has to share its core.
+
+    Args:
+        config: The settings.
+        looks: Whether to look what others do.
     """
-    most = torch.get_num_threads()
-    if most == 1 or config.numbers_per_layer < _WORTH_SHARING:
+    most = min(torch.get_num_threads(), len(own_cores()))
+    if config.numbers_per_layer < _WORTH_SHARING:
         return 1
-    if int(os.environ.get("WORLD_SIZE", "1")) > 1:  # its other processes are no strangers
+    if most == 1 or not looks or is_one_of_several():
         return most
     threads = min(most, free_cores())
     if threads < most:
         _logger.warning(
             "other programs keep cores busy: this run uses %d of %d threads, and stays with that; "
-            "--set threads=%d uses all",
+            "the setting threads=%d uses all",
             *(threads, most, most),
         )
     return threads
@@ -177,9 +196,12 @@ def _threads(config: Experiment) -> int:
 
 def _prepare(config: Experiment, run: RunFolder, watchers: Sequence[Watcher], data: Any) -> Trainer:
     source_commit()  # now, while the checkout is still what was imported
-    if config.threads:
-        torch.set_num_threads(config.threads)
+    # With samples in memory, a fit has to give what it gave, whatever else the machine does.
+    looks = data is None
     data = config.load() if data is None else data
+    if config.threads is None:
+        config = config.model_copy(update={"threads": _threads(config, looks=looks)})
+    torch.set_num_threads(config.threads)
     data = data if config.train.test else without_test(data)
     torch.manual_seed(derive_seed(config.seed, "weights"))
     known = config.facts(data)
