@@ -67,9 +67,9 @@ class Experiment(Settings, ABC):
         experiment: Its name, `data/method`.
         scale: The size it was asked for.
         seed: Decides initial weights, division and order of the samples, and all noise.
-        threads: Threads that torch uses; None is one for small models, and for others as many as
-            there are free cores when the run begins. Another number changes the last digits, so a
-            run keeps it.
+        threads: Threads that torch uses; None is one where `numbers_per_layer` is small, and
+            otherwise as many as there are free cores when the run begins. Another number changes
+            the last digits, so a run keeps it.
         data: Which samples, and how they are divided.
         model: The parts of the model and their sizes.
         solver: How the model's equation is solved.

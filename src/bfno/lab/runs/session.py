@@ -199,9 +199,9 @@ def _prepare(config: Experiment, run: RunFolder, watchers: Sequence[Watcher], da
     # With samples in memory, a fit has to give what it gave, whatever else the machine does.
     looks = data is None
     data = config.load() if data is None else data
-    if config.threads is None:
-        config = config.model_copy(update={"threads": _threads(config, looks=looks)})
-    torch.set_num_threads(config.threads)
+    threads = config.threads or _threads(config, looks=looks)
+    config = config.model_copy(update={"threads": threads})
+    torch.set_num_threads(threads)
     data = data if config.train.test else without_test(data)
     torch.manual_seed(derive_seed(config.seed, "weights"))
     known = config.facts(data)
