@@ -120,3 +120,17 @@ def test_impossible_options_are_refused(options):
 def test_an_input_without_space_is_refused():
     with pytest.raises(ValueError, match="space axes"):
         AFNO(channels=4, blocks=2)(torch.zeros(2, 4))
+
+
+def test_autocast_keeps_the_spectrum_in_full_precision():
+    torch.manual_seed(0)
+    layer, x = AFNO(8, blocks=2), torch.randn(2, 8, 12, 12)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        inside, half = layer(x), layer(x.bfloat16())
+    assert torch.equal(inside, layer(x))
+    assert torch.equal(half, layer(x.bfloat16().float()).bfloat16())
+
+
+def test_another_precision_is_refused_outside_autocast():
+    with pytest.raises(RuntimeError, match="dtype"):
+        AFNO(8, blocks=2)(torch.randn(2, 8, 6, 6, dtype=torch.float64))

@@ -65,6 +65,13 @@ class AFNO(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         check_space(x)
+        if not torch.is_autocast_enabled(x.device.type):
+            return self._mixed(x)
+        with torch.autocast(x.device.type, enabled=False):
+            # Transforms in half precision lose the small frequencies, so autocast stops here.
+            return self._mixed(x.to(self.weight_in.dtype)).to(x.dtype)
+
+    def _mixed(self, x: Tensor) -> Tensor:
         spectrum = analyse(channels_last(x).contiguous())
         low = spectrum[:, : self._frequencies(x)]
         mixed = self._mix(low.reshape(-1, 2, self.blocks, x.shape[1] // self.blocks)).view_as(low)
