@@ -4,6 +4,7 @@ import json
 import math
 import os
 import re
+import shutil
 from pathlib import Path
 
 import pytest
@@ -303,3 +304,16 @@ def test_fewer_seeds_than_others_have_are_told(tmp_path):
     runs = _runs(tmp_path, "mnist", {"node": [0.9], "bfno-node": [0.8, 0.8]}, "test_accuracy")
     found = str(standing_here(paper_table("1"), "mnist", runs))
     assert found.startswith("NODE 0.9000 (1 of 2 seeds); BFNO-NODE 0.8000 ± 0.0000, place 2 of 2")
+
+
+def test_runs_that_are_in_no_table_are_named(folder, tmp_path):
+    runs, page = tmp_path / "runs", tmp_path / "RESULTS.md"
+    shutil.copytree(folder, runs)
+    write_page(runs, page)
+    assert "no table shows" not in page.read_text()
+    content = {**record("mnist", "node", 8), "result": result(0.5), "changes": ["train.lr=0.5"]}
+    write_files(runs / "cpu" / "mnist-node-fast", content)
+    write_page(runs, page)
+    assert "Runs that no table shows, because of their settings: `mnist-node-fast`." in (
+        page.read_text()
+    )

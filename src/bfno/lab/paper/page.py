@@ -38,6 +38,7 @@ _ABOUT_LEADS = (
     "The confidence interval of 95 % is wider where it is behind, since the best of several others "
     "may be the luckiest."
 )
+_MOST_NAMES = 10  # of runs that no table shows
 # Curves of more methods than this are not legible at half the width of a page.
 _MOST_METHODS_BESIDE = 9
 # Names of the figures that illustrate each table, as far as its runs can give them.
@@ -83,14 +84,14 @@ def write_page(folder: Path, out: Path, overview_in: Path | None = None) -> list
     released = read_released(folder)
     top = summary_text(verdicts, released, picture and _relative(picture, out.parent))
     parts = [_MARK, "# Results\n", top, introduction(folder, out, runs), overview(sections)]
-    parts.append(claims_text(verdicts))
+    parts += [_left_out(runs, sections), claims_text(verdicts)]
     written = [out, *filter(None, [picture])]
     for section in sections:
         drawn = _draw(section, folder / "figures")
         written += drawn
         images = [_image(section, _relative(file, out.parent), alt) for file, alt in drawn.items()]
         parts.append("\n".join([section_text(section), *images, ""]))
-    write_atomically(out, "\n".join(parts).encode())
+    write_atomically(out, "\n".join(filter(None, parts)).encode())
     if overview_in:
         top = summary_text(verdicts, released, picture and _relative(picture, overview_in.parent))
         table = overview(sections, _relative(out, overview_in.parent))
@@ -134,6 +135,17 @@ def introduction(folder: Path, out: Path, runs: Sequence[tuple[Path, Record]]) -
         f"again. The command of a table trains all of it; with `--runs {folder}`, only what is "
         "missing there.\n"
     )
+
+
+def _left_out(runs: Sequence[tuple[Path, Record]], sections: Sequence[Section]) -> str:
+    """Which runs no table shows."""
+    shown = {place for section in sections for place, _ in section.runs}
+    names = [f"`{run.name}`" for place, run in runs if place not in shown]
+    if not names:
+        return ""
+    few, more = ", ".join(names[:_MOST_NAMES]), len(names) - _MOST_NAMES
+    rest = f" and {more} more" if more > 0 else ""
+    return f"Runs that no table shows, because of their settings: {few}{rest}.\n"
 
 
 def claims_text(verdicts: Sequence[Verdicts]) -> str:
