@@ -368,3 +368,13 @@ def test_a_failure_in_one_process_stops_all_before_the_step(tmp_path, uninterrup
     again = launch.fork_several(["resume", str(run)], tmp_path / "again")
     assert launch.codes(again) == [0, 0]
     _assert_same(run, uninterrupted)
+
+
+@pytest.mark.parametrize(
+    ("size", "several"), [(None, False), ("", False), ("1", False), ("2", True)]
+)
+def test_an_environment_tells_whether_there_are_several_processes(monkeypatch, size, several):
+    monkeypatch.delenv("WORLD_SIZE", raising=False)
+    if size is not None:
+        monkeypatch.setenv("WORLD_SIZE", size)
+    assert joined.is_one_of_several() == several
