@@ -98,14 +98,16 @@ def test_every_outcome_has_its_heading_and_one_claim_counts_once():
         Verdicts("paper", Variant(), (other,)),
     ]
     text = findings_text(verdicts)
-    assert text.startswith("Runs here bear on 2 claims of the paper (cpu scale; paper scale).")
+    assert text.startswith(
+        "Runs here bear on 2 claims of the paper (cpu scale, unless a line says otherwise).\n"
+    )
     assert [line for line in text.splitlines() if line.startswith(("**", "-"))] == [
         "**Not borne out** (1):",
         "- A beats B [paper scale]: it diverged",
         "**Undecided** (1):",
-        "- A beats B [cpu scale]: leads, but it may be chance (p = 0.2)",
+        "- A beats B: leads, but it may be chance (p = 0.2)",
         "**Not comparable** (1):",
-        "- C [cpu scale]: the paper's gradients are adjoint",
+        "- C: the paper's gradients are adjoint",
     ]
     assert "Small models cannot refute" in text
     assert "Small models" not in findings_text(verdicts[1:])

@@ -75,10 +75,12 @@ class Claim:
 
 def _claims() -> Iterator[Claim]:
     yield from _image_claims()
-    for data, name in (("mnist", "MNIST"), ("cifar10", "CIFAR-10"), ("stl10", "STL-10")):
+    elsewhere = {"mnist": "MNIST", "fashion-mnist": "Fashion-MNIST", "cifar10": "CIFAR-10"}
+    where = {data: f"{name} (the paper: on STL-10)" for data, name in elsewhere.items()}
+    for data, name in {**where, "stl10": "STL-10"}.items():
         text = f"BFNO beats FNO and AFNO at every epoch on {name}"
         yield Claim(text, "ablation-operator", data, "bfno-node", every_epoch=True)
-        text = f"two branches are the best number on {name} (the paper: on STL-10)"
+        text = f"two branches are the best number on {name}"
         yield Claim(text, "ablation-branches", data, "bfno-node")
     text = "Latent-BFNO-NODE is the most accurate on HumanActivity"
     yield Claim(text, "2", "activity", "latent-bfno-node")
@@ -150,7 +152,10 @@ def judge_claims(
     claims: Sequence[Claim] = PAPER_CLAIMS,
     variant: Variant = AS_DEFINED,
 ) -> list[Judgement]:
-    """Compare claims with the runs of one scale; claims without runs of all methods are left out.
+    """Compare claims with the runs of one scale.
+
+    Left out are claims without runs of all methods, and those about something else than what the
+    protocol of the variant measures.
 
     Args:
         runs: Any runs.
@@ -161,7 +166,8 @@ def judge_claims(
     methods: Methods = defaultdict(list)
     for run in select_runs((run for run in runs if run.scale == scale), variant).counted:
         methods[run.data, run.method].append(run)
-    return [found for claim in claims if (found := _judged(claim, methods)) is not None]
+    meant = [one for one in claims if variant.measures in ("", one.metric.name)]
+    return [found for claim in meant if (found := _judged(claim, methods)) is not None]
 
 
 def claims_table(

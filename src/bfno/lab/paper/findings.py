@@ -6,7 +6,7 @@ import itertools
 import json
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -82,7 +82,23 @@ def verdicts_of(runs: Sequence[Record]) -> list[Verdicts]:
         Verdicts(scale, variant, tuple(judge_claims(runs, scale, variant=variant)))
         for scale, variant in itertools.product(scales, variants_of(runs))
     ]
-    return [one for one in found if one.judgements]
+    known = {
+        (of.scale, one.claim)
+        for of in found
+        for one in of.judgements
+        if one.outcome != "not comparable"
+    }
+    # What one variant cannot say of a claim need not be said if another can.
+    told = [
+        [
+            one
+            for one in of.judgements
+            if one.outcome != "not comparable" or (of.scale, one.claim) not in known
+        ]
+        for of in found
+    ]
+    kept = zip(found, told, strict=True)
+    return [replace(of, judgements=tuple(some)) for of, some in kept if some]
 
 
 def findings_text(verdicts: Sequence[Verdicts]) -> str:
@@ -90,16 +106,22 @@ def findings_text(verdicts: Sequence[Verdicts]) -> str:
     claims = {one.claim.text for of in verdicts for one in of.judgements}
     if not claims:
         return "No claim of the paper has runs of all its methods yet.\n"
-    where = "; ".join(of.title for of in verdicts)
+    most = _most(verdicts)
+    where = most.title + (", unless a line says otherwise" if verdicts[1:] else "")
     lines = [f"Runs here bear on {counted(len(claims), 'claim')} of the paper ({where}).\n"]
     for outcome, head in _HEADS.items():
         found = [(of, one) for of in verdicts for one in of.judgements if one.outcome == outcome]
         if found:
             lines.append(f"**{head}** ({len(found)}):\n")
-            lines += [f"- {_sentence(one, of, len(verdicts) > 1)}" for of, one in found]
+            lines += [f"- {_sentence(one, of, of is not most)}" for of, one in found]
             lines.append("")
     lines.append(f"{how_sure([of.scale for of in verdicts])}\n")
     return "\n".join(lines)
+
+
+def _most(verdicts: Sequence[Verdicts]) -> Verdicts:
+    """The runs that bear on most claims, which need not be named each time."""
+    return max(verdicts, key=lambda of: len(of.judgements))
 
 
 def _sentence(one: Judgement, of: Verdicts, name_scale: bool) -> str:
@@ -199,7 +221,7 @@ def leads_figure(verdicts: Sequence[Verdicts]) -> Drawn | None:
         ratios = [len(group) for group in groups]
         panels = figure.subplots(len(groups), 1, height_ratios=ratios, squeeze=False)[:, 0]
         for axes, group in zip(panels, groups, strict=True):
-            _draw_leads(axes, group, len(verdicts) > 1)
+            _draw_leads(axes, group, _most(verdicts))
             axes.set_xlabel(
                 f"lead over the best other, % of its {'NFE' if group is costs else 'score'}"
             )
@@ -210,7 +232,7 @@ def leads_figure(verdicts: Sequence[Verdicts]) -> Drawn | None:
 
 
 def _draw_leads(
-    axes: Axes, rows: Sequence[tuple[Verdicts, Judgement, Lead]], name_scale: bool
+    axes: Axes, rows: Sequence[tuple[Verdicts, Judgement, Lead]], most: Verdicts
 ) -> None:
     axes.axvline(0, color=INK, linewidth=0.8)
     from_the_left = axes.get_yaxis_transform()  # whatever the numbers are
@@ -222,7 +244,7 @@ def _draw_leads(
         axes.plot(100 * lead.here, place, "o", color=colour)
         if lead.published is not None:
             axes.plot(100 * lead.published, place, "D", color=INK, fillstyle="none", markersize=5)
-        text = f"{one.claim.text} ({of.title})" if name_scale else one.claim.text
+        text = one.claim.text if of is most else f"{one.claim.text} ({of.title})"
         axes.text(0, place - 0.3, text, transform=from_the_left, fontsize=8, va="center")
     # Two seeds may give an interval beside which all the rest is a point: it runs out of the frame.
     most = max(abs(value) for _, _, lead in rows for value in (lead.here, lead.published or 0.0))

@@ -75,8 +75,8 @@ class PaperTable:
         data: Data sets of the paper by name, with their titles.
         beyond: Data sets that the paper does not have, in the same way.
         notes: What has to be known to read it.
-        protocols: The ways in which its data can be divided and judged, each with its own notes,
-            the usual one first; empty if there is but one.
+        protocols: The ways in which its experiments can be made, each with its own notes, the
+            usual one first; empty if there is but one.
         rows: The methods, in the paper's order.
     """
 

@@ -4,15 +4,69 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
-__all__ = ["AS_DEFINED", "Variant", "variant_of"]
+__all__ = ["AS_DEFINED", "AS_USUAL", "PROTOCOLS", "Protocol", "Variant", "variant_of"]
 
-_PROTOCOL = "data.protocol"
+
+@dataclass(frozen=True)
+class Protocol:
+    """Settings that have a name together, since many of them make a table another.
+
+    Attributes:
+        settings: The settings, nested.
+        scale: The only scale that they are for; empty for all.
+        measures: Name of the metric that it was made to measure; empty for all. The paper's claims
+            about others are not judged by its runs.
+    """
+
+    settings: Mapping[str, Mapping[str, Any]]
+    scale: str = ""
+    measures: str = ""
+
+    @property
+    def changes(self) -> frozenset[str]:
+        """Its settings as a record names them."""
+        return frozenset(
+            f"{section}.{name}={json.dumps(value)}"
+            for section, values in self.settings.items()
+            for name, value in values.items()
+        )
+
+
+PROTOCOLS: Mapping[str, Protocol] = {
+    "published": Protocol({"data": {"protocol": "published"}}),
+    # The paper's solver, tolerance and gradients, for so long that fields may get steep, with few
+    # images: each costs six times as much as at cpu scale.
+    "counted": Protocol(
+        {
+            "data": {"train_limit": 1000, "test_limit": 1000},
+            "solver": {
+                "method": "dopri5",
+                "first_step": None,
+                "gradient": "adjoint",
+                "rtol": 1e-3,
+                "atol": 1e-3,
+            },
+            "train": {"epochs": 20},
+        },
+        scale="cpu",
+        measures="nfe",
+    ),
+    # The paper's tolerance with a third of its evaluations; docs/performance.md has the errors.
+    "lean": Protocol(
+        {"solver": {"method": "bosh3", "first_step": "last", "memory": "2 GB"}}, scale="paper"
+    ),
+}
+"""Protocols of tables besides the usual one, by name."""
+AS_USUAL = Protocol({})
+"""The usual protocol of every table: experiments as they are defined."""
+
 # How all methods of a table are treated alike, and not what a single one is.
-_SOLVER = ("method", "first_step", "land", "gradient", "rtol", "atol")
-_OF_A_TABLE = {_PROTOCOL, "data.sets", *(f"solver.{name}" for name in _SOLVER)}
+_SOLVER = ("method", "first_step", "land", "gradient", "rtol", "atol", "memory")
+_OF_A_TABLE = {"data.sets", "train.epochs", *(f"solver.{name}" for name in _SOLVER)}
 
 
 @dataclass(frozen=True)
@@ -42,13 +96,19 @@ class Variant:
 
     @property
     def protocol(self) -> str:
-        """How data are divided and judged, where this is not as usual; else empty."""
-        return dict(self._shown).get(_PROTOCOL, "")
+        """Name of the protocol that the settings make; empty for the usual one."""
+        names = (name for name, one in PROTOCOLS.items() if one.changes <= set(self.changes))
+        return next(names, "")
+
+    @property
+    def measures(self) -> str:
+        """Name of the metric that its protocol was made to measure; empty for all."""
+        return PROTOCOLS.get(self.protocol, AS_USUAL).measures
 
     @property
     def settings(self) -> list[str]:
-        """The other settings, as a person writes them."""
-        return [f"{name}={value}" for name, value in self._shown if name != _PROTOCOL]
+        """The settings that its protocol does not have, as a person writes them."""
+        return [f"{name}={value}" for name, value in self._shown]
 
     @property
     def title(self) -> str:
@@ -65,12 +125,13 @@ class Variant:
     def folder(self, scale: str) -> str:
         """Name of the folder of its runs at a scale."""
         parts = [f"{name.rpartition('.')[2]}-{value}" for name, value in self._shown]
-        parts = [part.removeprefix("protocol-") for part in parts]
-        return "-".join([scale, *(re.sub(r"[^\w.]+", "-", part).strip("-") for part in parts)])
+        names = [re.sub(r"[^\w.]+", "-", part).strip("-") for part in parts]
+        return "-".join(filter(None, [scale, self.protocol, *names]))
 
     @property
     def _shown(self) -> list[tuple[str, str]]:
-        pairs = (change.partition("=") for change in self.changes)
+        known = PROTOCOLS.get(self.protocol, AS_USUAL).changes
+        pairs = (change.partition("=") for change in self.changes if change not in known)
         return [(name, _plain(value)) for name, _, value in pairs]
 
 
@@ -88,8 +149,8 @@ def variant_of(changes: Iterable[str]) -> Variant | None:
         >>> variant_of(["train.lr=0.5"])  # another method, so to speak
     """
     found = Variant.of(changes)
-    names = {change.partition("=")[0] for change in found.changes}
-    return found if names <= _OF_A_TABLE else None
+    others = {setting.partition("=")[0] for setting in found.settings}
+    return found if others <= _OF_A_TABLE else None
 
 
 def _plain(value: str) -> str:
