@@ -247,8 +247,8 @@ def _draw_leads(
         text = one.claim.text if of is most else f"{one.claim.text} ({of.title})"
         axes.text(0, place - 0.3, text, transform=from_the_left, fontsize=8, va="center")
     # Two seeds may give an interval beside which all the rest is a point: it runs out of the frame.
-    most = max(abs(value) for _, _, lead in rows for value in (lead.here, lead.published or 0.0))
-    room = 100 * (_ROOM * most + _LEAST_ROOM)
+    largest = max(abs(value) for _, _, lead in rows for value in (lead.here, lead.published or 0.0))
+    room = 100 * (_ROOM * largest + _LEAST_ROOM)
     axes.set_xlim(-room, room)
     axes.set_yticks([])
     axes.set_ylim(len(rows) - 0.6, -0.6)
