@@ -46,7 +46,7 @@ class _Words:
         str | None,
         typer.Option(
             help="Tables 2 and 3: sound (default), or published for the paper's own. Table 1: "
-            "counted for evaluations as the paper counts them, lean for a fast solver at its scale."
+            "counted for evaluations as the paper counts them, lean for fewer of them at its scale."
         ),
     ] = None
     settings: Annotated[
