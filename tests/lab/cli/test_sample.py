@@ -7,9 +7,13 @@ import re
 
 import numpy as np
 import pytest
+import torch
 from PIL import Image
 
 from bfno.lab.cli import main
+from bfno.lab.experiments.density.sampling import test_images as held_out
+from bfno.lab.experiments.images.calibration import temperature_of
+from bfno.lab.runs.load import open_run
 from tests.lab.cli.output import error_line
 
 TINY = ["--scale", "smoke", "--set", "threads=1", "--set", "train.epochs=1"]
@@ -92,6 +96,25 @@ def test_runs_stand_beside_real_images_under_their_names(runs, tmp_path, capsys)
     assert main(["sample", *words, "--real", "-n", "4", "-o", str(out)]) == 0
     for name in ("real", *IMAGES):
         assert f">{name}</text>" in out.read_text()
+
+
+def test_a_classifier_says_how_sure_it_is_of_samples_and_of_real_images(runs, tmp_path, capsys):
+    words = ["sample", str(runs / "glow"), "--real", "-n", "32", "-o", str(tmp_path / "a.png")]
+    capsys.readouterr()
+    assert main([*words, "--judge", str(runs / "classifier")]) == 0
+    said = re.findall(
+        r"(\S+): the classifier is (\S+)% sure on average, and sees (\d+) of its 10 classes",
+        capsys.readouterr().out,
+    )
+    assert [name for name, *_ in said] == ["real", "glow"]
+    # What it says of the real images follows from its scores of the first test images.
+    classifier = open_run(runs / "classifier")
+    images = held_out(open_run(runs / "glow"), 32)
+    with torch.inference_mode():
+        scores = torch.cat([classifier.model(image[None] / 255) for image in images])
+    shares = (scores / (temperature_of(classifier) or 1.0)).softmax(1)
+    assert float(said[0][1]) == pytest.approx(100 * shares.amax(1).mean().item(), abs=0.3)
+    assert int(said[0][2]) == len(shares.argmax(1).unique())
 
 
 def test_runs_of_one_method_are_named_by_their_folders(runs, tmp_path):
@@ -216,6 +239,9 @@ def test_compare_keeps_densities_and_classifiers_apart(runs, capsys):
         (["moons", "--interpolate"], 2, "points"),
         (["glow", "moons"], 2, "points"),
         (["glow", "classifier"], 2, "not a density"),
+        (["glow", "--judge", "moons"], 2, "which does not classify images"),
+        (["glow", "--judge", "classifier", "--interpolate"], 2, "--judge: judges samples"),
+        (["moons", "--judge", "classifier"], 2, "images of shape (1, 8, 8), but moons has (2,)"),
     ],
 )
 def test_wrong_words_are_one_line_and_write_nothing(

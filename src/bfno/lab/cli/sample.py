@@ -46,6 +46,10 @@ class _Words:
     ] = 1.0
     seed: Annotated[int, typer.Option(min=0, max=2**63 - 1, help="Seed of the samples.")] = 0
     real: Annotated[bool, typer.Option("--real", help="Show test images beside them.")] = False
+    judge: Annotated[
+        Path | None,
+        typer.Option(help="Run of a classifier of such images: say how sure it is of the samples."),
+    ] = None
     interpolate: Annotated[
         bool,
         typer.Option(
@@ -128,6 +132,8 @@ def _check(words: _Words) -> Any:
 
     if words.real and words.interpolate:
         raise ConfigError("--real", "real images are the ends of --interpolate", "leave it out")
+    if words.judge is not None:
+        _check_judge(words)
     if not math.isfinite(words.temperature):
         raise ConfigError(
             "--temperature", f"{words.temperature} is not a finite number", "write a number"
@@ -156,6 +162,24 @@ def _check(words: _Words) -> Any:
     return configs[0]
 
 
+def _check_judge(words: _Words) -> None:
+    """Refuse a classifier that cannot see what is drawn."""
+    from bfno.lab.runs.folder import RunFolder
+
+    assert words.judge is not None, "there is one"
+    if words.interpolate:
+        raise ConfigError("--judge", "judges samples, not ways between images", "leave it out")
+    config = RunFolder(words.judge).read_config()
+    if config.shows != "exhibit":
+        why = f"{words.judge} is a run of {config.experiment}, which does not classify images"
+        raise ConfigError("--judge", why, "name a run of mnist/bfno-node, say")
+    for run in words.places:
+        shape = tuple(_density_config(run).data.shape)
+        if shape != tuple(config.data.shape):
+            why = f"classifies images of shape {tuple(config.data.shape)}, but {run} has {shape}"
+            raise ConfigError(f"--judge {words.judge}", why, "train it with the same data.size")
+
+
 def _density_config(run: Path) -> Any:
     from bfno.lab.runs.folder import RunFolder
 
@@ -175,7 +199,9 @@ def _open(words: _Words, run: Path) -> Any:
 def _grid(words: _Words) -> bytes:
     from bfno.lab.views.figures.densities import image_grid
 
-    return image_grid(_drawn(words, words.run))
+    images = _drawn(words, words.run)
+    _judge(words, {str(words.run): images})
+    return image_grid(images)
 
 
 def _columns(words: _Words) -> bytes:
@@ -188,7 +214,26 @@ def _columns(words: _Words) -> bytes:
         shown["real"] = test_images(opened, words.count or _SAMPLES, words.data_dir).numpy()
     for name, run in _names(words.places).items():
         shown[name] = _drawn(words, run)
+    _judge(words, shown)
     return image_columns(shown, words.picture().suffix.lower().lstrip("."))
+
+
+def _judge(words: _Words, shown: dict[str, Any]) -> None:
+    """Say how sure a classifier is of what is shown."""
+    if words.judge is None:
+        return
+    import torch
+
+    from bfno.lab.experiments.images.calibration import probabilities
+
+    classifier = _open(words, words.judge)
+    for name, images in shown.items():
+        found = probabilities(classifier, torch.from_numpy(images))
+        sure, classes = found.amax(1).mean().item(), len(found.argmax(1).unique())
+        say(
+            f"{name}: the classifier is {sure:.1%} sure on average, and sees {classes} of its "
+            f"{found.shape[1]} classes"
+        )
 
 
 def _names(runs: list[Path]) -> dict[str, Path]:

@@ -6,9 +6,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from bfno.lab.experiments.experiment import TrainedRun
+from bfno.lab.experiments.experiment import TrainedRun, explained_failure
 
-__all__ = ["calibration_error", "fitted_temperature", "temperature_of"]
+__all__ = ["calibration_error", "fitted_temperature", "probabilities", "temperature_of"]
 
 _BINS = 15
 _COLDEST, _HOTTEST, _HALVINGS = 0.05, 20.0, 60
@@ -74,3 +74,19 @@ def temperature_of(run: TrainedRun) -> float | None:
     best = run.facts.get("progress", {}).get("best", {})
     is_this = best.get("step") == run.step
     return best["metrics"].get("validation_temperature") if is_this else None
+
+
+def probabilities(run: TrainedRun, images: Tensor) -> Tensor:
+    """What a trained classifier says of images, at its temperature: `(count, classes)`.
+
+    Args:
+        run: The classifier.
+        images: Bytes `(count, channels, height, width)`, of the shape that it was trained on.
+
+    Raises:
+        NumericalError: If the solver gives up.
+    """
+    with torch.inference_mode(), explained_failure():
+        batches = images.float().div(255).split(run.config.train.eval_batch)
+        scores = torch.cat([run.model(batch) for batch in batches])
+    return (scores / (temperature_of(run) or 1.0)).softmax(1)
