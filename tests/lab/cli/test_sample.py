@@ -103,7 +103,7 @@ def test_a_classifier_says_how_sure_it_is_of_samples_and_of_real_images(runs, tm
     capsys.readouterr()
     assert main([*words, "--judge", str(runs / "classifier")]) == 0
     said = re.findall(
-        r"(\S+): the classifier is (\S+)% sure on average, and sees (\d+) of its 10 classes",
+        r"(\S+): of 32 images the classifier is (\S+)% sure on average, and sees (\d+) of its 10",
         capsys.readouterr().out,
     )
     assert [name for name, *_ in said] == ["real", "glow"]
@@ -241,7 +241,7 @@ def test_compare_keeps_densities_and_classifiers_apart(runs, capsys):
         (["glow", "classifier"], 2, "not a density"),
         (["glow", "--judge", "moons"], 2, "which does not classify images"),
         (["glow", "--judge", "classifier", "--interpolate"], 2, "--judge: judges samples"),
-        (["moons", "--judge", "classifier"], 2, "images of shape (1, 8, 8), but moons has (2,)"),
+        (["moons", "--judge", "classifier"], 2, "points, not images"),
     ],
 )
 def test_wrong_words_are_one_line_and_write_nothing(

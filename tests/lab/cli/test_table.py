@@ -143,9 +143,12 @@ def test_csv_on_the_terminal_has_all_digits(tmp_path, capsys):
         (["1", "--time", "60"], "--time: means nothing here, only with --on slurm"),
         (["1", "--format", "html"], "write text, markdown, csv, latex"),
         (["1", "-o", "table.pdf"], "end it in .txt, .md, .csv, .tex"),
-        (["1", "--protocol", "published"], "of table 1. Fix: write usual or counted or lean"),
+        (["1", "--protocol", "published"], "of table 1. Fix: write usual or counted"),
         (["4", "--protocol", "sound"], "table 4 has no protocols. Fix: leave it out; tables 1"),
-        (["1", "--protocol", "lean"], "--protocol lean: is for the scale paper alone"),
+        (
+            ["1", "--protocol", "counted", "--scale", "paper"],
+            "--protocol counted: is not for the scale paper. Fix: add --scale cpu, or leave out",
+        ),
         (
             ["1", "--protocol", "counted", "--set", "train.epochs=3"],
             "--set train.epochs: is a setting of --protocol counted. Fix: leave out one of the two",

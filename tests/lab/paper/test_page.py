@@ -24,7 +24,7 @@ from bfno.lab.paper.overview import overview, standing_here, standing_in_paper
 from bfno.lab.paper.page import claims_text, section_text, summary_text, write_page
 from bfno.lab.paper.sections import sections_of, select_runs
 from bfno.lab.runs.folder import read_run, read_runs
-from bfno.lab.runs.variants import Variant
+from bfno.lab.runs.variants import PROTOCOLS, Variant
 from tests.lab.views.runs import record, result, write_files
 
 
@@ -184,6 +184,66 @@ def test_runs_of_a_variant_have_a_section_of_their_own(folder, tmp_path):
     )
 
 
+COUNTED = sorted(PROTOCOLS["counted"].changes)
+
+
+def _counted(folder, method, evaluations, seed=7):
+    content = {**record("mnist", method, seed), "changes": COUNTED}
+    content["result"] = {**result(0.5), "forward_nfe": evaluations, "backward_nfe": 30.0}
+    content["config"]["solver"] = {"gradient": "adjoint"}
+    return write_files(folder / f"{method}-{seed}", content)
+
+
+def test_a_protocol_that_counts_evaluations_shows_and_ranks_them(tmp_path):
+    places = [_counted(tmp_path, "node", 20.0), _counted(tmp_path, "bfno-node", 26.0)]
+    section, *_ = sections_of([(place, read_run(place)) for place in places])
+    assert section.title == "Table 1: Image classification, MNIST (cpu scale, protocol counted)"
+    text = section_text(section)
+    assert (
+        "NFE forward" in text and "NFE backward" in text and "accuracy" not in text.split("\n\n")[2]
+    )
+    assert "Protocol counted: evaluations as the paper counts them" in text
+    row = overview([section]).splitlines()[2]
+    assert "NODE 20.0; BFNO-NODE 26.0, place 2 of 2" in row and row.endswith("| – |")
+
+
+def test_experiments_that_have_a_setting_anyway_are_no_variant_of_themselves(tmp_path):
+    places = []
+    for scale, changes in (("cpu", []), ("paper", ["train.epochs=6"])):
+        for method in ("node", "bfno-node"):
+            content = {**record("mnist", method, 7), "scale": scale, "changes": changes}
+            content["config"]["train"] = {"epochs": 6}
+            places.append(write_files(tmp_path / f"{scale}-{method}", content))
+    found = [(place, read_run(place)) for place in places]
+    titles = [section.title for section in sections_of(found) if section.table == "1"]
+    assert [title.partition("(")[2] for title in titles] == [
+        "cpu scale)",
+        "paper scale, train.epochs=6)",
+    ]
+    assert [of.title for of in verdicts_of([run for _, run in found])] == [
+        "cpu scale",
+        "paper scale, train.epochs=6",
+    ]
+
+
+def test_evaluations_that_cannot_be_compared_are_told_unless_others_can(tmp_path):
+    claim = Claim("", "1", "mnist", "bfno-node", ("node",), "backward_nfe", gradient="adjoint")
+    plain = [
+        write_files(tmp_path / f"plain-{name}", record("mnist", name, 7))
+        for name in ("node", "bfno-node")
+    ]
+    others = [_counted(tmp_path, name, 20.0) for name in ("node", "bfno-node")]
+    usual, both = ([read_run(place) for place in some] for some in (plain, [*plain, *others]))
+    outcomes = [
+        [(of.title, one.outcome) for of in verdicts_of(runs, [claim]) for one in of.judgements]
+        for runs in (usual, both)
+    ]
+    assert outcomes == [
+        [("cpu scale", "not comparable")],
+        [("cpu scale, protocol counted", "undecided")],
+    ]
+
+
 def test_what_a_variant_changes_may_be_a_methods_own_setting(folder, tmp_path):
     places = []
     for method, changes in (("node", []), ("bfno-node", ['solver.gradient="adjoint"'])):
@@ -316,6 +376,6 @@ def test_runs_that_are_in_no_table_are_named(folder, tmp_path):
     content = {**record("mnist", "node", 8), "result": result(0.5), "changes": ["train.lr=0.5"]}
     write_files(runs / "cpu" / "mnist-node-fast", content)
     write_page(runs, page)
-    assert "Runs that no table shows, because of their settings: `mnist-node-fast`." in (
+    assert "Runs that no table shows, because of their settings: `cpu/mnist-node-fast`." in (
         page.read_text()
     )

@@ -8,6 +8,7 @@ import pytest
 from bfno.lab.errors import DataError
 from bfno.lab.runs.folder import read_run
 from bfno.lab.runs.record import Record, task_of
+from bfno.lab.runs.variants import PROTOCOLS
 from bfno.lab.views.layout import as_markdown, as_text
 from bfno.lab.views.methods import is_transductive, replicates, sample_name
 from bfno.lab.views.report.drawings import curve_drawings
@@ -242,3 +243,16 @@ def test_folders_of_one_name_with_other_test_samples_or_classes_are_different_ta
 
     tasks = [task_of(own(str(k), *sizes))[0] for k, sizes in enumerate([(18, 3), (22, 3), (18, 4)])]
     assert tasks[0] == "folder (birds, 18 test samples of 3 classes)" and len(set(tasks)) == 3
+
+
+def test_runs_of_a_protocol_are_called_by_it_where_many_settings_differ(tmp_path):
+    changes = sorted(PROTOCOLS["counted"].changes)
+    content = record("mnist", "node", 7)
+    counted = {name: {**values} for name, values in PROTOCOLS["counted"].settings.items()}
+    usual = {name: dict.fromkeys(values, "other") for name, values in counted.items()}
+    folders = [
+        write_files(tmp_path / place / "node", {**content, "changes": own, "config": config})
+        for place, own, config in (("a", [], usual), ("b", changes, counted))
+    ]
+    labels = {group.label for group in replicates(map(read_run, folders))}
+    assert labels == {"node (usual)", "node (protocol counted)"}

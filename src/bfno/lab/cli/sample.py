@@ -19,6 +19,7 @@ __all__ = ["app", "keep_samples"]
 app = typer.Typer()
 
 _SAMPLES, _POINTS, _PAIRS = 64, 2000, 8
+_REAL = "real"
 
 
 @dataclass(frozen=True)
@@ -48,7 +49,7 @@ class _Words:
     real: Annotated[bool, typer.Option("--real", help="Show test images beside them.")] = False
     judge: Annotated[
         Path | None,
-        typer.Option(help="Run of a classifier of such images: say how sure it is of the samples."),
+        typer.Option(help="Run of a classifier of such images, to tell how sure it is of them."),
     ] = None
     interpolate: Annotated[
         bool,
@@ -117,12 +118,10 @@ def _draw(words: _Words) -> None:
     config = _check(words)
     if words.interpolate:
         content = _interpolations(words)
-    elif words.columns:
-        content = _columns(words)
     elif len(config.data.shape) == 1:
         content = _plane(words)
     else:
-        content = _grid(words)
+        content = _images(words)
     say(f"written to {write_picture(content, words.picture(), force=words.force)}")
 
 
@@ -132,8 +131,6 @@ def _check(words: _Words) -> Any:
 
     if words.real and words.interpolate:
         raise ConfigError("--real", "real images are the ends of --interpolate", "leave it out")
-    if words.judge is not None:
-        _check_judge(words)
     if not math.isfinite(words.temperature):
         raise ConfigError(
             "--temperature", f"{words.temperature} is not a finite number", "write a number"
@@ -146,9 +143,10 @@ def _check(words: _Words) -> Any:
     runs = words.places[:1] if words.interpolate else words.places
     configs = [_density_config(run) for run in runs]
     is_plane = [len(config.data.shape) == 1 for config in configs]
-    if any(is_plane) and (words.columns or words.interpolate):
+    if any(is_plane) and (words.columns or words.interpolate or words.judge):
         where = runs[is_plane.index(True)]
-        raise ConfigError(where, "models points, not images", "name it alone, without --real")
+        fix = "name it alone, without --real or --judge"
+        raise ConfigError(where, "models points, not images", fix)
     drawn = words.columns or is_plane[0]
     check_picture(words.picture(), ("png", "svg") if drawn else ("png",), force=words.force)
     if words.real and len({config.data.name for config in configs}) > 1:
@@ -157,27 +155,30 @@ def _check(words: _Words) -> Any:
     if images > MOST_IMAGES and not is_plane[0]:
         why = f"{images:,} images do not fit a picture, {MOST_IMAGES:,} do"
         raise ConfigError("-n", why, "ask for fewer")
+    if words.judge is not None:
+        _check_judge(words.judge, words)
     if words.out is not None:
         tell_new_folder(words.out)
     return configs[0]
 
 
-def _check_judge(words: _Words) -> None:
+def _check_judge(judge: Path, words: _Words) -> None:
     """Refuse a classifier that cannot see what is drawn."""
+    from bfno.lab.experiments.images.experiment import ImageExperiment
     from bfno.lab.runs.folder import RunFolder
 
-    assert words.judge is not None, "there is one"
     if words.interpolate:
-        raise ConfigError("--judge", "judges samples, not ways between images", "leave it out")
-    config = RunFolder(words.judge).read_config()
-    if config.shows != "exhibit":
-        why = f"{words.judge} is a run of {config.experiment}, which does not classify images"
+        raise ConfigError("--judge", "judges samples, not interpolations", "leave it out")
+    config = RunFolder(judge).read_config()
+    if not isinstance(config, ImageExperiment):
+        why = f"{judge} is a run of {config.experiment}, which does not classify images"
         raise ConfigError("--judge", why, "name a run of mnist/bfno-node, say")
     for run in words.places:
-        shape = tuple(_density_config(run).data.shape)
-        if shape != tuple(config.data.shape):
-            why = f"classifies images of shape {tuple(config.data.shape)}, but {run} has {shape}"
-            raise ConfigError(f"--judge {words.judge}", why, "train it with the same data.size")
+        drawn = _density_config(run).data.shape
+        if drawn != config.data.shape:
+            why = f"sees images of shape {config.data.shape}, but {run} draws {drawn}"
+            fix = "train a classifier with the same data.size and data.colour"
+            raise ConfigError(f"--judge {judge}", why, fix)
 
 
 def _density_config(run: Path) -> Any:
@@ -196,43 +197,50 @@ def _open(words: _Words, run: Path) -> Any:
     return open_run(run, any_checkpoint=words.any_checkpoint)
 
 
-def _grid(words: _Words) -> bytes:
-    from bfno.lab.views.figures.densities import image_grid
+def _images(words: _Words) -> bytes:
+    """A grid of samples, or columns of them and of real images."""
+    from bfno.lab.views.figures.densities import image_columns, image_grid
 
-    images = _drawn(words, words.run)
-    _judge(words, {str(words.run): images})
-    return image_grid(images)
+    classifier = words.judge and _open(words, words.judge)  # refused before anything is drawn
+    shown = _shown(words)
+    if classifier:
+        _say_how_sure(classifier, words, shown)
+    if words.columns:
+        return image_columns(shown, words.picture().suffix.lower().lstrip("."))
+    return image_grid(*shown.values())
 
 
-def _columns(words: _Words) -> bytes:
+def _shown(words: _Words) -> dict[str, Any]:
+    """Images as arrays of bytes by the name that they get."""
     from bfno.lab.experiments.density.sampling import test_images
-    from bfno.lab.views.figures.densities import image_columns
 
     shown = {}
     if words.real:
         opened = _open(words, words.run)
-        shown["real"] = test_images(opened, words.count or _SAMPLES, words.data_dir).numpy()
+        shown[_REAL] = test_images(opened, words.count or _SAMPLES, words.data_dir).numpy()
     for name, run in _names(words.places).items():
         shown[name] = _drawn(words, run)
-    _judge(words, shown)
-    return image_columns(shown, words.picture().suffix.lower().lstrip("."))
+    return shown
 
 
-def _judge(words: _Words, shown: dict[str, Any]) -> None:
-    """Say how sure a classifier is of what is shown."""
-    if words.judge is None:
-        return
+def _say_how_sure(classifier: Any, words: _Words, shown: dict[str, Any]) -> None:
     import torch
 
     from bfno.lab.experiments.images.calibration import probabilities
+    from bfno.lab.runs.folder import RunFolder
 
-    classifier = _open(words, words.judge)
+    record, data = RunFolder(words.judge or Path()).finished_record(), classifier.config.data.name
+    score = record and record.result.get("test_accuracy")
+    known = f"test accuracy {score:.2%}" if score is not None else "test accuracy unknown"
+    say(f"classifier: {classifier.config.experiment}, {known}")
+    if data != _density_config(words.run).data.name:
+        say(f"note: the classifier learned {data}, which is not what these flows learned")
     for name, images in shown.items():
         found = probabilities(classifier, torch.from_numpy(images))
         sure, classes = found.amax(1).mean().item(), len(found.argmax(1).unique())
         say(
-            f"{name}: the classifier is {sure:.1%} sure on average, and sees {classes} of its "
-            f"{found.shape[1]} classes"
+            f"{name}: of {len(images)} images the classifier is {sure:.1%} sure on average, and "
+            f"sees {classes} of its {found.shape[1]} classes"
         )
 
 
@@ -241,7 +249,7 @@ def _names(runs: list[Path]) -> dict[str, Path]:
     methods = [_density_config(run).experiment.partition("/")[2] for run in runs]
     folders = [run.absolute().name for run in runs]
     for names in (methods, folders):
-        if len(set(names)) == len(runs):
+        if len({*names, _REAL}) > len(runs):  # one may be called like the real images
             return dict(zip(names, runs, strict=True))
     return {str(run): run for run in runs}
 

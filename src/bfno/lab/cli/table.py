@@ -45,8 +45,8 @@ class _Words:
     protocol: Annotated[
         str | None,
         typer.Option(
-            help="Tables 2 and 3: sound (default), or published for the paper's own. Table 1: "
-            "counted for evaluations as the paper counts them, lean for fewer of them at its scale."
+            help="Tables 2 and 3: sound (default), or published for the paper's own. Tables of "
+            "image classifiers: usual (default), or counted for evaluations as the paper counts."
         ),
     ] = None
     settings: Annotated[
@@ -130,6 +130,7 @@ def _choice(words: _Words) -> Choice:
     return Choice(words.on, words.time, words.gpus, words.partition)
 
 
+_PUBLISHED = "published"  # the protocol that is a setting of data too
 # Settings that have an option of their own.
 _OPTIONS = {"experiment": "--only", "scale": "--scale", "data.name": "--data"}
 
@@ -141,7 +142,8 @@ def _check(words: _Words, paper: PaperTable) -> None:
     paper.check_data(words.data or ())
     if words.protocol is not None:
         paper.check_protocol(words.protocol)
-        _check_scale(words.protocol, words.scale)
+        if words.protocol != paper.usual_protocol:
+            _check_scale(words.protocol, words.scale)
     for option, number in (("--seeds", words.seeds), ("--jobs", words.jobs)):
         if number is not None and number < 1:
             raise ConfigError(f"{option} {number}", "is too few", "write 1 or more")
@@ -153,9 +155,11 @@ def _check(words: _Words, paper: PaperTable) -> None:
 def _check_scale(protocol: str, scale: str) -> None:
     from bfno.lab.runs.variants import PROTOCOLS
 
-    only = PROTOCOLS[protocol].scale if protocol in PROTOCOLS else ""
-    if only and scale != only:
-        raise ConfigError(f"--protocol {protocol}", f"is for the scale {only} alone", "omit it")
+    scales = PROTOCOLS[protocol].scales
+    if scales and scale not in scales:
+        why = f"is not for the scale {scale}"
+        fix = f"add --scale {scales[-1]}, or leave out --protocol"
+        raise ConfigError(f"--protocol {protocol}", why, fix)
 
 
 def _changes(words: _Words, paper: PaperTable) -> Tree:
@@ -166,11 +170,15 @@ def _changes(words: _Words, paper: PaperTable) -> Tree:
     """
     from bfno.lab.experiments.settings import CIRCUMSTANCES
     from bfno.lab.experiments.trees import differences, merged, read_settings
-    from bfno.lab.runs.variants import AS_USUAL, PROTOCOLS
+    from bfno.lab.runs.variants import PROTOCOLS
 
     changes = read_settings(words.settings or ())
-    protocol = PROTOCOLS.get(words.protocol or "", AS_USUAL).settings
-    options = {**_OPTIONS, **({"data.protocol": "--protocol"} if paper.protocols else {})}
+    name = words.protocol or paper.usual_protocol
+    protocol = {} if name == paper.usual_protocol else PROTOCOLS[name].settings
+    options = {
+        **_OPTIONS,
+        **({"data.protocol": "--protocol"} if _PUBLISHED in paper.protocols else {}),
+    }
     for name, _ in differences({section: {} for section in changes}, changes):
         if name in options:
             fix = f"write {options[name]}"

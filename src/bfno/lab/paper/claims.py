@@ -154,8 +154,8 @@ def judge_claims(
 ) -> list[Judgement]:
     """Compare claims with the runs of one scale.
 
-    Left out are claims without runs of all methods, and those about something else than what the
-    protocol of the variant measures.
+    Left out are claims without runs of all methods, and claims about anything other than what the
+    variant's protocol measures.
 
     Args:
         runs: Any runs.
@@ -180,18 +180,21 @@ def claims_table(
 
 def _note(scale: str, variant: Variant) -> str:
     how = ", ".join(filter(None, [f"Scale {scale}", variant.title]))
-    return f"{how}. {how_sure([scale])}"
+    return f"{how}. {how_sure(scale == 'paper' and variant == AS_DEFINED)}"
 
 
-def how_sure(scales: Sequence[str]) -> str:
-    """What a verdict on runs of these scales means."""
-    small = " Small models cannot refute what is said of large ones."
+def how_sure(is_full_size: bool) -> str:
+    """What a verdict means, by runs of the paper's own experiments or others."""
+    small = (
+        " Small models cannot refute what is said of large ones, nor short trainings what is said "
+        "of long ones."
+    )
     return (
         "A claim is borne out if the method leads every other by more than chance alone would "
         f"give with a probability p of {LIMIT:g}, by Welch's test over the seeds; it is not borne "
         "out if the method is as clearly behind the best other, with p times the number of others. "
         "Two or three seeds can prove only large differences."
-        f"{'' if set(scales) == {'paper'} else small}"
+        f"{'' if is_full_size else small}"
     )
 
 

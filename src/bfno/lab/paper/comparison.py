@@ -13,11 +13,11 @@ from bfno.lab.runs.record import Record, flat_config
 from bfno.lab.runs.variants import AS_DEFINED, Variant
 from bfno.lab.views.layout import Cell, Column, Table
 from bfno.lab.views.methods import is_transductive
-from bfno.lab.views.metrics import Estimate, Metric, find_metric
+from bfno.lab.views.metrics import COSTS, Estimate, Metric, find_metric
 from bfno.lab.views.summary import SCALES, counted, listed
 from bfno.lab.views.tables import comparison
 
-__all__ = ["paper_comparison"]
+__all__ = ["paper_comparison", "shown_metrics"]
 
 _Key = tuple[str, int]
 
@@ -55,7 +55,7 @@ class _Content:
 
     @property
     def metrics(self) -> list[Metric]:
-        return [find_metric(key) for key in self.paper.metrics]
+        return shown_metrics(self.paper, self.variant)
 
     def runs_of(self, row: PaperRow, data: str) -> list[Record]:
         keys = [(row.experiment(data) or "", seed) for seed in self.seeds]
@@ -118,6 +118,13 @@ def paper_comparison(
     left_out = tuple(run for run in others if run.data in data and run.seed in seeds)
     parts = paper, rows, ordered, scale, tuple(seeds), shown, failures, left_out, variant
     return _table(_Content(*parts))
+
+
+def shown_metrics(paper: PaperTable, variant: Variant) -> list[Metric]:
+    """The metrics of a table, the one that methods are judged by first."""
+    if variant.measures:
+        return [metric for metric in COSTS if metric.name == variant.measures]
+    return [find_metric(key) for key in paper.metrics]
 
 
 def _table(content: _Content) -> Table:
@@ -190,6 +197,8 @@ def _columns(
             list(map(read, runs)),
             None,
         )
+    if content.variant.measures:
+        return  # which the paper does not print
     metric = content.metrics[0]
     title = f"{metric.title.partition(' (')[0]}\nin the paper"
     printed = [
@@ -229,7 +238,8 @@ def _notes(content: _Content) -> Iterator[str]:
     """Say how the runs of a table came about and what to know before reading it."""
     paper, scale, runs = content.paper, content.scale, [*content.runs.values()]
     meaning = SCALES.get(scale, "as the runs were made") + _OF_COLUMNS.get(scale, "")
-    yield f"{paper.title}. Here: {scale} scale, {meaning}."
+    but = " but for what follows" if scale == "paper" and content.variant.settings else ""
+    yield f"{paper.title}. Here: {scale} scale, {meaning}{but}."
     if content.variant.settings:
         yield f"Every run here has {', '.join(content.variant.settings)}."
     yield from _circumstances(content.seeds, runs)

@@ -12,11 +12,19 @@ from typing import TYPE_CHECKING
 
 from bfno.lab.data.catalogue import DATA_SETS
 from bfno.lab.errors import DataError
-from bfno.lab.paper.claims import Judgement, Lead, Outcome, how_sure, judge_claims
+from bfno.lab.paper.claims import (
+    PAPER_CLAIMS,
+    Claim,
+    Judgement,
+    Lead,
+    Outcome,
+    how_sure,
+    judge_claims,
+)
 from bfno.lab.paper.numbers import paper_table
 from bfno.lab.paper.sections import variants_of
 from bfno.lab.runs.record import Record
-from bfno.lab.runs.variants import Variant
+from bfno.lab.runs.variants import AS_DEFINED, Variant
 from bfno.lab.views.figures.style import FAINT, INK, PALETTE, Drawn, drawn
 from bfno.lab.views.metrics import Estimate, find_metric
 from bfno.lab.views.summary import counted, listed
@@ -70,35 +78,39 @@ class Verdicts:
     judgements: tuple[Judgement, ...]
 
     @property
+    def is_full_size(self) -> bool:
+        """Whether they are the paper's own experiments, with nothing changed."""
+        return self.scale == "paper" and self.variant == AS_DEFINED
+
+    @property
     def title(self) -> str:
         """Which runs these are."""
         return ", ".join(filter(None, [f"{self.scale} scale", self.variant.title]))
 
 
-def verdicts_of(runs: Sequence[Record]) -> list[Verdicts]:
+def verdicts_of(runs: Sequence[Record], claims: Sequence[Claim] = PAPER_CLAIMS) -> list[Verdicts]:
     """Verdicts for every scale and variant whose runs can test a claim."""
     scales = sorted({run.scale for run in runs})
     found = [
-        Verdicts(scale, variant, tuple(judge_claims(runs, scale, variant=variant)))
+        Verdicts(scale, variant, tuple(judge_claims(runs, scale, claims, variant)))
         for scale, variant in itertools.product(scales, variants_of(runs))
     ]
-    known = {
+    judged = {
         (of.scale, one.claim)
         for of in found
         for one in of.judgements
         if one.outcome != "not comparable"
     }
-    # What one variant cannot say of a claim need not be said if another can.
-    told = [
-        [
-            one
-            for one in of.judgements
-            if one.outcome != "not comparable" or (of.scale, one.claim) not in known
-        ]
+
+    def is_news(of: Verdicts, one: Judgement) -> bool:
+        """Whether it says something, or no other runs of the scale can say more."""
+        return one.outcome != "not comparable" or (of.scale, one.claim) not in judged
+
+    news = [
+        replace(of, judgements=tuple(one for one in of.judgements if is_news(of, one)))
         for of in found
     ]
-    kept = zip(found, told, strict=True)
-    return [replace(of, judgements=tuple(some)) for of, some in kept if some]
+    return [of for of in news if of.judgements]
 
 
 def findings_text(verdicts: Sequence[Verdicts]) -> str:
@@ -113,19 +125,19 @@ def findings_text(verdicts: Sequence[Verdicts]) -> str:
         found = [(of, one) for of in verdicts for one in of.judgements if one.outcome == outcome]
         if found:
             lines.append(f"**{head}** ({len(found)}):\n")
-            lines += [f"- {_sentence(one, of, of is not most)}" for of, one in found]
+            lines += [f"- {_sentence(one, of, says_which=of is not most)}" for of, one in found]
             lines.append("")
-    lines.append(f"{how_sure([of.scale for of in verdicts])}\n")
+    lines.append(f"{how_sure(all(of.is_full_size for of in verdicts))}\n")
     return "\n".join(lines)
 
 
 def _most(verdicts: Sequence[Verdicts]) -> Verdicts:
-    """The runs that bear on most claims, which need not be named each time."""
-    return max(verdicts, key=lambda of: len(of.judgements))
+    """The runs that need not be named each time: unchanged ones that bear on most claims."""
+    return max(verdicts, key=lambda of: (of.variant == AS_DEFINED, len(of.judgements)))
 
 
-def _sentence(one: Judgement, of: Verdicts, name_scale: bool) -> str:
-    where = f" [{of.title}]" if name_scale else ""
+def _sentence(one: Judgement, of: Verdicts, *, says_which: bool) -> str:
+    where = f" [{of.title}]" if says_which else ""
     sure = one.verdict.removeprefix(one.outcome).removeprefix(":").strip()
     return f"{one.claim.text}{where}{' ' if sure.startswith('(') else ': '}{sure}"
 

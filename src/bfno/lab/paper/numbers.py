@@ -105,7 +105,7 @@ class PaperTable:
         if not self.protocols:
             tables = [one for one in table_names() if paper_table(one).protocols]
             why = f"table {self.name} has no protocols"
-            raise ConfigError(option, why, f"leave it out; tables {' and '.join(tables)} have some")
+            raise ConfigError(option, why, f"leave it out; tables {', '.join(tables)} have some")
         if name not in self.protocols:
             known = " or ".join(self.protocols)
             raise ConfigError(option, f"is not a protocol of table {self.name}", f"write {known}")

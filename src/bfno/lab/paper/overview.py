@@ -10,11 +10,12 @@ from pathlib import Path
 
 from bfno.lab.errors import ConfigError
 from bfno.lab.files import write_atomically
+from bfno.lab.paper.comparison import shown_metrics
 from bfno.lab.paper.numbers import PaperRow, PaperTable, paper_table
 from bfno.lab.paper.sections import Section
 from bfno.lab.runs.record import Record
 from bfno.lab.views.methods import is_transductive
-from bfno.lab.views.metrics import Estimate, find_metric
+from bfno.lab.views.metrics import Estimate, Metric, find_metric
 from bfno.lab.views.summary import counted
 
 __all__ = ["Standing", "around_overview", "overview", "put_overview"]
@@ -37,8 +38,9 @@ def overview(sections: Sequence[Section], page: str = "") -> str:
     lines = ["| table | command | here | in the paper |", "| --- | --- | --- | --- |"]
     for section in sections:
         paper = paper_table(section.table)
-        here = standing_here(paper, section.data, [run for _, run in section.runs])
-        published = standing_in_paper(paper, section.data)
+        metric = shown_metrics(paper, section.variant)[0]
+        here = standing_here(paper, section.data, [run for _, run in section.runs], metric)
+        published = None if section.variant.measures else standing_in_paper(paper, section.data)
         link = f"[{section.title}]({page}#{_anchor(section.title)})"
         lines.append(f"| {link} | `{section.command}` | {here or '–'} | {published or '–'} |")
     return "".join(f"{line}\n" for line in lines)
@@ -110,15 +112,18 @@ class Standing:
         return f"{self.leader} {self.best}; {self.ours} {self.score}, place {self.place} {of}"
 
 
-def standing_here(paper: PaperTable, data: str, runs: Sequence[Record]) -> Standing | None:
+def standing_here(
+    paper: PaperTable, data: str, runs: Sequence[Record], metric: Metric | None = None
+) -> Standing | None:
     """The standing among runs; none without a run of the paper's method and of another.
 
     Args:
         paper: The table.
         data: Name of the data set.
         runs: Runs of the table, all of one scale.
+        metric: What they are judged by; None takes the first metric of the table.
     """
-    metric = find_metric(paper.metrics[0])
+    metric = metric or find_metric(paper.metrics[0])
     seeds = {run.seed for run in runs}
     scores, possible = {}, _rows(paper, data)
     for row in possible:
@@ -129,7 +134,7 @@ def standing_here(paper: PaperTable, data: str, runs: Sequence[Record]) -> Stand
             score = replace(score, remark=f"({len(members)} of {len(seeds)} seeds)" * few)
             label = f"{row.label} †" if any(map(is_transductive, members)) else row.label
             scores[row.label] = (label, score)
-    found = _standing(paper, data, scores)
+    found = _standing(paper, data, scores, metric)
     return found and replace(found, missing=len(possible) - len(scores))
 
 
@@ -149,18 +154,17 @@ def standing_in_paper(paper: PaperTable, data: str) -> Standing | None:
         cell = row.cells.get(data)
         if cell is not None and cell.mean is not None:
             scores[row.label] = (row.label, Estimate(cell.mean, cell.std, paper.digits))
-    return _standing(paper, data, scores)
+    return _standing(paper, data, scores, find_metric(paper.metrics[0]))
 
 
 def _standing(
-    paper: PaperTable, data: str, scores: Mapping[str, tuple[str, Estimate]]
+    paper: PaperTable, data: str, scores: Mapping[str, tuple[str, Estimate]], metric: Metric
 ) -> Standing | None:
     """The standing among rows of the table, each with a name to show and a score."""
     own = [row.label for row in paper.rows if (row.experiment(data) or "").endswith(_OURS)]
     ours = next((label for label in own if label in scores), None)
     if ours is None or len(scores) < 2:
         return None
-    metric = find_metric(paper.metrics[0])
     ranks = {label: metric.rank(score.mean) for label, (_, score) in scores.items()}
     # Of equals, all have the place of the first.
     better = [label for label in ranks if ranks[label] < ranks[ours]]

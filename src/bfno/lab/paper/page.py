@@ -84,7 +84,7 @@ def write_page(folder: Path, out: Path, overview_in: Path | None = None) -> list
     released = read_released(folder)
     top = summary_text(verdicts, released, picture and _relative(picture, out.parent))
     parts = [_MARK, "# Results\n", top, introduction(folder, out, runs), overview(sections)]
-    parts += [_left_out(runs, sections), claims_text(verdicts)]
+    parts += [_left_out(folder, runs, sections), claims_text(verdicts)]
     written = [out, *filter(None, [picture])]
     for section in sections:
         drawn = _draw(section, folder / "figures")
@@ -137,10 +137,13 @@ def introduction(folder: Path, out: Path, runs: Sequence[tuple[Path, Record]]) -
     )
 
 
-def _left_out(runs: Sequence[tuple[Path, Record]], sections: Sequence[Section]) -> str:
+def _left_out(
+    folder: Path, runs: Sequence[tuple[Path, Record]], sections: Sequence[Section]
+) -> str:
     """Which runs no table shows."""
     shown = {place for section in sections for place, _ in section.runs}
-    names = [f"`{run.name}`" for place, run in runs if place not in shown]
+    places = (place for place, _ in runs if place not in shown)
+    names = [f"`{place.relative_to(folder).as_posix()}`" for place in places]
     if not names:
         return ""
     few, more = ", ".join(names[:_MOST_NAMES]), len(names) - _MOST_NAMES

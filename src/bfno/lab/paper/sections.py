@@ -84,7 +84,7 @@ def sections_of(runs: Sequence[tuple[Path, Record]]) -> Iterator[Section]:
 def variants_of(runs: Iterable[Record]) -> list[Variant]:
     """The variants of tables that runs belong to, the experiments as they are defined first."""
     found = filter(None, (variant_of(run.changes) for run in runs))
-    return sorted({AS_DEFINED, *found}, key=lambda variant: variant.changes)
+    return sorted({AS_DEFINED, *found}, key=lambda variant: (len(variant.changes), variant.changes))
 
 
 class Selection(NamedTuple):
@@ -105,7 +105,10 @@ def select_runs(runs: Iterable[Record], variant: Variant = AS_DEFINED) -> Select
         variant: The changed settings of those that count; none means as experiments are defined.
     """
     known: dict[tuple[str, str], list[dict[int, Record]]] = defaultdict(list)
-    members = (run for run in runs if _belongs(run, variant))
+    members = [run for run in runs if _belongs(run, variant)]
+    # Data whose experiments all have these settings anyway are no variant of themselves.
+    changed = {(run.data, run.scale) for run in members if set(run.changes) == set(variant.changes)}
+    members = [run for run in members if (run.data, run.scale) in changed]
     for same in by_settings(sorted(members, key=lambda run: run.name, reverse=True)).values():
         seeds = {run.seed: run for run in same}  # the last of a seed, whose name is the first
         known[same[0].experiment, same[0].scale].append(dict(sorted(seeds.items())))

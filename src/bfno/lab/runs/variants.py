@@ -8,22 +8,22 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-__all__ = ["AS_DEFINED", "AS_USUAL", "PROTOCOLS", "Protocol", "Variant", "variant_of"]
+__all__ = ["AS_DEFINED", "PROTOCOLS", "Protocol", "Variant", "variant_of"]
 
 
 @dataclass(frozen=True)
 class Protocol:
-    """Settings that have a name together, since many of them make a table another.
+    """A named set of settings that turns a table into another experiment.
 
     Attributes:
         settings: The settings, nested.
-        scale: The only scale that they are for; empty for all.
-        measures: Name of the metric that it was made to measure; empty for all. The paper's claims
-            about others are not judged by its runs.
+        scales: The only scales they apply to; empty for all.
+        measures: Name of the metric that it is made for, which tables show and claims are about;
+            empty for those of the table.
     """
 
     settings: Mapping[str, Mapping[str, Any]]
-    scale: str = ""
+    scales: tuple[str, ...] = ()
     measures: str = ""
 
     @property
@@ -38,29 +38,26 @@ class Protocol:
 
 PROTOCOLS: Mapping[str, Protocol] = {
     "published": Protocol({"data": {"protocol": "published"}}),
-    # The paper's solver, tolerance and gradients, for so long that fields may get steep, with few
-    # images: each costs six times as much as at cpu scale.
+    # The paper's solver, tolerance and gradients. Many epochs, since a model that fits its images
+    # closely may have a steep field; few images, since each costs six times what it usually does.
     "counted": Protocol(
         {
             "data": {"train_limit": 1000, "test_limit": 1000},
             "solver": {
                 "method": "dopri5",
                 "first_step": None,
+                "land": False,
                 "gradient": "adjoint",
                 "rtol": 1e-3,
                 "atol": 1e-3,
             },
             "train": {"epochs": 20},
         },
-        scale="cpu",
+        scales=("cpu",),
         measures="nfe",
     ),
-    # The paper's solver without its search for a first step: a third fewer evaluations.
-    "lean": Protocol({"solver": {"first_step": "last", "memory": "2 GB"}}, scale="paper"),
 }
-"""Protocols of tables besides the usual one, by name."""
-AS_USUAL = Protocol({})
-"""The usual protocol of every table: experiments as they are defined."""
+"""Protocols besides the usual one, by name; `numbers.yaml` says which tables have them."""
 
 # How all methods of a table are treated alike, and not what a single one is.
 _SOLVER = ("method", "first_step", "land", "gradient", "rtol", "atol", "memory")
@@ -100,12 +97,12 @@ class Variant:
 
     @property
     def measures(self) -> str:
-        """Name of the metric that its protocol was made to measure; empty for all."""
-        return PROTOCOLS.get(self.protocol, AS_USUAL).measures
+        """Name of the metric that its protocol is made for; empty for those of the table."""
+        return PROTOCOLS[self.protocol].measures if self.protocol else ""
 
     @property
     def settings(self) -> list[str]:
-        """The settings that its protocol does not have, as a person writes them."""
+        """Settings beyond those of its protocol, as a person writes them."""
         return [f"{name}={value}" for name, value in self._shown]
 
     @property
@@ -128,7 +125,7 @@ class Variant:
 
     @property
     def _shown(self) -> list[tuple[str, str]]:
-        known = PROTOCOLS.get(self.protocol, AS_USUAL).changes
+        known = PROTOCOLS[self.protocol].changes if self.protocol else frozenset()
         pairs = (change.partition("=") for change in self.changes if change not in known)
         return [(name, _plain(value)) for name, _, value in pairs]
 
@@ -147,6 +144,7 @@ def variant_of(changes: Iterable[str]) -> Variant | None:
         >>> variant_of(["train.lr=0.5"])  # another method, so to speak
     """
     found = Variant.of(changes)
+    # A protocol may have any settings, but only with all of them a run belongs to it.
     others = {setting.partition("=")[0] for setting in found.settings}
     return found if others <= _OF_A_TABLE else None
 

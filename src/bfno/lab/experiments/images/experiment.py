@@ -9,7 +9,6 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, ClassVar
 
-import torch
 from pydantic import Field
 from torch import nn
 
@@ -29,7 +28,7 @@ from bfno.lab.experiments.experiment import (
     explained_misfit,
 )
 from bfno.lab.experiments.images.augment import AugmentSettings
-from bfno.lab.experiments.images.calibration import temperature_of
+from bfno.lab.experiments.images.calibration import probabilities, temperature_of
 from bfno.lab.experiments.images.data import (
     AnyImageDataSettings,
     divided_images,
@@ -204,19 +203,15 @@ class ImageExperiment(Experiment):
         Probabilities are those at the temperature that suits the validation images, if there were
         any.
         """
-        temperature = temperature_of(run) or 1.0
         for file in files:
             try:
                 image = read_image_file(self.data, file)
             except DataError as error:
                 yield Prediction(file, "", {}, error)
                 continue
-            with torch.inference_mode(), explained_failure():
-                scores = run.model(image.float().div(255))[0]
-            names = run.model.class_names
-            shares = (scores / temperature).softmax(0).tolist()
-            probabilities = dict(zip(names, shares, strict=True))
-            yield Prediction(file, names[int(scores.argmax())], probabilities)
+            shares, names = probabilities(run, image)[0], run.model.class_names
+            known = dict(zip(names, shares.tolist(), strict=True))
+            yield Prediction(file, names[int(shares.argmax())], known)
 
     def files_in(self, run: TrainedRun, folder: Path) -> list[Path]:
         return images_below(folder)
