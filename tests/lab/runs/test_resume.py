@@ -90,6 +90,38 @@ def test_the_comparison_notices_what_a_checkpoint_forgets(
     assert not (same and metrics(tmp_path / "run") == metrics(uninterrupted))
 
 
+class _KillAfterEpoch(Watcher):
+    """Ends the process, so to speak, once an epoch is saved."""
+
+    def __init__(self, epoch):
+        self.epoch = epoch
+
+    def on_epoch(self, metrics):
+        if metrics["epoch"] == self.epoch:
+            raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize("schedule", ["steps", "cosine"])
+def test_a_run_may_end_where_it_was_stopped_if_it_would_have_been_the_same(tmp_path, schedule):
+    short = {"train": {"epochs": 2, "schedule": schedule}}
+    start(tiny(short), tmp_path / "short")
+    long = tiny({"train": {"epochs": 10, "schedule": schedule}})
+    with pytest.raises(KeyboardInterrupt):
+        start(long, tmp_path / "run", [_KillAfterEpoch(2)])
+    before = (tmp_path / "run" / "config.yaml").read_bytes()
+    with pytest.raises(ConfigError, match="has trained its 2 epochs"):
+        resume(tmp_path / "run", {"train": {"epochs": 2, "clip": 3.0}})
+    if schedule == "cosine":
+        with pytest.raises(ConfigError, match="has trained its 2 epochs"):
+            resume(tmp_path / "run", {"train": {"epochs": 2}})
+        assert (tmp_path / "run" / "config.yaml").read_bytes() == before
+        return
+    assert resume(tmp_path / "run", {"train": {"epochs": 2}}).is_finished
+    assert weights(tmp_path / "run") == weights(tmp_path / "short")
+    assert metrics(tmp_path / "run") == metrics(tmp_path / "short")
+    assert result(tmp_path / "run") == result(tmp_path / "short")
+
+
 COSINE = {"train": {"epochs": 4, "schedule": "cosine", "warmup": 0.1}}
 RESTARTED = {"train": {"epochs": 7, "schedule": "cosine", "warmup": 0.1, "restart": 4}}
 

@@ -130,7 +130,7 @@ def resume(
             run.check_metrics(checkpoint)
             trainer.restore(checkpoint)
         is_other = settings_digest(config.as_dict()) != settings_digest(before.as_dict())
-        if trainer.is_done and is_other:
+        if trainer.is_done and is_other and not _ends_here(trainer, before):
             raise _nothing_to_do(trainer)
         if trainer.processes.is_first:
             _say_how_the_rate_goes_on(trainer, before.train.epochs)
@@ -150,6 +150,15 @@ def _say_how_the_rate_goes_on(trainer: Trainer, before: int | str) -> None:
         "%.2g %% of train.lr, and falls to 0. To begin the schedule anew: --set train.restart=%d",
         *(done, trainer.epochs, rate, 100 * rate / settings.lr, done),
     )
+
+
+def _ends_here(trainer: Trainer, before: Experiment) -> bool:
+    """Whether it is merely to have no more epochs than it has: the same as if it had begun so."""
+    now = trainer.config.as_dict()
+    others = merged(now, {"train": {"epochs": before.train.epochs}, "threads": before.threads})
+    is_whole = trainer.progress.epoch == trainer.epochs and not trainer.progress.batch
+    # The steps of a cosine would have been others.
+    return is_whole and others == before.as_dict() and now["train"]["schedule"] != "cosine"
 
 
 def _nothing_to_do(trainer: Trainer) -> ConfigError:
