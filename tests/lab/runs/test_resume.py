@@ -11,6 +11,7 @@ from bfno.lab.errors import ConfigError
 from bfno.lab.runs import loop, session
 from bfno.lab.runs.checkpoint import Checkpoint, Progress
 from bfno.lab.runs.folder import RunFolder
+from bfno.lab.runs.load import open_run
 from bfno.lab.runs.loop import Watcher
 from bfno.lab.runs.session import resume, start
 from bfno.lab.runs.signals import Stopped
@@ -102,7 +103,9 @@ class _KillAfterEpoch(Watcher):
 
 
 @pytest.mark.parametrize("schedule", ["steps", "cosine"])
-def test_a_run_may_end_where_it_was_stopped_if_it_would_have_been_the_same(tmp_path, schedule):
+def test_a_run_may_end_where_it_was_stopped_if_it_would_have_been_the_same(
+    tmp_path, caplog, schedule
+):
     short = {"train": {"epochs": 2, "schedule": schedule}}
     start(tiny(short), tmp_path / "short")
     long = tiny({"train": {"epochs": 10, "schedule": schedule}})
@@ -117,6 +120,9 @@ def test_a_run_may_end_where_it_was_stopped_if_it_would_have_been_the_same(tmp_p
         assert (tmp_path / "run" / "config.yaml").read_bytes() == before
         return
     assert resume(tmp_path / "run", {"train": {"epochs": 2}}).is_finished
+    caplog.clear()
+    open_run(tmp_path / "run")
+    assert not caplog.messages
     assert weights(tmp_path / "run") == weights(tmp_path / "short")
     assert metrics(tmp_path / "run") == metrics(tmp_path / "short")
     assert result(tmp_path / "run") == result(tmp_path / "short")
