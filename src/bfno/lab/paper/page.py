@@ -148,7 +148,8 @@ def _left_out(
         return ""
     few, more = ", ".join(names[:_MOST_NAMES]), len(names) - _MOST_NAMES
     rest = f" and {more} more" if more > 0 else ""
-    return f"Runs that no table shows, because of their settings: {few}{rest}.\n"
+    why = "because of their settings or because nothing is there to compare with"
+    return f"Runs that no table shows, {why}: {few}{rest}.\n"
 
 
 def claims_text(verdicts: Sequence[Verdicts]) -> str:
@@ -179,9 +180,9 @@ def _write_leads(verdicts: Sequence[Verdicts], file: Path) -> Path | None:
 def _draw(section: Section, pictures: Path) -> dict[Path, str]:
     """Files of the figures, each with what it shows in words."""
     figures = draw_figures([run for _, run in section.runs], [place for place, _ in section.runs])
-    written = {}
+    wanted, written = section.variant.measures or _FIGURES[section.table], {}
     for name, drawn in figures.items():
-        if drawn.png and re.match(_FIGURES[section.table], name):
+        if drawn.png and re.match(wanted, name):
             file = pictures / section.figure(name)
             write_atomically(file, drawn.png)
             written[file] = drawn.alt
