@@ -28,6 +28,8 @@ def runs(tmp_path_factory):
     experiments |= {"moons": "moons/ffjord-rnode", "classifier": "digits/node"}
     for name, experiment in experiments.items():
         assert main(["train", experiment, "--out", str(folder / name), *TINY]) == 0
+    words = ["train", "digits/node", "--set", "data.size=4", "--out", str(folder / "small")]
+    assert main([*words, *TINY]) == 0
     return folder
 
 
@@ -103,7 +105,7 @@ def test_a_classifier_says_how_sure_it_is_of_samples_and_of_real_images(runs, tm
     capsys.readouterr()
     assert main([*words, "--judge", str(runs / "classifier")]) == 0
     said = re.findall(
-        r"(\S+): of 32 images the classifier is (\S+)% sure on average, and sees (\d+) of its 10",
+        r"(\S+): on average the classifier is (\S+)% sure of these 32 images, and finds (\d+) of",
         capsys.readouterr().out,
     )
     assert [name for name, *_ in said] == ["real", "glow"]
@@ -115,6 +117,32 @@ def test_a_classifier_says_how_sure_it_is_of_samples_and_of_real_images(runs, tm
     shares = (scores / (temperature_of(classifier) or 1.0)).softmax(1)
     assert float(said[0][1]) == pytest.approx(100 * shares.amax(1).mean().item(), abs=0.3)
     assert int(said[0][2]) == len(shares.argmax(1).unique())
+
+
+def test_who_judges_is_introduced(runs, tmp_path, capsys):
+    data = tmp_path / "images"
+    for index, name in enumerate(("a", "b")):
+        (data / name).mkdir(parents=True)
+        for number in range(10):
+            grey = 20 * number + 9 * index
+            Image.new("L", (8, 8), grey).save(data / name / f"{number}.png")
+    words = ["train", "folder/node", "--data", str(data), "--out", str(tmp_path / "own"), *TINY]
+    assert main([*words, "--set", "data.size=8", "--set", "data.colour=false"]) == 0
+    capsys.readouterr()
+    words = ["sample", str(runs / "glow"), "-n", "2", "-o", str(tmp_path / "a.png")]
+    assert main([*words, "--judge", str(tmp_path / "own")]) == 0
+    told = capsys.readouterr().out
+    assert re.search(r"classifier: folder/node, test accuracy \d", told)
+    assert "glow learned digits, but the classifier learned folder" in told
+
+
+def test_a_run_that_is_called_real_does_not_hide_the_real_images(runs, tmp_path):
+    for name in ("real", "other"):
+        (tmp_path / name).symlink_to(runs / "glow")
+    out = tmp_path / "grid.svg"
+    words = [str(tmp_path / name) for name in ("real", "other")]
+    assert main(["sample", *words, "--real", "-n", "2", "-o", str(out)]) == 0
+    assert out.read_text().count("<image ") == 3 and ">real</text>" in out.read_text()
 
 
 def test_runs_of_one_method_are_named_by_their_folders(runs, tmp_path):
@@ -241,13 +269,14 @@ def test_compare_keeps_densities_and_classifiers_apart(runs, capsys):
         (["glow", "classifier"], 2, "not a density"),
         (["glow", "--judge", "moons"], 2, "which does not classify images"),
         (["glow", "--judge", "classifier", "--interpolate"], 2, "--judge: judges samples"),
+        (["glow", "--judge", "small"], 2, "images of shape (1, 4, 4), but glow draws (1, 8, 8)"),
         (["moons", "--judge", "classifier"], 2, "points, not images"),
     ],
 )
 def test_wrong_words_are_one_line_and_write_nothing(
     runs, tmp_path, monkeypatch, capsys, words, code, message
 ):
-    for name in (*IMAGES, "moons", "classifier"):
+    for name in (*IMAGES, "moons", "classifier", "small"):
         (tmp_path / name).symlink_to(runs / name)
     (tmp_path / "record.json").write_text("no image")
     (tmp_path / "unfinished").mkdir()

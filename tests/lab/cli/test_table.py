@@ -147,7 +147,7 @@ def test_csv_on_the_terminal_has_all_digits(tmp_path, capsys):
         (["4", "--protocol", "sound"], "table 4 has no protocols. Fix: leave it out; tables 1"),
         (
             ["1", "--protocol", "counted", "--scale", "paper"],
-            "--protocol counted: is not for the scale paper. Fix: add --scale cpu, or leave out",
+            "--protocol counted: is not for the scale paper. Fix: write --scale cpu, or leave out",
         ),
         (
             ["1", "--protocol", "counted", "--set", "train.epochs=3"],

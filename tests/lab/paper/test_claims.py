@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import scipy.stats
 
-from bfno.lab.paper.claims import PAPER_CLAIMS, Claim, claims_table, judge_claims
+from bfno.lab.paper.claims import PAPER_CLAIMS, Claim, claims_table, is_full_size, judge_claims
 from bfno.lab.paper.numbers import paper_table
 from bfno.lab.paper.sections import select_runs
 from bfno.lab.runs.folder import read_runs
@@ -220,3 +220,18 @@ def test_claims_speak_of_methods_and_data_of_their_tables(claim):
     assert claim.data in table.titles
     methods = {(row.experiment(claim.data) or "").partition("/")[2] for row in table.rows}
     assert {claim.method, *claim.among} <= methods
+
+
+@pytest.mark.parametrize(
+    ("scale", "changes", "expected"),
+    [
+        ("paper", [], True),
+        ("paper", ['data.protocol="published"'], True),
+        ("paper", ["train.epochs=1"], False),
+        ("cpu", [], False),
+    ],
+)
+def test_small_models_and_short_trainings_have_a_caveat(scale, changes, expected):
+    assert is_full_size(scale, Variant.of(changes)) is expected
+    note = claims_table([], scale, Variant.of(changes)).notes[0]
+    assert ("Small models cannot refute" in note) is not expected

@@ -199,12 +199,14 @@ def test_a_protocol_that_counts_evaluations_shows_and_ranks_them(tmp_path):
     section, *_ = sections_of([(place, read_run(place)) for place in places])
     assert section.title == "Table 1: Image classification, MNIST (cpu scale, protocol counted)"
     text = section_text(section)
-    assert (
-        "NFE forward" in text and "NFE backward" in text and "accuracy" not in text.split("\n\n")[2]
-    )
+    header = next(line for line in text.splitlines() if line.startswith("| method"))
+    assert "NFE forward" in header and "NFE backward" in header and "accuracy" not in header
     assert "Protocol counted: evaluations as the paper counts them" in text
     row = overview([section]).splitlines()[2]
-    assert "NODE 20.0; BFNO-NODE 26.0, place 2 of 2" in row and row.endswith("| – |")
+    assert "NFE forward: NODE 20.0; BFNO-NODE 26.0, place 2 of 2" in row and row.endswith("| – |")
+    written = write_page(tmp_path, tmp_path / "page.md")
+    drawn = [file.name for file in written if "counted" in file.name]
+    assert drawn and all("-mnist-nfe-" in name for name in drawn)
 
 
 def test_experiments_that_have_a_setting_anyway_are_no_variant_of_themselves(tmp_path):
@@ -214,6 +216,8 @@ def test_experiments_that_have_a_setting_anyway_are_no_variant_of_themselves(tmp
             content = {**record("mnist", method, 7), "scale": scale, "changes": changes}
             content["config"]["train"] = {"epochs": 6}
             places.append(write_files(tmp_path / f"{scale}-{method}", content))
+    other = {**record("mnist", "cnn", 7), "changes": ["train.epochs=6"]}  # is in no table
+    places.append(write_files(tmp_path / "cpu-cnn", other))
     found = [(place, read_run(place)) for place in places]
     titles = [section.title for section in sections_of(found) if section.table == "1"]
     assert [title.partition("(")[2] for title in titles] == [
@@ -376,5 +380,5 @@ def test_runs_that_are_in_no_table_are_named(folder, tmp_path):
     content = {**record("mnist", "node", 8), "result": result(0.5), "changes": ["train.lr=0.5"]}
     write_files(runs / "cpu" / "mnist-node-fast", content)
     write_page(runs, page)
-    told = "Runs that no table shows, because of their settings or because nothing is there to "
-    assert f"{told}compare with: `cpu/mnist-node-fast`." in page.read_text()
+    told = "Runs that no table shows, because of their settings, or because there is nothing to "
+    assert f"{told}compare them with: `cpu/mnist-node-fast`." in page.read_text()

@@ -102,30 +102,42 @@ class _KillAfterEpoch(Watcher):
             raise KeyboardInterrupt
 
 
-@pytest.mark.parametrize("schedule", ["steps", "cosine"])
-def test_a_run_may_end_where_it_was_stopped_if_it_would_have_been_the_same(
-    tmp_path, caplog, schedule
-):
-    short = {"train": {"epochs": 2, "schedule": schedule}}
-    start(tiny(short), tmp_path / "short")
-    long = tiny({"train": {"epochs": 10, "schedule": schedule}})
+def test_a_run_may_end_between_epochs_as_if_it_had_begun_with_so_many(tmp_path, caplog):
+    start(tiny({"train": {"epochs": 2}}), tmp_path / "short")
     with pytest.raises(KeyboardInterrupt):
-        start(long, tmp_path / "run", [_KillAfterEpoch(2)])
-    before = (tmp_path / "run" / "config.yaml").read_bytes()
-    with pytest.raises(ConfigError, match="has trained its 2 epochs"):
-        resume(tmp_path / "run", {"train": {"epochs": 2, "clip": 3.0}})
-    if schedule == "cosine":
-        with pytest.raises(ConfigError, match="has trained its 2 epochs"):
-            resume(tmp_path / "run", {"train": {"epochs": 2}})
-        assert (tmp_path / "run" / "config.yaml").read_bytes() == before
-        return
-    assert resume(tmp_path / "run", {"train": {"epochs": 2}}).is_finished
+        start(tiny(SIXTY_STEPS), tmp_path / "run", [_KillAfterEpoch(2)])
+    assert resume(tmp_path / "run", {"train": {"epochs": 2}, "threads": 1}).is_finished
     caplog.clear()
     open_run(tmp_path / "run")
     assert not caplog.messages
     assert weights(tmp_path / "run") == weights(tmp_path / "short")
     assert metrics(tmp_path / "run") == metrics(tmp_path / "short")
     assert result(tmp_path / "run") == result(tmp_path / "short")
+
+
+@pytest.mark.parametrize(
+    ("begun", "changes"),
+    [
+        ({"schedule": "cosine"}, {}),
+        ({"warmup": 0.1}, {}),  # a share of all steps, which were more
+        ({}, {"clip": 3.0}),
+    ],
+)
+def test_a_run_does_not_end_early_if_it_would_have_been_another(tmp_path, begun, changes):
+    with pytest.raises(KeyboardInterrupt):
+        start(tiny({"train": {"epochs": 10, **begun}}), tmp_path / "run", [_KillAfterEpoch(2)])
+    before = (tmp_path / "run" / "config.yaml").read_bytes()
+    with pytest.raises(ConfigError, match="has trained its 2 epochs"):
+        resume(tmp_path / "run", {"train": {"epochs": 2, **changes}})
+    assert (tmp_path / "run" / "config.yaml").read_bytes() == before
+
+
+def test_a_run_within_an_epoch_says_how_to_end_with_it(tmp_path):
+    with pytest.raises(Stopped):
+        start(tiny(SIXTY_STEPS), tmp_path / "run", [StopAfter(14)])
+    with pytest.raises(ConfigError, match=r"is 2 steps into epoch 3.*--epochs 3"):
+        resume(tmp_path / "run", {"train": {"epochs": 2}})
+    assert resume(tmp_path / "run", {"train": {"epochs": 3}}).steps == 18
 
 
 COSINE = {"train": {"epochs": 4, "schedule": "cosine", "warmup": 0.1}}

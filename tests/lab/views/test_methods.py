@@ -245,14 +245,12 @@ def test_folders_of_one_name_with_other_test_samples_or_classes_are_different_ta
     assert tasks[0] == "folder (birds, 18 test samples of 3 classes)" and len(set(tasks)) == 3
 
 
-def test_runs_of_a_protocol_are_called_by_it_where_many_settings_differ(tmp_path):
+def test_runs_of_a_protocol_are_another_task_than_usual_ones(tmp_path):
     changes = sorted(PROTOCOLS["counted"].changes)
-    content = record("mnist", "node", 7)
-    counted = {name: {**values} for name, values in PROTOCOLS["counted"].settings.items()}
-    usual = {name: dict.fromkeys(values, "other") for name, values in counted.items()}
     folders = [
-        write_files(tmp_path / place / "node", {**content, "changes": own, "config": config})
-        for place, own, config in (("a", [], usual), ("b", changes, counted))
+        write_files(tmp_path / place / "node", {**record("mnist", "node", 7), "changes": own})
+        for place, own in (("a", []), ("b", changes))
     ]
-    labels = {group.label for group in replicates(map(read_run, folders))}
-    assert labels == {"node (usual)", "node (protocol counted)"}
+    groups = replicates(map(read_run, folders))
+    assert [group.task for group in groups] == [("mnist", "cpu", ""), ("mnist", "cpu", "counted")]
+    assert {group.label for group in groups} == {"node"}

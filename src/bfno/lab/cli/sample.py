@@ -49,7 +49,7 @@ class _Words:
     real: Annotated[bool, typer.Option("--real", help="Show test images beside them.")] = False
     judge: Annotated[
         Path | None,
-        typer.Option(help="Run of a classifier of such images, to tell how sure it is of them."),
+        typer.Option(help="Run of a classifier of such images; says how sure it is of them."),
     ] = None
     interpolate: Annotated[
         bool,
@@ -145,7 +145,7 @@ def _check(words: _Words) -> Any:
     is_plane = [len(config.data.shape) == 1 for config in configs]
     if any(is_plane) and (words.columns or words.interpolate or words.judge):
         where = runs[is_plane.index(True)]
-        fix = "name it alone, without --real or --judge"
+        fix = "name it alone, without --real, --judge or --interpolate"
         raise ConfigError(where, "models points, not images", fix)
     drawn = words.columns or is_plane[0]
     check_picture(words.picture(), ("png", "svg") if drawn else ("png",), force=words.force)
@@ -201,13 +201,16 @@ def _images(words: _Words) -> bytes:
     """A grid of samples, or columns of them and of real images."""
     from bfno.lab.views.figures.densities import image_columns, image_grid
 
-    classifier = words.judge and _open(words, words.judge)  # refused before anything is drawn
+    # Opened before anything is drawn, which may take long.
+    classifier = None if words.judge is None else _open(words, words.judge)
     shown = _shown(words)
-    if classifier:
-        _say_how_sure(classifier, words, shown)
+    if words.judge is not None and classifier is not None:
+        _introduce(words.judge, classifier.config, words.places)
+        _say_how_sure(classifier, shown)
     if words.columns:
         return image_columns(shown, words.picture().suffix.lower().lstrip("."))
-    return image_grid(*shown.values())
+    (images,) = shown.values()
+    return image_grid(images)
 
 
 def _shown(words: _Words) -> dict[str, Any]:
@@ -223,24 +226,31 @@ def _shown(words: _Words) -> dict[str, Any]:
     return shown
 
 
-def _say_how_sure(classifier: Any, words: _Words, shown: dict[str, Any]) -> None:
+def _introduce(judge: Path, config: Any, runs: list[Path]) -> None:
+    """Say who judges, and what it has not learned."""
+    from bfno.lab.runs.folder import RunFolder
+
+    record = RunFolder(judge).finished_record()
+    score = record and record.result.get("test_accuracy")
+    known = "unknown" if score is None else f"{score:.2%}"
+    say(f"classifier: {config.experiment}, test accuracy {known}")
+    for run in runs:
+        learned = _density_config(run).data.name
+        if learned != config.data.name:
+            say(f"note: {run} learned {learned}, but the classifier learned {config.data.name}")
+
+
+def _say_how_sure(classifier: Any, shown: dict[str, Any]) -> None:
     import torch
 
     from bfno.lab.experiments.images.calibration import probabilities
-    from bfno.lab.runs.folder import RunFolder
 
-    record, data = RunFolder(words.judge or Path()).finished_record(), classifier.config.data.name
-    score = record and record.result.get("test_accuracy")
-    known = f"test accuracy {score:.2%}" if score is not None else "test accuracy unknown"
-    say(f"classifier: {classifier.config.experiment}, {known}")
-    if data != _density_config(words.run).data.name:
-        say(f"note: the classifier learned {data}, which is not what these flows learned")
     for name, images in shown.items():
         found = probabilities(classifier, torch.from_numpy(images))
         sure, classes = found.amax(1).mean().item(), len(found.argmax(1).unique())
         say(
-            f"{name}: of {len(images)} images the classifier is {sure:.1%} sure on average, and "
-            f"sees {classes} of its {found.shape[1]} classes"
+            f"{name}: on average the classifier is {sure:.1%} sure of these {len(images)} images, "
+            f"and finds {classes} of its {found.shape[1]} classes among them"
         )
 
 
@@ -249,9 +259,9 @@ def _names(runs: list[Path]) -> dict[str, Path]:
     methods = [_density_config(run).experiment.partition("/")[2] for run in runs]
     folders = [run.absolute().name for run in runs]
     for names in (methods, folders):
-        if len({*names, _REAL}) > len(runs):  # one may be called like the real images
+        if len({*names, _REAL}) > len(runs):  # a run may be called `real`, too
             return dict(zip(names, runs, strict=True))
-    return {str(run): run for run in runs}
+    return {str(run.absolute()): run for run in runs}
 
 
 def _drawn(words: _Words, run: Path) -> Any:

@@ -45,8 +45,8 @@ class _Words:
     protocol: Annotated[
         str | None,
         typer.Option(
-            help="Tables 2 and 3: sound (default), or published for the paper's own. Tables of "
-            "image classifiers: usual (default), or counted for evaluations as the paper counts."
+            help="Tables 2 and 3: sound (default), or published for the paper's own. Table 1 and "
+            "the ablations: usual (default), or counted for evaluations as the paper counts them."
         ),
     ] = None
     settings: Annotated[
@@ -158,7 +158,7 @@ def _check_scale(protocol: str, scale: str) -> None:
     scales = PROTOCOLS[protocol].scales
     if scales and scale not in scales:
         why = f"is not for the scale {scale}"
-        fix = f"add --scale {scales[-1]}, or leave out --protocol"
+        fix = f"write --scale {scales[-1]}, or leave out --protocol"
         raise ConfigError(f"--protocol {protocol}", why, fix)
 
 
@@ -166,26 +166,25 @@ def _changes(words: _Words, paper: PaperTable) -> Tree:
     """Nested settings in which all runs differ from their experiments.
 
     Raises:
-        ConfigError: If one of them has an option of its own, or would change nothing.
+        ConfigError: If one of them has an option of its own, belongs to the protocol, or would
+            change nothing.
     """
     from bfno.lab.experiments.settings import CIRCUMSTANCES
     from bfno.lab.experiments.trees import differences, merged, read_settings
     from bfno.lab.runs.variants import PROTOCOLS
 
     changes = read_settings(words.settings or ())
-    name = words.protocol or paper.usual_protocol
-    protocol = {} if name == paper.usual_protocol else PROTOCOLS[name].settings
-    options = {
-        **_OPTIONS,
-        **({"data.protocol": "--protocol"} if _PUBLISHED in paper.protocols else {}),
-    }
+    chosen = words.protocol or paper.usual_protocol
+    protocol = {} if chosen == paper.usual_protocol else PROTOCOLS[chosen].settings
+    has_published = _PUBLISHED in paper.protocols
+    options = {**_OPTIONS, **({"data.protocol": "--protocol"} if has_published else {})}
     for name, _ in differences({section: {} for section in changes}, changes):
         if name in options:
             fix = f"write {options[name]}"
             raise ConfigError(f"--set {name}", "has an option of its own", fix)
-        section, _, key = name.partition(".")
+        section, key = name.split(".", 1) if "." in name else (name, "")
         if key in protocol.get(section, {}):
-            why = f"is a setting of --protocol {words.protocol}"
+            why = f"is a setting of --protocol {chosen}"
             raise ConfigError(f"--set {name}", why, "leave out one of the two")
         if name in CIRCUMSTANCES:
             fix = "leave it out; --seeds, --jobs and --data-dir say such things"
@@ -243,14 +242,15 @@ def _plan_lines(jobs: Sequence[Job], slots: int | None) -> Iterator[str]:
 def _train_and_print(
     words: _Words, paper: PaperTable, jobs: Sequence[Job], left_out: Sequence[str]
 ) -> int:
+    from bfno.lab.paper.comparison import shown_metrics
     from bfno.lab.runs.campaign.running import Campaign, failure_code
     from bfno.lab.runs.signals import Stopped
-    from bfno.lab.views.metrics import find_metric
 
     campaign = Campaign(jobs, words.jobs, words.data_dir, _choice(words).engine(words.runs))
     try:
         with contextlib.closing(campaign.run()) as rounds:  # which stops them, whatever happens
-            follow(rounds, find_metric(paper.metrics[0]), campaign.slots)
+            metric = shown_metrics(paper, _variant(campaign.standings))[0]
+            follow(rounds, metric, campaign.slots)
     except Stopped as stop:
         say(f"{stop}; the same command goes on from here", error=True)
         return stop.exit_code

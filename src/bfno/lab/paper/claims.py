@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from bfno.lab.paper.numbers import paper_table
-from bfno.lab.paper.sections import select_runs
+from bfno.lab.paper.sections import has_changes, select_runs
 from bfno.lab.runs.record import Record, flat_config
 from bfno.lab.runs.variants import AS_DEFINED, Variant
 from bfno.lab.views.curves import epoch_values
@@ -26,7 +26,7 @@ from bfno.lab.views.metrics import (
 from bfno.lab.views.summary import counted
 
 __all__ = ["PAPER_CLAIMS", "Claim", "Judgement", "Lead", "Outcome"]
-__all__ += ["claims_table", "how_sure", "judge_claims"]
+__all__ += ["claims_table", "how_sure", "is_full_size", "judge_claims"]
 
 _COLUMNS = (
     Column("claim", "the paper says", numeric=False),
@@ -167,7 +167,12 @@ def judge_claims(
     for run in select_runs((run for run in runs if run.scale == scale), variant).counted:
         methods[run.data, run.method].append(run)
     meant = [one for one in claims if variant.measures in ("", one.metric.name)]
-    return [found for claim in meant if (found := _judged(claim, methods)) is not None]
+    tested = [one for one in meant if has_changes(_compared(one, methods), variant)]
+    return [found for claim in tested if (found := _judged(claim, methods)) is not None]
+
+
+def _compared(claim: Claim, methods: Methods) -> list[Record]:
+    return [run for method in _labels(claim) for run in methods.get((claim.data, method), [])]
 
 
 def claims_table(
@@ -180,11 +185,16 @@ def claims_table(
 
 def _note(scale: str, variant: Variant) -> str:
     how = ", ".join(filter(None, [f"Scale {scale}", variant.title]))
-    return f"{how}. {how_sure(scale == 'paper' and variant == AS_DEFINED)}"
+    return f"{how}. {how_sure(is_full_size(scale, variant))}"
 
 
-def how_sure(is_full_size: bool) -> str:
-    """What a verdict means, by runs of the paper's own experiments or others."""
+def is_full_size(scale: str, variant: Variant) -> bool:
+    """Whether models and trainings are as large as the paper's."""
+    return scale == "paper" and not any("train.epochs=" in one for one in variant.settings)
+
+
+def how_sure(full_size: bool) -> str:
+    """What a verdict means, for runs of the full size or smaller ones."""
     small = (
         " Small models cannot refute what is said of large ones, nor short trainings what is said "
         "of long ones."
@@ -194,7 +204,7 @@ def how_sure(is_full_size: bool) -> str:
         f"give with a probability p of {LIMIT:g}, by Welch's test over the seeds; it is not borne "
         "out if the method is as clearly behind the best other, with p times the number of others. "
         "Two or three seeds can prove only large differences."
-        f"{'' if is_full_size else small}"
+        f"{'' if full_size else small}"
     )
 
 

@@ -249,7 +249,8 @@ def _notes(content: _Content) -> Iterator[str]:
         yield f"* The paper presumably quotes this value from earlier work: {'; '.join(sources)}."
     for note in paper.protocols.get(content.variant.protocol or paper.usual_protocol, ()):
         yield note.format(sets=_sets(content.variant))
-    yield from paper.notes
+    if not content.variant.measures:
+        yield from paper.notes  # about what the paper prints
     if runs:
         yield from comparison(runs).notes
     yield from _tested_activity(runs)

@@ -19,6 +19,7 @@ from bfno.lab.paper.claims import (
     Lead,
     Outcome,
     how_sure,
+    is_full_size,
     judge_claims,
 )
 from bfno.lab.paper.numbers import paper_table
@@ -78,11 +79,6 @@ class Verdicts:
     judgements: tuple[Judgement, ...]
 
     @property
-    def is_full_size(self) -> bool:
-        """Whether they are the paper's own experiments, with nothing changed."""
-        return self.scale == "paper" and self.variant == AS_DEFINED
-
-    @property
     def title(self) -> str:
         """Which runs these are."""
         return ", ".join(filter(None, [f"{self.scale} scale", self.variant.title]))
@@ -127,7 +123,7 @@ def findings_text(verdicts: Sequence[Verdicts]) -> str:
             lines.append(f"**{head}** ({len(found)}):\n")
             lines += [f"- {_sentence(one, of, says_which=of is not most)}" for of, one in found]
             lines.append("")
-    lines.append(f"{how_sure(all(of.is_full_size for of in verdicts))}\n")
+    lines.append(f"{how_sure(all(is_full_size(of.scale, of.variant) for of in verdicts))}\n")
     return "\n".join(lines)
 
 
@@ -233,14 +229,19 @@ def leads_figure(verdicts: Sequence[Verdicts]) -> Drawn | None:
         ratios = [len(group) for group in groups]
         panels = figure.subplots(len(groups), 1, height_ratios=ratios, squeeze=False)[:, 0]
         for axes, group in zip(panels, groups, strict=True):
-            _draw_leads(axes, group, _most(verdicts))
+            _draw_leads(axes, group, most)
             axes.set_xlabel(
                 f"lead over the best other, % of its {'NFE' if group is costs else 'score'}"
             )
         figure.legend(handles=_key(panels[0]), loc="outside upper left", ncols=4)
 
-    words = "; ".join(f"{one.claim.text}: {one.outcome}" for _, one, _ in rows)
+    most = _most(verdicts)
+    words = "; ".join(f"{_row_text(one, of, most)}: {one.outcome}" for of, one, _ in rows)
     return drawn(f"Lead of the method that each claim praises. {words}", paint)
+
+
+def _row_text(one: Judgement, of: Verdicts, most: Verdicts) -> str:
+    return one.claim.text if of is most else f"{one.claim.text} ({of.title})"
 
 
 def _draw_leads(
@@ -256,7 +257,7 @@ def _draw_leads(
         axes.plot(100 * lead.here, place, "o", color=colour)
         if lead.published is not None:
             axes.plot(100 * lead.published, place, "D", color=INK, fillstyle="none", markersize=5)
-        text = one.claim.text if of is most else f"{one.claim.text} ({of.title})"
+        text = _row_text(one, of, most)
         axes.text(0, place - 0.3, text, transform=from_the_left, fontsize=8, va="center")
     # Two seeds may give an interval beside which all the rest is a point: it runs out of the frame.
     largest = max(abs(value) for _, _, lead in rows for value in (lead.here, lead.published or 0.0))

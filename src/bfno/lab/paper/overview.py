@@ -40,9 +40,10 @@ def overview(sections: Sequence[Section], page: str = "") -> str:
         paper = paper_table(section.table)
         metric = shown_metrics(paper, section.variant)[0]
         here = standing_here(paper, section.data, [run for _, run in section.runs], metric)
+        found = f"{metric.title}: {here}" if here and section.variant.measures else here
         published = None if section.variant.measures else standing_in_paper(paper, section.data)
         link = f"[{section.title}]({page}#{_anchor(section.title)})"
-        lines.append(f"| {link} | `{section.command}` | {here or '–'} | {published or '–'} |")
+        lines.append(f"| {link} | `{section.command}` | {found or '–'} | {published or '–'} |")
     return "".join(f"{line}\n" for line in lines)
 
 
@@ -121,7 +122,7 @@ def standing_here(
         paper: The table.
         data: Name of the data set.
         runs: Runs of the table, all of one scale.
-        metric: What they are judged by; None takes the first metric of the table.
+        metric: What they are judged by; None means the first metric of the table.
     """
     metric = metric or find_metric(paper.metrics[0])
     seeds = {run.seed for run in runs}

@@ -148,7 +148,7 @@ def _left_out(
         return ""
     few, more = ", ".join(names[:_MOST_NAMES]), len(names) - _MOST_NAMES
     rest = f" and {more} more" if more > 0 else ""
-    why = "because of their settings or because nothing is there to compare with"
+    why = "because of their settings, or because there is nothing to compare them with"
     return f"Runs that no table shows, {why}: {few}{rest}.\n"
 
 

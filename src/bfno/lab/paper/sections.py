@@ -17,7 +17,7 @@ from bfno.lab.runs.record import Record, flat_config
 from bfno.lab.runs.variants import AS_DEFINED, Variant, variant_of
 from bfno.lab.views.methods import by_settings
 
-__all__ = ["Section", "Selection", "sections_of", "select_runs", "variants_of"]
+__all__ = ["Section", "Selection", "has_changes", "sections_of", "select_runs", "variants_of"]
 
 
 @dataclass(frozen=True)
@@ -77,7 +77,8 @@ def sections_of(runs: Sequence[tuple[Path, Record]]) -> Iterator[Section]:
                 if run.experiment in wanted and run.scale == scale and id(run) in counted[variant]
             )
             # One method alone, which another table shares, is not a comparison.
-            if len({run.method for _, run in found}) > 1:
+            is_comparison = len({run.method for _, run in found}) > 1
+            if is_comparison and has_changes((run for _, run in found), variant):
                 yield Section(table, data, scale, found, variant)
 
 
@@ -85,6 +86,11 @@ def variants_of(runs: Iterable[Record]) -> list[Variant]:
     """The variants of tables that runs belong to, the experiments as they are defined first."""
     found = filter(None, (variant_of(run.changes) for run in runs))
     return sorted({AS_DEFINED, *found}, key=lambda variant: (len(variant.changes), variant.changes))
+
+
+def has_changes(runs: Iterable[Record], variant: Variant) -> bool:
+    """Whether any run was given the settings of a variant; all may have them by definition."""
+    return any(set(run.changes) == set(variant.changes) for run in runs)
 
 
 class Selection(NamedTuple):
@@ -105,10 +111,7 @@ def select_runs(runs: Iterable[Record], variant: Variant = AS_DEFINED) -> Select
         variant: The changed settings of those that count; none means as experiments are defined.
     """
     known: dict[tuple[str, str], list[dict[int, Record]]] = defaultdict(list)
-    members = [run for run in runs if _belongs(run, variant)]
-    # Data whose experiments all have these settings anyway are no variant of themselves.
-    changed = {(run.data, run.scale) for run in members if set(run.changes) == set(variant.changes)}
-    members = [run for run in members if (run.data, run.scale) in changed]
+    members = (run for run in runs if _belongs(run, variant))
     for same in by_settings(sorted(members, key=lambda run: run.name, reverse=True)).values():
         seeds = {run.seed: run for run in same}  # the last of a seed, whose name is the first
         known[same[0].experiment, same[0].scale].append(dict(sorted(seeds.items())))

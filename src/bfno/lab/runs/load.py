@@ -104,7 +104,7 @@ def check_settings(
     if run.is_config_of(checkpoint) or (newest is not None and run.is_config_of(newest)):
         return  # what has changed since, a newer checkpoint knows
     record = run.finished_record()
-    if record is not None and record.config == config.as_dict():
+    if record is not None and _with_defaults(config, record.config) == config.as_dict():
         return  # or the record does, of a run that ended with fewer epochs than it had begun with
     for name, (old, new) in differences(before, config.as_dict()):
         if name not in asked and not _is_in(name, _SILENT):

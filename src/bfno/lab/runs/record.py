@@ -27,6 +27,7 @@ from pydantic.dataclasses import dataclass
 from bfno.lab.errors import bfno_command
 from bfno.lab.experiments.memory import is_in_memory
 from bfno.lab.experiments.settings import CIRCUMSTANCES, DATA_PLACES
+from bfno.lab.runs.variants import Variant
 
 __all__ = [
     "FORMAT",
@@ -307,7 +308,8 @@ def task_of(run: Record) -> tuple[str, str, str]:
         classes = f" of {len(run.classes)} classes" if run.classes else ""
         names["tested"] = f"{tested:,} test samples{classes}"
     own = f" ({', '.join(names.values())})" if names else ""
-    return run.data + own, run.scale, str(run.section("data").get("protocol") or "")
+    protocol = run.section("data").get("protocol") or Variant.of(run.changes).protocol
+    return run.data + own, run.scale, str(protocol)
 
 
 def are_replicates(one: Record, other: Record) -> bool:

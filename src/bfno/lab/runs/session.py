@@ -153,17 +153,22 @@ def _say_how_the_rate_goes_on(trainer: Trainer, before: int | str) -> None:
 
 
 def _ends_here(trainer: Trainer, before: Experiment) -> bool:
-    """Whether it is merely to have no more epochs than it has: the same as if it had begun so."""
-    now = trainer.config.as_dict()
-    others = merged(now, {"train": {"epochs": before.train.epochs}, "threads": before.threads})
-    is_whole = trainer.progress.epoch == trainer.epochs and not trainer.progress.batch
-    # The steps of a cosine would have been others.
-    return is_whole and others == before.as_dict() and now["train"]["schedule"] != "cosine"
+    """Whether it merely ends with the epochs that it has, as if it had begun with so many."""
+    train, progress = trainer.config.train, trainer.progress
+    # Rates that depend on the number of all steps would have been others.
+    if train.schedule == "cosine" or 0 < train.warmup < 1:
+        return False
+    others = merged(trainer.config.as_dict(), {"train": {"epochs": before.train.epochs}})
+    is_same = settings_digest(others) == settings_digest(before.as_dict())
+    return is_same and progress.epoch == trainer.epochs and not progress.batch
 
 
 def _nothing_to_do(trainer: Trainer) -> ConfigError:
     """What to say to somebody who has changed settings of a run that does not train on."""
     folder, epoch = trainer.run.path, trainer.progress.epoch
+    if epoch == trainer.epochs and trainer.progress.batch:
+        why = f"is {trainer.progress.batch} steps into epoch {epoch + 1}"
+        return ConfigError(folder, why, f"let it finish that one with --epochs {epoch + 1}")
     if epoch >= trainer.epochs:
         why = f"has trained its {epoch} epochs, and settings have changed"
         return ConfigError(folder, why, "ask for more epochs with --set train.epochs=N")

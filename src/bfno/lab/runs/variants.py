@@ -39,7 +39,7 @@ class Protocol:
 PROTOCOLS: Mapping[str, Protocol] = {
     "published": Protocol({"data": {"protocol": "published"}}),
     # The paper's solver, tolerance and gradients. Many epochs, since a model that fits its images
-    # closely may have a steep field; few images, since each costs six times what it usually does.
+    # closely may have a steep field; few images, since such runs are slow.
     "counted": Protocol(
         {
             "data": {"train_limit": 1000, "test_limit": 1000},
@@ -98,7 +98,7 @@ class Variant:
     @property
     def measures(self) -> str:
         """Name of the metric that its protocol is made for; empty for those of the table."""
-        return PROTOCOLS[self.protocol].measures if self.protocol else ""
+        return self._made_by.measures
 
     @property
     def settings(self) -> list[str]:
@@ -124,8 +124,12 @@ class Variant:
         return "-".join(filter(None, [scale, self.protocol, *names]))
 
     @property
+    def _made_by(self) -> Protocol:
+        return PROTOCOLS.get(self.protocol, Protocol({}))
+
+    @property
     def _shown(self) -> list[tuple[str, str]]:
-        known = PROTOCOLS[self.protocol].changes if self.protocol else frozenset()
+        known = self._made_by.changes
         pairs = (change.partition("=") for change in self.changes if change not in known)
         return [(name, _plain(value)) for name, _, value in pairs]
 
@@ -144,7 +148,7 @@ def variant_of(changes: Iterable[str]) -> Variant | None:
         >>> variant_of(["train.lr=0.5"])  # another method, so to speak
     """
     found = Variant.of(changes)
-    # A protocol may have any settings, but only with all of them a run belongs to it.
+    # A protocol may have any settings, but a run belongs to it only with all of them.
     others = {setting.partition("=")[0] for setting in found.settings}
     return found if others <= _OF_A_TABLE else None
 

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from bfno.lab.runs.record import Record, comparable_settings, shared_settings, task_of
-from bfno.lab.runs.variants import variant_of
 from bfno.lab.views.metrics import HEADLINES, Estimate, Metric, find_metric, headline_of
 
 __all__ = ["TRANSDUCTIVE", "Replicates", "is_transductive", "kind_of", "replicates", "sample_name"]
@@ -135,21 +134,12 @@ def _distinct(method: str, groups: list[list[Record]]) -> list[str]:
     keys = list(dict.fromkeys(key for flat in flats for key in flat))
     keys = [key for key in keys if len({repr(flat.get(key)) for flat in flats}) > 1]
     if not 0 < len(keys) <= _MOST_SETTINGS_IN_A_NAME:
-        return [f"{method} ({name})" for name in _variant_names(groups)]
+        return [f"{method} ({group[0].name})" for group in groups]
     labels = [", ".join(f"{key}={flat.get(key)}" for key in keys) for flat in flats]
     # The same settings with the same seed twice: only the runs' names tell them apart.
     twice = len(set(labels)) < len(labels)
     ends = [f"; {group[0].name}" if twice else "" for group in groups]
     return [f"{method} ({label}{end})" for label, end in zip(labels, ends, strict=True)]
-
-
-def _variant_names(groups: list[list[Record]]) -> list[str]:
-    """What tables call the groups' variants, if that tells them apart; else the names of runs."""
-    variants = [variant_of(group[0].changes) for group in groups]
-    titles = [found.title or "usual" for found in variants if found is not None]
-    if len(set(titles)) == len(groups):
-        return titles
-    return [group[0].name for group in groups]
 
 
 def _order(group: Replicates) -> tuple[Any, ...]:
