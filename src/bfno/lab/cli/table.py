@@ -182,7 +182,7 @@ def _changes(words: _Words, paper: PaperTable) -> Tree:
         if name in options:
             fix = f"write {options[name]}"
             raise ConfigError(f"--set {name}", "has an option of its own", fix)
-        section, key = name.split(".", 1) if "." in name else (name, "")
+        section, key = name.partition(".")[::2]
         if key in protocol.get(section, {}):
             why = f"is a setting of --protocol {chosen}"
             raise ConfigError(f"--set {name}", why, "leave out one of the two")

@@ -121,7 +121,7 @@ def findings_text(verdicts: Sequence[Verdicts]) -> str:
         found = [(of, one) for of in verdicts for one in of.judgements if one.outcome == outcome]
         if found:
             lines.append(f"**{head}** ({len(found)}):\n")
-            lines += [f"- {_sentence(one, of, says_which=of is not most)}" for of, one in found]
+            lines += [f"- {_sentence(one, of, most)}" for of, one in found]
             lines.append("")
     lines.append(f"{how_sure(all(is_full_size(of.scale, of.variant) for of in verdicts))}\n")
     return "\n".join(lines)
@@ -132,10 +132,14 @@ def _most(verdicts: Sequence[Verdicts]) -> Verdicts:
     return max(verdicts, key=lambda of: (of.variant == AS_DEFINED, len(of.judgements)))
 
 
-def _sentence(one: Judgement, of: Verdicts, *, says_which: bool) -> str:
-    where = f" [{of.title}]" if says_which else ""
+def _claim_text(one: Judgement, of: Verdicts, most: Verdicts) -> str:
+    """The claim, and which runs speak of it if not those of the first line."""
+    return one.claim.text if of is most else f"{one.claim.text} [{of.title}]"
+
+
+def _sentence(one: Judgement, of: Verdicts, most: Verdicts) -> str:
     sure = one.verdict.removeprefix(one.outcome).removeprefix(":").strip()
-    return f"{one.claim.text}{where}{' ' if sure.startswith('(') else ': '}{sure}"
+    return f"{_claim_text(one, of, most)}{' ' if sure.startswith('(') else ': '}{sure}"
 
 
 @dataclass(frozen=True)
@@ -236,12 +240,8 @@ def leads_figure(verdicts: Sequence[Verdicts]) -> Drawn | None:
         figure.legend(handles=_key(panels[0]), loc="outside upper left", ncols=4)
 
     most = _most(verdicts)
-    words = "; ".join(f"{_row_text(one, of, most)}: {one.outcome}" for of, one, _ in rows)
+    words = "; ".join(f"{_claim_text(one, of, most)}: {one.outcome}" for of, one, _ in rows)
     return drawn(f"Lead of the method that each claim praises. {words}", paint)
-
-
-def _row_text(one: Judgement, of: Verdicts, most: Verdicts) -> str:
-    return one.claim.text if of is most else f"{one.claim.text} ({of.title})"
 
 
 def _draw_leads(
@@ -257,7 +257,7 @@ def _draw_leads(
         axes.plot(100 * lead.here, place, "o", color=colour)
         if lead.published is not None:
             axes.plot(100 * lead.published, place, "D", color=INK, fillstyle="none", markersize=5)
-        text = _row_text(one, of, most)
+        text = _claim_text(one, of, most)
         axes.text(0, place - 0.3, text, transform=from_the_left, fontsize=8, va="center")
     # Two seeds may give an interval beside which all the rest is a point: it runs out of the frame.
     largest = max(abs(value) for _, _, lead in rows for value in (lead.here, lead.published or 0.0))
