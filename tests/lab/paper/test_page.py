@@ -355,6 +355,12 @@ def test_equals_share_a_place(tmp_path):
     assert found == "BFNO-NODE 0.9000, first of 2 (7 not trained yet) together with 1 other"
 
 
+def test_those_who_lead_together_are_counted(tmp_path):
+    runs = _runs(tmp_path, "mnist", {"node": [0.9], "anode": [0.9], "bfno-node": [0.8]})
+    found = str(standing_here(paper_table("1"), "mnist", runs))
+    assert found.startswith("NODE 0.9000 together with 1 other; BFNO-NODE 0.8000, place 3 of 3")
+
+
 def test_methods_that_diverged_have_no_place_and_are_named(tmp_path):
     runs = _runs(tmp_path, "mnist", {"node": [0.9, math.nan], "bfno-node": [0.8, 0.8]})
     found = str(standing_here(paper_table("1"), "mnist", runs))

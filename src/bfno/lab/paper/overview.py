@@ -88,7 +88,7 @@ class Standing:
         score: Its score.
         place: Its place, from 1.
         methods: Number of methods that have a score.
-        equals: Number of others with the same score as the paper's method.
+        equals: Number of others with the same score as the best method.
         missing: Number of methods of the table that have no score yet.
         diverged: Names of methods of which a seed has diverged: they have no place.
     """
@@ -107,10 +107,11 @@ class Standing:
         remarks = [f"{self.missing} not trained yet"] if self.missing else []
         remarks += [f"{name} diverged" for name in self.diverged]
         of = f"of {self.methods}" + (f" ({', '.join(remarks)})" if remarks else "")
+        others = f" together with {counted(self.equals, 'other')}" if self.equals else ""
         if self.place == 1:
-            together = f" together with {counted(self.equals, 'other')}" if self.equals else ""
-            return f"{self.leader} {self.best}, first {of}{together}"
-        return f"{self.leader} {self.best}; {self.ours} {self.score}, place {self.place} {of}"
+            return f"{self.leader} {self.best}, first {of}{others}"
+        ours = f"{self.ours} {self.score}, place {self.place} {of}"
+        return f"{self.leader} {self.best}{others}; {ours}"
 
 
 def standing_here(
@@ -170,7 +171,7 @@ def _standing(
     # Of equals, all have the place of the first.
     better = [label for label in ranks if ranks[label] < ranks[ours]]
     leader = min(better, key=ranks.__getitem__) if better else ours
-    equals = sum(rank == ranks[ours] for rank in ranks.values()) - 1
+    equals = sum(rank == ranks[leader] for rank in ranks.values()) - 1
     lost = tuple(name for name, score in scores.values() if not math.isfinite(score.mean))
     standing = Standing(*scores[leader], *scores[ours], len(better) + 1, len(scores), equals)
     return replace(standing, diverged=lost)
