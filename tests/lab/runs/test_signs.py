@@ -81,6 +81,26 @@ def test_a_score_that_training_does_not_know_is_replaced_by_the_loss():
     assert "validation loss has risen" in told[0][1] and "best accuracy are kept" in told[0][1]
 
 
+def _coarse(valid, errors):
+    epochs = _epochs("nll", valid=valid, train=[2 - k / 5 for k in range(len(valid))])
+    return [{**one, "validation_solver_error": e} for one, e in zip(epochs, errors, strict=True)]
+
+
+def test_a_solver_that_is_too_coarse_is_told_once_and_not_taken_for_learning_by_heart():
+    nll = [2.0, 1.0, 1.2, 1.2, 1.2, 1.3, 1.4]
+    told = _told(_coarse(nll, [0.0, 0.01, 0.04, 0.2, 0.3, 0.3, 0.4]), _task(_Lower))
+    assert [epoch for epoch, _ in told] == [4]
+    assert "nll is off by 0.2 on validation samples" in told[0][1]
+    assert "solver.step" in told[0][1] and "by heart" not in told[0][1]
+    told = _told(_coarse(nll, [0.04] * 7), _task(_Lower))
+    assert len(told) == 1 and "by heart" in told[0][1]
+
+
+def test_a_solver_that_is_too_coarse_from_the_start_is_told_after_the_first_epoch():
+    told = _told(_coarse([2.0, 1.0], [0.5, 0.5]), _task(_Lower))
+    assert [epoch for epoch, _ in told] == [1]
+
+
 def test_a_training_that_only_wavers_is_not_told():
     valid = [0.5, 0.6, 0.7, 0.69, 0.68, 0.69, 0.7, 0.68, 0.69, 0.68]
     assert _told(_epochs(valid=valid, train=[0.5 + k / 20 for k in range(10)])) == []

@@ -442,6 +442,9 @@ def explained_misfit() -> Iterator[None]:
     try:
         yield
     except (TypeError, ValueError, RuntimeError) as error:
-        raise ConfigError(
-            "model", str(error).splitlines()[0], "change it with --set model.NAME=VALUE"
-        ) from error
+        why = str(error).splitlines()[0]
+        # The solver begins with the name of what it refuses.
+        named = why.partition("=")[0]
+        what = f"solver.{named}" if named in SolverSettings.model_fields else "model"
+        setting = what if what != "model" else "model.NAME"
+        raise ConfigError(what, why, f"change it with --set {setting}=VALUE") from error

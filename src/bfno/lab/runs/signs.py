@@ -17,6 +17,8 @@ __all__ = ["signs_of_trouble"]
 _GROWTH, _FEWEST_EVALUATIONS = (2.0, 4.0, 8.0), 30.0
 # So many epochs without a better validation score, which has fallen by this share of its best.
 _EPOCHS_IN_VAIN, _FALL = 5, 0.05
+# Error of a solver as a share of the score, or of 1 if that is less.
+_COARSE = 0.05
 
 Epoch = Mapping[str, Any]
 
@@ -32,8 +34,6 @@ def signs_of_trouble(
         select: Which epoch's weights the run ends with, see `TrainSettings`.
         validation: Number of validation samples; the score of a few wavers by chance.
     """
-    if len(epochs) < 2:
-        return
     before, now = _growth(epochs[:-1]), _growth(epochs)
     if now > before:
         first, last = epochs[0]["forward_nfe"], epochs[-1]["forward_nfe"]
@@ -41,6 +41,11 @@ def signs_of_trouble(
             f"the solver needs {last:.0f} evaluations per batch, {first:.0f} in the first epoch, "
             f"and every epoch takes longer: the equation becomes stiff. {task.remedy_for_growth}"
         )
+    if any(_is_coarse(epoch, task) for epoch in epochs):
+        # Training and validation differ by this, so that nobody can tell learning by heart.
+        if not any(_is_coarse(epoch, task) for epoch in epochs[:-1]):
+            yield _coarse(epochs[-1], task)
+        return
     told = any(_learns_by_heart(epochs[:count], task, validation) for count in range(len(epochs)))
     if not told and _learns_by_heart(epochs, task, validation):
         yield _by_heart(epochs, task, select)
@@ -53,6 +58,21 @@ def _growth(epochs: Sequence[Epoch]) -> int:
     if most < _FEWEST_EVALUATIONS or counts[0] <= 0:
         return 0
     return sum(most >= mark * counts[0] for mark in _GROWTH)
+
+
+def _is_coarse(epoch: Epoch, task: Task) -> bool:
+    """Whether the steps of the training are far from the path that they should follow."""
+    score = epoch.get(f"validation_{task.selection}", 0.0)
+    return epoch.get("validation_solver_error", 0.0) > _COARSE * max(1.0, abs(score))
+
+
+def _coarse(epoch: Epoch, task: Task) -> str:
+    return (
+        f"the solver of the training is too coarse for this field: its {task.selection} is off by "
+        f"{epoch['validation_solver_error']:.2g} on validation samples, so the loss is not to be "
+        "trusted. Train anew with a smaller solver.step, lower solver.rtol and solver.atol, or a "
+        "lower train.lr; --set solver.method=dopri5 with --set solver.step=null adapts its steps."
+    )
 
 
 def _judged_by(epochs: Sequence[Epoch], task: Task) -> tuple[str, bool] | None:

@@ -110,6 +110,7 @@ METRICS = {
         Metric("width_90", "mean width of the 90 % interval", 3, form=".3f", unit="scaled units"),
         Metric("bits_per_dim", "bits/dim (uniform)", 3),
         Metric("bits_per_dim_center", "bits/dim (center)", 3),
+        Metric("solver_error", "error of the training's solver", 3),
         Metric("percentile", "percentile", 1, form=".1f"),
         Metric("anomaly", "anomaly", 1, form=".1f"),
         Metric("nll", "NLL", 4, unit="nats"),

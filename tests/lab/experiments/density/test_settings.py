@@ -218,3 +218,13 @@ def test_a_run_that_is_older_than_bounds_and_least_steps_goes_on_without(tmp_pat
     file.write_text(yaml.safe_dump(settings))
     config = read_written(file)
     assert config.model.bound is None and config.train.least_steps == 1
+
+
+def test_a_refusal_of_the_solver_names_its_setting():
+    config = tiny(
+        "moons/ffjord", {"solver": {"method": "dopri5", "first_step": "last", "step": None}}
+    )
+    with pytest.raises(
+        ConfigError, match=r"solver\.first_step: .* Fix: .*--set solver\.first_step="
+    ):
+        config.build(config.known_facts())

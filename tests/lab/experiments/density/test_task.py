@@ -294,3 +294,26 @@ def test_an_epoch_of_few_samples_passes_over_them_as_often_as_it_takes():
     first, second, _ = torch.cat(batches[9]).view(-1, 50)
     assert not torch.equal(first, second)
     assert torch.equal(first, torch.cat(batches[1]))
+
+
+def _curved(solver):
+    """A task and a flow whose paths are far from straight."""
+    task, flow = _made(tiny("moons/ffjord", {"solver": solver}))
+    with torch.no_grad():
+        for weights in flow.parameters():
+            weights.normal_()
+    return task, flow
+
+
+def test_what_coarse_steps_of_the_training_earn_is_told():
+    task, flow = _curved({"method": "euler", "step": 0.5})
+    coarse = task.evaluate(flow, "validation", 200, Share()).metrics["solver_error"]
+    costs = []
+    for training in (True, False):
+        with torch.no_grad():
+            found = flow.train(training)(task.data.validation[:64])
+        costs.append(found.log_prob.double().mean().item())
+    assert coarse == pytest.approx(abs(costs[0] - costs[1]), rel=1e-9) and coarse > 0.1
+    assert "solver_error" not in task.evaluate(flow, "test", 200, Share()).metrics
+    task, flow = _curved({"method": "rk4", "step": 0.02})
+    assert task.evaluate(flow, "validation", 200, Share()).metrics["solver_error"] < 0.01 * coarse
