@@ -271,7 +271,7 @@ def test_a_campaign_trains_what_is_missing_and_no_more_at_a_time_than_asked(tmp_
     assert called[0]["words"][:5] == ["digits/node", "--scale", "smoke", "--seed", "8"]
 
 
-def test_each_run_has_one_thread_and_a_core_of_its_own(tmp_path):
+def test_each_run_has_one_thread_on_any_core_for_others_may_have_taken_some(tmp_path):
     campaign = _campaign(tmp_path)
     for _ in campaign.run():
         pass
@@ -279,7 +279,7 @@ def test_each_run_has_one_thread_and_a_core_of_its_own(tmp_path):
         (call,) = calls(standing.job.folder)
         assert call["threads"] == "1" and call["words"][-2:] == ["--set", "threads=1"]
         if hasattr(os, "sched_getaffinity"):
-            assert len(call["cores"]) == 1 and call["cores"][0] in Places().cores
+            assert call["cores"] == Places().cores
 
 
 def test_where_there_are_gpus_each_run_sees_one_of_its_own(tmp_path, monkeypatch):

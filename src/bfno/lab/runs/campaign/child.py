@@ -1,6 +1,7 @@
 """The program as the child of a campaign: where it computes, and that it stops with its parent.
 
-Each child has a core and, where there are some, a GPU of its own.
+Each child has one thread and, where there are some, a GPU of its own. The system chooses its core:
+two campaigns that kept to cores of their choice might choose the same ones.
 
 A parent that is killed cannot tell its children. So each of them asks once a second whose child it
 is; once that is somebody else, it sends itself SIGTERM, upon which a training saves its state and
@@ -21,6 +22,7 @@ from pathlib import Path
 
 from bfno.lab.errors import DataError
 from bfno.lab.files import make_folder, open_plain
+from bfno.lab.runs.cores import own_cores
 
 __all__ = ["LOG", "ONE_THREAD", "Places", "child_command", "end_with", "run_child", "start_child"]
 
@@ -111,7 +113,7 @@ class Places:
     """
 
     def __init__(self) -> None:
-        self.cores = _cores()
+        self.cores = own_cores()
         self.gpus = _gpus()
 
     @property
@@ -123,20 +125,6 @@ class Places:
         """Environment of a process: this one's, with one thread and one GPU."""
         own = {_VISIBLE: self.gpus[number % len(self.gpus)]} if self.gpus else {}
         return {**os.environ, **ONE_THREAD, **own}
-
-    def pin(self, process: int, number: int) -> None:
-        """Keep a process on its core, before it has started any thread."""
-        if hasattr(os, "sched_setaffinity"):
-            try:
-                os.sched_setaffinity(process, {self.cores[number % len(self.cores)]})
-            except ProcessLookupError:
-                return  # it has ended already, which its parent will find
-
-
-def _cores() -> list[int]:
-    if hasattr(os, "sched_getaffinity"):
-        return sorted(os.sched_getaffinity(0))
-    return list(range(os.cpu_count() or 1))
 
 
 def _gpus() -> list[str]:

@@ -14,7 +14,7 @@ __all__ = ["LocalEngine"]
 
 
 class LocalEngine:
-    """Gives each order a process with a core and, where there are some, a GPU of its own."""
+    """Gives each order a process with one thread and, where there are some, a GPU of its own."""
 
     name, pause, outlives = "local", 0.25, False
 
@@ -30,7 +30,6 @@ class LocalEngine:
             words = order.words(has_begun=state_of(order.folder) == "begun")
             environment = self._places.environment(place)
             child = start_child(order.folder, child_command(words), environment)
-            self._places.pin(child.pid, place)
             self._children[order] = place, child
 
     def state(self, order: Order) -> Report:
