@@ -283,7 +283,7 @@ def _recipes(runs: Sequence[Record]) -> Iterator[str]:
         members = [run for run in runs if run.data == data]
         parts = [
             *_sizes(flat_config(members[0].config)),
-            _varied(members, "train.epochs", "{} epochs"),
+            _varied(members, "train.epochs", "epochs {}"),
             _varied(members, "train.lr", "learning rate {}"),
         ]
         if any(parts):
