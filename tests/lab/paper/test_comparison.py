@@ -160,6 +160,13 @@ def test_notes_tell_scale_seeds_hardware_commit_and_choice_of_the_epoch():
     assert "the last epoch, without validation data (1 run)" in text
 
 
+def test_notes_do_not_deny_validation_data_where_the_last_epoch_was_asked_for():
+    found = {"test_accuracy": 0.9, "validation_accuracy": 0.9}
+    run = _run("mnist/anode", 7, chosen_by="last epoch", result=found)
+    text = " ".join(paper_comparison("1", [run], "cpu").notes)
+    assert "Score of the last epoch." in text
+
+
 def test_notes_tell_what_the_paper_quotes_and_what_an_auroc_is_worth():
     table = paper_comparison("3", [_run("physionet/latent-ode")], "cpu")
     text = " ".join(table.notes)

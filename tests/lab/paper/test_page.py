@@ -99,8 +99,8 @@ def test_every_outcome_has_its_heading_and_one_claim_counts_once():
     ]
     text = findings_text(verdicts)
     assert text.startswith(
-        "Runs here bear on 2 claims of the paper (cpu scale, unless a line says otherwise), with 3 "
-        "verdicts: one for each kind of runs.\n"
+        "Runs here bear on 2 claims of the paper (cpu scale, unless a line says otherwise); runs "
+        "of several kinds bear on some, each with its own verdict.\n"
     )
     assert [line for line in text.splitlines() if line.startswith(("**", "-"))] == [
         "**Not borne out** (1):",

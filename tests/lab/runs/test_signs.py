@@ -96,6 +96,22 @@ def test_a_solver_that_is_too_coarse_is_told_once_and_not_taken_for_learning_by_
     assert len(told) == 1 and "by heart" in told[0][1]
 
 
+def test_a_solver_that_was_too_coarse_once_does_not_hide_learning_by_heart():
+    nll = [2.0, 1.0, 1.2, 1.2, 1.2, 1.3, 1.4]
+    told = _told(_coarse(nll, [0.2, *[0.0] * 6]), _task(_Lower))
+    assert [epoch for epoch, _ in told] == [1, 7] and "by heart" in told[1][1]
+
+
+def test_an_error_that_is_not_a_number_is_too_large():
+    told = _told(_coarse([2.0, 1.0], [0.0, float("nan")]), _task(_Lower))
+    assert [epoch for epoch, _ in told] == [2]
+
+
+def test_without_validation_samples_others_tell_of_a_coarse_solver():
+    (told,) = _told([{"epoch": 1, "test_nll": 4.0, "test_solver_error": 0.5}], _task(_Lower))
+    assert "off by 0.5 on test samples" in told[1]
+
+
 def test_a_solver_that_is_too_coarse_from_the_start_is_told_after_the_first_epoch():
     told = _told(_coarse([2.0, 1.0], [0.5, 0.5]), _task(_Lower))
     assert [epoch for epoch, _ in told] == [1]

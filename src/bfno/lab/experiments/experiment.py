@@ -433,8 +433,11 @@ def explained_failure(section: str = "solver") -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def explained_misfit() -> Iterator[None]:
+def explained_misfit(*solvers: str) -> Iterator[None]:
     """Turn the refusal of a model's parts into an error that says what to do.
+
+    Args:
+        *solvers: Names of the sections with settings of solvers.
 
     Raises:
         ConfigError: Where a part raised a TypeError, ValueError or RuntimeError.
@@ -445,6 +448,8 @@ def explained_misfit() -> Iterator[None]:
         why = str(error).splitlines()[0]
         # The solver begins with the name of what it refuses.
         named = why.partition("=")[0]
-        what = f"solver.{named}" if named in SolverSettings.model_fields else "model"
-        setting = what if what != "model" else "model.NAME"
+        if named in SolverSettings.model_fields:
+            what = setting = " or ".join(f"{section}.{named}" for section in solvers)
+        else:
+            what, setting = "model", "model.NAME"
         raise ConfigError(what, why, f"change it with --set {setting}=VALUE") from error

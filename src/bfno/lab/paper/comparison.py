@@ -336,7 +336,8 @@ def _epoch(run: Record) -> str:
         return "an epoch whose choice is not recorded"
     if run.chosen_by.startswith("validation_"):
         return f"the epoch that was best by {find_metric(run.chosen_by).title}"
-    return f"the {run.chosen_by}, without validation data"
+    held_out = any(name.startswith("validation_") for name in run.result)
+    return f"the {run.chosen_by}" + ("" if held_out else ", without validation data")
 
 
 def _hardware_words(run: Record) -> str:

@@ -117,10 +117,9 @@ def findings_text(verdicts: Sequence[Verdicts]) -> str:
     most = _most(verdicts)
     where = most.title + (", unless a line says otherwise" if verdicts[1:] else "")
     said = sum(len(of.judgements) for of in verdicts)
-    several = f", with {said} verdicts: one for each kind of runs" if said > len(claims) else ""
-    lines = [
-        f"Runs here bear on {counted(len(claims), 'claim')} of the paper ({where}){several}.\n"
-    ]
+    several = "; runs of several kinds bear on some, each with its own verdict"
+    more = several if said > len(claims) else ""
+    lines = [f"Runs here bear on {counted(len(claims), 'claim')} of the paper ({where}){more}.\n"]
     for outcome, head in _HEADS.items():
         found = [(of, one) for of in verdicts for one in of.judgements if one.outcome == outcome]
         if found:

@@ -19,6 +19,7 @@ _GROWTH, _FEWEST_EVALUATIONS = (2.0, 4.0, 8.0), 30.0
 _EPOCHS_IN_VAIN, _FALL = 5, 0.05
 # Error of a solver as a share of the score, or of 1 if that is less.
 _COARSE = 0.05
+_HELD_OUT = ("validation", "test")
 
 Epoch = Mapping[str, Any]
 
@@ -41,11 +42,9 @@ def signs_of_trouble(
             f"the solver needs {last:.0f} evaluations per batch, {first:.0f} in the first epoch, "
             f"and every epoch takes longer: the equation becomes stiff. {task.remedy_for_growth}"
         )
-    if any(_is_coarse(epoch, task) for epoch in epochs):
-        # Training and validation differ by this, so that nobody can tell learning by heart.
-        if not any(_is_coarse(epoch, task) for epoch in epochs[:-1]):
-            yield _coarse(epochs[-1], task)
-        return
+    *earlier, is_coarse = (_is_coarse(epoch, task) for epoch in epochs)
+    if is_coarse and not any(earlier):
+        yield _coarse(epochs[-1], task)
     told = any(_learns_by_heart(epochs[:count], task, validation) for count in range(len(epochs)))
     if not told and _learns_by_heart(epochs, task, validation):
         yield _by_heart(epochs, task, select)
@@ -62,14 +61,24 @@ def _growth(epochs: Sequence[Epoch]) -> int:
 
 def _is_coarse(epoch: Epoch, task: Task) -> bool:
     """Whether the steps of the training are far from the path that they should follow."""
-    score = epoch.get(f"validation_{task.selection}", 0.0)
-    return epoch.get("validation_solver_error", 0.0) > _COARSE * max(1.0, abs(score))
+    split = _solved_twice(epoch)
+    if not split:
+        return False
+    score = epoch.get(f"{split}_{task.selection}", 0.0)
+    # So that what is not a number counts.
+    return not epoch[f"{split}_solver_error"] <= _COARSE * max(1.0, abs(score))
+
+
+def _solved_twice(epoch: Epoch) -> str:
+    """The split on which the solver of the training was compared with the other; empty if none."""
+    return next((split for split in _HELD_OUT if f"{split}_solver_error" in epoch), "")
 
 
 def _coarse(epoch: Epoch, task: Task) -> str:
+    split = _solved_twice(epoch)
     return (
         f"the solver of the training is too coarse for this field: its {task.selection} is off by "
-        f"{epoch['validation_solver_error']:.2g} on validation samples, so the loss is not to be "
+        f"{epoch[f'{split}_solver_error']:.2g} on {split} samples, so the loss is not to be "
         "trusted. Train anew with a smaller solver.step, lower solver.rtol and solver.atol, or a "
         "lower train.lr; --set solver.method=dopri5 with --set solver.step=null adapts its steps."
     )
@@ -94,6 +103,8 @@ def _learns_by_heart(epochs: Sequence[Epoch], task: Task, validation: int) -> bo
     since = epochs[best:]
     if len(since) <= _EPOCHS_IN_VAIN:
         return False
+    if any(_is_coarse(epoch, task) for epoch in since):
+        return False  # training and validation differ by the error of the solver
     recent = [sign * epoch[valid] for epoch in since[-_EPOCHS_IN_VAIN:]]
     fall = sign * since[0][valid] - max(recent)
     rise = sign * (since[-1][train] - since[0][train])

@@ -225,6 +225,6 @@ def test_a_refusal_of_the_solver_names_its_setting():
         "moons/ffjord", {"solver": {"method": "dopri5", "first_step": "last", "step": None}}
     )
     with pytest.raises(
-        ConfigError, match=r"solver\.first_step: .* Fix: .*--set solver\.first_step="
+        ConfigError, match=r"solver\.first_step or evaluation\.first_step: .* Fix: .*--set"
     ):
         config.build(config.known_facts())

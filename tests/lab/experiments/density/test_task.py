@@ -315,5 +315,9 @@ def test_what_coarse_steps_of_the_training_earn_is_told():
         costs.append(found.log_prob.double().mean().item())
     assert coarse == pytest.approx(abs(costs[0] - costs[1]), rel=1e-9) and coarse > 0.1
     assert "solver_error" not in task.evaluate(flow, "test", 200, Share()).metrics
+    few = task.evaluate(flow, "validation", 3, Share()).metrics["solver_error"]  # of three samples
+    assert few != pytest.approx(coarse, rel=1e-3)
+    task.data = dataclasses.replace(task.data, validation=None)
+    assert task.evaluate(flow, "test", 200, Share()).metrics["solver_error"] > 0.1
     task, flow = _curved({"method": "rk4", "step": 0.02})
     assert task.evaluate(flow, "validation", 200, Share()).metrics["solver_error"] < 0.01 * coarse

@@ -41,7 +41,7 @@ __all__ = [
 
 # What the loop adds to the sums of a task, or what no average is taken of.
 _OF_THE_LOOP = ("samples", "solves", "forward_nfe", "backward_nfe")
-# Validation samples that are solved in both ways, see `DensityTask.evaluate`.
+# Samples at most that are solved in both ways, see `DensityTask.evaluate`.
 _SOLVED_TWICE = 64
 _DEQUANTISATION = {"bits_per_dim": "uniform", "bits_per_dim_center": "center"}
 
@@ -132,16 +132,17 @@ class DensityTask(Task):
         return {name: value / sums["samples"] for name, value in averaged.items()}
 
     def evaluate(self, model: nn.Module, split: str, batch: int, share: Share) -> Evaluation:
-        """Score a split; for validation, also tell how far off the solver of the training is.
+        """Score a split, and once for all splits tell how far off the training's solver is.
 
         A continuous flow can make the steps of its training err in its favour, for the density is
-        that of the exact path. `solver_error` is what this earns, in the unit of the score.
+        that of the exact path. `solver_error` is how far apart the scores of a few samples are.
         """
         samples, noise = getattr(self.data, split), Noise(self.seed, split)
         metrics = score(model, samples, batch, noise, share).metrics
-        if split == "validation" and any(isinstance(m, ContinuousFlow) for m in model.modules()):
-            device, some = share.processes.device, samples[:_SOLVED_TWICE]
-            metrics["solver_error"] = _solver_error(model, some.to(device), noise, self.selection)
+        solves = any(isinstance(module, ContinuousFlow) for module in model.modules())
+        if solves and split == self.splits[0]:
+            some = samples[: min(batch, _SOLVED_TWICE)].to(share.processes.device)
+            metrics["solver_error"] = _solver_error(model, some, noise, self.selection)
         return Evaluation(metrics, [])
 
     def _input(self, samples: Tensor, model: nn.Module) -> Tensor:
@@ -269,8 +270,8 @@ def _costs(model: nn.Module, samples: Tensor, measure: str) -> Tensor:
 def _solver_error(model: nn.Module, samples: Tensor, noise: Noise, measure: str) -> float:
     """How far the mean cost by the solver of the training is from that by the other one."""
     means = []
-    for training in (True, False):
-        with _evaluating(model, samples.device):
+    with _evaluating(model, samples.device):
+        for training in (True, False):
             model.train(training)
             noise.set(measure, 0)
             means.append(_costs(model, samples, measure).mean())

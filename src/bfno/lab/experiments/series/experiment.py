@@ -163,7 +163,7 @@ class SeriesExperiment(Experiment):
     def build(self, facts: Mapping[str, Any]) -> SeriesModel:
         features, classes = tuple(facts["features"]), tuple(facts["classes"])
         about = SeriesData(len(features), len(classes), facts["by_row"])
-        with explained_misfit():
+        with explained_misfit("solver"):
             model = self.model.build(about, self.solver.model_dump()).float()
         model.class_names, model.feature_names = classes, features
         if self.loss.kinetic > 0:

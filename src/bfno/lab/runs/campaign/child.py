@@ -105,7 +105,7 @@ def _watch(parent: int) -> None:
 
 
 class Places:
-    """The cores and GPUs that this program may use, dealt out to numbered processes.
+    """The cores that this program may use, and the GPUs, dealt out to numbered processes.
 
     Attributes:
         cores: Numbers of the cores.
