@@ -7,7 +7,14 @@ from typing import Any
 import pytest
 import scipy.stats
 
-from bfno.lab.paper.claims import PAPER_CLAIMS, Claim, claims_table, is_full_size, judge_claims
+from bfno.lab.paper.claims import (
+    PAPER_CLAIMS,
+    Claim,
+    claims_table,
+    how_sure,
+    is_full_size,
+    judge_claims,
+)
 from bfno.lab.paper.numbers import paper_table
 from bfno.lab.paper.sections import select_runs
 from bfno.lab.runs.folder import read_runs
@@ -30,7 +37,7 @@ def _runs(root, scores, key="test_accuracy", **changes):
 
 
 def _verdict(runs, claim=CLAIM, scale="cpu") -> Any:
-    rows = claims_table(judge_claims(runs, scale, [claim]), scale).rows
+    rows = claims_table(judge_claims(runs, scale, [claim])).rows
     return rows[0] if rows else None
 
 
@@ -121,9 +128,8 @@ def test_runs_with_other_gradients_are_judged_apart(tmp_path):
         run.config.setdefault("solver", {})["gradient"] = "adjoint"
     assert _verdict(runs, claim) is None
     variant = Variant.of(changes)
-    table = claims_table(judge_claims(runs, "cpu", [claim], variant), "cpu", variant)
+    table = claims_table(judge_claims(runs, "cpu", [claim], variant))
     assert table.rows[0][2] == "leads with one seed, which says little"
-    assert table.notes[0].startswith("Scale cpu, solver.gradient=adjoint. ")
 
 
 def test_a_lead_is_a_fraction_of_the_best_others_score(tmp_path):
@@ -233,5 +239,4 @@ def test_claims_speak_of_methods_and_data_of_their_tables(claim):
 )
 def test_small_models_and_short_trainings_have_a_caveat(scale, changes, expected):
     assert is_full_size(scale, Variant.of(changes)) is expected
-    note = claims_table([], scale, Variant.of(changes)).notes[0]
-    assert ("Small models cannot refute" in note) is not expected
+    assert ("Small models cannot refute" in how_sure(expected)) is not expected

@@ -258,7 +258,7 @@ def test_notes_tell_what_was_trained_on_and_who_was_trained_otherwise():
     ]
     assert (
         "Training on mnist: images of 14 × 14 pixels, 12,000 of the samples for training, "
-        "epochs 3 (sonode: 6), learning rate 0.02."
+        "3 epochs (sonode: 6), learning rate 0.02."
     ) in paper_comparison("1", runs, "cpu").notes
 
 

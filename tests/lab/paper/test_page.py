@@ -14,9 +14,11 @@ from bfno.lab.errors import ConfigError, DataError
 from bfno.lab.paper.claims import Claim, Judgement
 from bfno.lab.paper.findings import (
     Verdicts,
+    counts_text,
     findings_text,
     read_released,
     released_text,
+    trained_text,
     verdicts_of,
 )
 from bfno.lab.paper.numbers import paper_table
@@ -75,14 +77,16 @@ def test_claims_are_judged_on_the_page(written):
 
 def test_claims_stand_at_the_top_by_what_became_of_them(folder, written):
     runs = [read_run(place) for place in sorted(folder.glob("cpu/*"))]
-    text = findings_text(verdicts_of(runs))
-    assert text in written[0].read_text()
-    top, _, rest = text.partition("\n\n")
-    assert top == "Runs here bear on 1 claim of the paper (cpu scale)."
-    assert rest.startswith(
-        "**Borne out** (1):\n\n- BFNO-NODE is more accurate than NODE on MNIST (p < 0.001)\n\n"
+    verdicts = verdicts_of(runs)
+    counts, text = counts_text(verdicts), findings_text(verdicts)
+    assert counts == "Runs here bear on 1 claim of the paper (cpu scale): 1 borne out.\n"
+    assert text.startswith(
+        "**Borne out**:\n\n- BFNO-NODE is more accurate than NODE on MNIST (p < 0.001)\n\n"
     )
-    assert "No claim of the paper has runs" in findings_text(verdicts_of(runs[:1]))
+    before, picture, after = written[0].read_text().partition("![Leads")
+    assert counts in before and picture and text in after  # the picture is on the first screen
+    none = verdicts_of(runs[:1])
+    assert "No claim of the paper has runs" in counts_text(none) and not findings_text(none)
 
 
 def _judged(outcome, verdict, text="A beats B"):
@@ -98,16 +102,17 @@ def test_every_outcome_has_its_heading_and_one_claim_counts_once():
         Verdicts("paper", Variant(), (other,)),
     ]
     text = findings_text(verdicts)
-    assert text.startswith(
+    assert counts_text(verdicts) == (
         "Runs here bear on 2 claims of the paper (cpu scale, unless a line says otherwise); runs "
-        "of several kinds bear on some, each with its own verdict.\n"
+        "of several kinds bear on some, each with its own verdict: 1 not borne out, 1 undecided "
+        "and 1 not comparable.\n"
     )
     assert [line for line in text.splitlines() if line.startswith(("**", "-"))] == [
-        "**Not borne out** (1):",
+        "**Not borne out**:",
         "- A beats B [paper scale]: it diverged",
-        "**Undecided** (1):",
+        "**Undecided**:",
         "- A beats B: leads, but it may be chance (p = 0.2)",
-        "**Not comparable** (1):",
+        "**Not comparable**:",
         "- C: the paper's gradients are adjoint",
     ]
     assert "Small models cannot refute" in text
@@ -134,6 +139,29 @@ def test_the_authors_weights_are_shown_beside_the_papers_number(tmp_path):
         with pytest.raises(DataError, match=r"json: is not what `bfno eval --json` writes"):
             read_released(tmp_path)
         file.unlink()
+
+
+def test_models_of_the_papers_size_are_told_beside_its_numbers(tmp_path):
+    def told(changes, epochs):
+        places = []
+        for method, seeds in (("node", (7, 8)), ("bfno-node", (7,)), ("fno-node", (7,))):
+            for seed in seeds:
+                score = result(0.9 + seed / 1000)
+                content = {**record("mnist", method, seed), "scale": "paper", "result": score}
+                content |= {"changes": changes}
+                content["config"]["train"] = {"epochs": epochs}
+                places.append(write_files(tmp_path / f"{epochs}-{method}-{seed}", content))
+        return trained_text(list(sections_of([(place, read_run(place)) for place in places])))
+
+    scores = (
+        "test accuracy on MNIST: NODE 0.9075 ± 0.0007 (in the paper 0.9531 ± 0.0042) and BFNO-NODE "
+        "0.9070 (in the paper 0.9752 ± 0.0021)."
+    )
+    where = "Trained here at the paper's size"
+    assert told([], 10) == f"{where} (10 epochs, 2 seeds), {scores}\n"
+    short = told(["train.epochs=1"], 1)
+    assert short == f"{where} (1 epoch, 2 seeds), {scores} The paper trains for longer.\n"
+    assert trained_text([]) == ""
 
 
 def test_the_same_runs_give_the_same_page_which_may_be_replaced(folder, written):
@@ -180,7 +208,9 @@ def test_runs_of_a_variant_have_a_section_of_their_own(folder, tmp_path):
     assert {run.result["test_accuracy"] for _, run in other.runs} == {0.5, 0.6}
     text = section_text(other)
     assert "Every run here has solver.gradient=adjoint." in text and "| NODE | 20,123" in text
-    assert "Scale cpu, solver.gradient=adjoint." in claims_text(
+    header = next(line for line in text.splitlines() if line.startswith("| method"))
+    assert "| test accuracy here | test accuracy in the paper |" in header  # the heading says more
+    assert "cpu scale, solver.gradient=adjoint:\n\n| the paper says" in claims_text(
         verdicts_of([run for _, run in runs])
     )
 
@@ -281,7 +311,8 @@ def test_the_overview_in_a_document_is_replaced_and_nothing_else(folder, tmp_pat
     assert (before, after) == ("# Mine ü\n\n", f"{END}\nend\n")
     verdicts = verdicts_of([run for _, run in places])
     picture = Path(os.path.relpath(folder / "figures" / "claims.png", document.parent))
-    assert top == f"{summary_text(verdicts, [], picture.as_posix())}\n"
+    sections = list(sections_of(places))
+    assert top == f"{summary_text(verdicts, [], sections, picture.as_posix())}\n"
 
 
 def test_a_document_keeps_the_ends_of_its_lines(folder, tmp_path):

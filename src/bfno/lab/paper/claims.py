@@ -175,17 +175,9 @@ def _compared(claim: Claim, methods: Methods) -> list[Record]:
     return [run for method in _labels(claim) for run in methods.get((claim.data, method), [])]
 
 
-def claims_table(
-    judgements: Sequence[Judgement], scale: str, variant: Variant = AS_DEFINED
-) -> Table:
-    """The claims with what runs of one scale and variant say of each."""
-    rows = ((one.claim.text, one.found, one.verdict) for one in judgements)
-    return Table(_COLUMNS, tuple(rows), notes=(_note(scale, variant),))
-
-
-def _note(scale: str, variant: Variant) -> str:
-    how = ", ".join(filter(None, [f"Scale {scale}", variant.title]))
-    return f"{how}. {how_sure(is_full_size(scale, variant))}"
+def claims_table(judgements: Sequence[Judgement]) -> Table:
+    """The claims with what the runs say of each."""
+    return Table(_COLUMNS, tuple((one.claim.text, one.found, one.verdict) for one in judgements))
 
 
 def is_full_size(scale: str, variant: Variant) -> bool:

@@ -52,6 +52,7 @@ class _Content:
     failures: Mapping[_Key, str]
     left_out: tuple[Record, ...]
     variant: Variant
+    has_heading: bool
 
     @property
     def metrics(self) -> list[Metric]:
@@ -78,6 +79,7 @@ def paper_comparison(
     methods: Sequence[str] = (),
     failures: Mapping[tuple[str, int], str] | None = None,
     variant: Variant = AS_DEFINED,
+    has_heading: bool = False,
 ) -> Table:
     """Show runs beside a table of the paper.
 
@@ -92,6 +94,7 @@ def paper_comparison(
         methods: The methods to show; none means all.
         failures: Why runs failed, by experiment and seed.
         variant: The settings in which the runs differ from their experiments, all alike.
+        has_heading: Whether a heading above names data, scale and variant, and columns need not.
 
     Raises:
         ConfigError: If there is no such table, or it lacks the data or a method.
@@ -117,7 +120,7 @@ def paper_comparison(
     ordered = tuple(name for name in paper.titles if name in data)
     left_out = tuple(run for run in others if run.data in data and run.seed in seeds)
     parts = paper, rows, ordered, scale, tuple(seeds), shown, failures, left_out, variant
-    return _table(_Content(*parts))
+    return _table(_Content(*parts, has_heading))
 
 
 def shown_metrics(paper: PaperTable, variant: Variant) -> list[Metric]:
@@ -173,8 +176,10 @@ def _columns(
     content: _Content, rows: Sequence[PaperRow], data: str
 ) -> Iterator[tuple[Column, list[Cell], Metric | None]]:
     """Columns of a data set with their cells, and the metric of those in which one is best."""
-    how = [f"here ({content.scale} scale)", content.variant.title]
-    group, here = content.paper.titles[data], "\n".join(filter(None, how))
+    group, here = "", "here"
+    if not content.has_heading:
+        how = [f"here ({content.scale} scale)", content.variant.title]
+        group, here = content.paper.titles[data], "\n".join(filter(None, how))
     place = content.variant.folder(content.scale)
     runs = [content.runs_of(row, data) for row in rows]
     cells = [row.cells.get(data, PaperCell()) for row in rows]
@@ -283,7 +288,7 @@ def _recipes(runs: Sequence[Record]) -> Iterator[str]:
         members = [run for run in runs if run.data == data]
         parts = [
             *_sizes(flat_config(members[0].config)),
-            _varied(members, "train.epochs", "epochs {}"),
+            _varied(members, "train.epochs", "{} epochs"),
             _varied(members, "train.lr", "learning rate {}"),
         ]
         if any(parts):

@@ -23,8 +23,8 @@ from bfno.lab.paper.claims import (
     judge_claims,
 )
 from bfno.lab.paper.numbers import paper_table
-from bfno.lab.paper.sections import variants_of
-from bfno.lab.runs.record import Record
+from bfno.lab.paper.sections import Section, variants_of
+from bfno.lab.runs.record import Record, flat_config
 from bfno.lab.runs.variants import AS_DEFINED, Variant
 from bfno.lab.views.figures.style import FAINT, INK, PALETTE, Drawn, drawn
 from bfno.lab.views.metrics import Estimate, find_metric
@@ -38,10 +38,12 @@ if TYPE_CHECKING:
 __all__ = [
     "Released",
     "Verdicts",
+    "counts_text",
     "findings_text",
     "leads_figure",
     "read_released",
     "released_text",
+    "trained_text",
     "verdicts_of",
 ]
 
@@ -109,21 +111,29 @@ def verdicts_of(runs: Sequence[Record], claims: Sequence[Claim] = PAPER_CLAIMS) 
     return [of for of in news if of.judgements]
 
 
-def findings_text(verdicts: Sequence[Verdicts]) -> str:
-    """The claims by what became of them, one line each; their scores are in the table of claims."""
+def counts_text(verdicts: Sequence[Verdicts]) -> str:
+    """How many claims runs bear on, and what became of how many."""
     claims = {one.claim.text for of in verdicts for one in of.judgements}
     if not claims:
         return "No claim of the paper has runs of all its methods yet.\n"
-    most = _most(verdicts)
-    where = most.title + (", unless a line says otherwise" if verdicts[1:] else "")
-    said = sum(len(of.judgements) for of in verdicts)
+    where = _most(verdicts).title + (", unless a line says otherwise" if verdicts[1:] else "")
+    said = [one.outcome for of in verdicts for one in of.judgements]
     several = "; runs of several kinds bear on some, each with its own verdict"
-    more = several if said > len(claims) else ""
-    lines = [f"Runs here bear on {counted(len(claims), 'claim')} of the paper ({where}){more}.\n"]
+    more = several if len(said) > len(claims) else ""
+    counts = [f"{said.count(outcome)} {outcome}" for outcome in _HEADS if outcome in said]
+    about = f"Runs here bear on {counted(len(claims), 'claim')} of the paper ({where}){more}"
+    return f"{about}: {listed(counts)}.\n"
+
+
+def findings_text(verdicts: Sequence[Verdicts]) -> str:
+    """The claims by what became of them, one line each; their scores are in the table of claims."""
+    if not verdicts:
+        return ""
+    most, lines = _most(verdicts), []
     for outcome, head in _HEADS.items():
         found = [(of, one) for of in verdicts for one in of.judgements if one.outcome == outcome]
         if found:
-            lines.append(f"**{head}** ({len(found)}):\n")
+            lines.append(f"**{head}**:\n")
             lines += [f"- {_sentence(one, of, most)}" for of, one in found]
             lines.append("")
     lines.append(f"{how_sure(all(is_full_size(of.scale, of.variant) for of in verdicts))}\n")
@@ -212,6 +222,35 @@ def released_text(found: Sequence[Released]) -> str:
         f"images of CIFAR-10 correctly in this program: {scores}. The paper prints {printed} %. "
         "(`bfno import-released model/10.pt -o authors`, then `bfno eval authors --json`.)\n"
     )
+
+
+def trained_text(sections: Sequence[Section]) -> str:
+    """The scores of models trained here at the paper's size, beside those that it prints."""
+    return "\n".join(_trained(one) for one in sections if one.scale == "paper" and _scored(one))
+
+
+def _scored(section: Section) -> bool:
+    """Whether its scores are those of a table of the paper, and not of an ablation's figure."""
+    return section.table.isdigit() and not section.variant.measures
+
+
+def _trained(section: Section) -> str:
+    paper = paper_table(section.table)
+    metric, runs = find_metric(paper.metrics[0]), [run for _, run in section.runs]
+    scores = []
+    for row in paper.rows:
+        same = [run for run in runs if run.experiment == row.experiment(section.data)]
+        score = Estimate.of((run.result.get(metric.key) for run in same), metric.digits)
+        cell = row.cells.get(section.data)
+        if score and cell and cell.mean is not None:
+            printed = Estimate(cell.mean, cell.std, paper.digits)
+            scores.append(f"{row.label} {score} (in the paper {printed})")
+    seeds = sorted({run.seed for run in runs})
+    epochs = {int(str(flat_config(run.config)["train.epochs"])) for run in runs}
+    how = f"{counted(max(epochs), 'epoch')}, {counted(len(seeds), 'seed')}"
+    of = f"{metric.title} on {paper.titles[section.data]}"
+    short = "" if is_full_size("paper", section.variant) else " The paper trains for longer."
+    return f"Trained here at the paper's size ({how}), {of}: {listed(scores)}.{short}\n"
 
 
 def leads_figure(verdicts: Sequence[Verdicts]) -> Drawn | None:

@@ -15,10 +15,12 @@ from bfno.lab.paper.comparison import paper_comparison
 from bfno.lab.paper.findings import (
     Released,
     Verdicts,
+    counts_text,
     findings_text,
     leads_figure,
     read_released,
     released_text,
+    trained_text,
     verdicts_of,
 )
 from bfno.lab.paper.overview import around_overview, overview, put_overview
@@ -82,7 +84,8 @@ def write_page(folder: Path, out: Path, overview_in: Path | None = None) -> list
     verdicts = verdicts_of([run for _, run in runs])
     picture = _write_leads(verdicts, folder / "figures" / _LEADS)
     released = read_released(folder)
-    top = summary_text(verdicts, released, picture and _relative(picture, out.parent))
+    told = verdicts, released, sections
+    top = summary_text(*told, picture and _relative(picture, out.parent))
     parts = [_MARK, "# Results\n", top, introduction(folder, out, runs), overview(sections)]
     parts += [_left_out(folder, runs, sections), claims_text(verdicts)]
     written = [out, *filter(None, [picture])]
@@ -93,7 +96,7 @@ def write_page(folder: Path, out: Path, overview_in: Path | None = None) -> list
         parts.append("\n".join([section_text(section), *images, ""]))
     write_atomically(out, "\n".join(filter(None, parts)).encode())
     if overview_in:
-        top = summary_text(verdicts, released, picture and _relative(picture, overview_in.parent))
+        top = summary_text(*told, picture and _relative(picture, overview_in.parent))
         table = overview(sections, _relative(out, overview_in.parent))
         put_overview(overview_in, f"{top}\n{table}")
         written.append(overview_in)
@@ -110,19 +113,23 @@ def _check_own(out: Path) -> None:
 
 
 def summary_text(
-    verdicts: Sequence[Verdicts], released: Sequence[Released], picture: str | None
+    verdicts: Sequence[Verdicts],
+    released: Sequence[Released],
+    sections: Sequence[Section],
+    picture: str | None,
 ) -> str:
     """What was reproduced and what was not, with a picture of it.
 
     Args:
         verdicts: The verdicts.
         released: Scores of the authors' weights.
+        sections: The tables, of which those at the paper's size are told.
         picture: Where the picture is, seen from the page.
     """
-    parts = [released_text(released), findings_text(verdicts)]
+    parts = [released_text(released), trained_text(sections), counts_text(verdicts)]
     if picture is not None:
         parts.append(f"![Leads, one row per claim]({picture})\n\n{_ABOUT_LEADS}\n")
-    return "\n".join(filter(None, parts))
+    return "\n".join(filter(None, [*parts, findings_text(verdicts)]))
 
 
 def introduction(folder: Path, out: Path, runs: Sequence[tuple[Path, Record]]) -> str:
@@ -154,16 +161,15 @@ def _left_out(
 
 def claims_text(verdicts: Sequence[Verdicts]) -> str:
     """The paper's claims next to the runs of each scale and variant."""
-    tables = [as_markdown(claims_table(one.judgements, one.scale, one.variant)) for one in verdicts]
+    tables = (f"{of.title}:\n\n{as_markdown(claims_table(of.judgements))}" for of in verdicts)
     return "\n".join(["## The paper's claims next to these runs\n", *tables])
 
 
 def section_text(section: Section) -> str:
     """The heading of a section, its command and its table, without figures."""
     runs = [run for _, run in section.runs]
-    table = paper_comparison(
-        section.table, runs, section.scale, data=[section.data], variant=section.variant
-    )
+    of, data, scale, variant = section.table, [section.data], section.scale, section.variant
+    table = paper_comparison(of, runs, scale, data=data, variant=variant, has_heading=True)
     command = f"```console\n{section.command}\n```\n"
     return "\n".join([f"## {section.title}\n", command, as_markdown(table)])
 
