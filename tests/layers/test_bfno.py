@@ -193,8 +193,10 @@ def test_a_layer_survives_copying_and_pickling():
         ({"channels": 2, "skip": "none"}, "skip must be one of identity, linear, conv"),
         ({"channels": 2, "activation": "gelu"}, "activation must be one of relu"),
         ({"channels": 2, "axes": 4}, "axes must be 1, 2 or 3"),
-        ({"channels": 2, "kernel": "filter"}, "grid belongs to kernel='filter' alone"),
+        ({"channels": 2, "kernel": "filter"}, "kernel='filter' needs grid"),
         ({"channels": 2, "grid": (4, 4)}, "grid belongs to kernel='filter' alone"),
+        ({"channels": 2, "kernel": "filter", "grid": "4,4"}, "grid must be the points along each"),
+        ({"channels": 2, "kernel": "filter", "grid": (4, 0)}, "grid must be the points along each"),
     ],
 )
 def test_bad_options_are_refused_in_one_sentence(options, message):

@@ -91,10 +91,7 @@ class BFNO(nn.Module):
         _check_choice("kernel", kernel, KERNELS)
         _check_choice("skip", skip, SKIPS)
         _check_choice("init", init, INITS)
-        if (kernel == "filter") != (grid is not None):
-            raise ValueError(
-                f"grid belongs to kernel='filter' alone, got kernel={kernel!r} and grid={grid}"
-            )
+        grid = _checked_grid(grid, kernel)
         self.channels, self.branches, self.kernel, self.grid = channels, branches, kernel, grid
         self.activation, self.skip_kind = known_activation(activation), skip
         self.output_activation, self.init = output_activation, init
@@ -271,6 +268,20 @@ def _check_options(**sizes: int) -> None:
 def _check_choice(name: str, value: str, allowed: tuple[str, ...]) -> None:
     if value not in allowed:
         raise ValueError(f"{name} must be one of {', '.join(allowed)}, got {value!r}")
+
+
+def _checked_grid(grid: tuple[int, ...] | None, kernel: Kernel) -> tuple[int, ...] | None:
+    """The grid of a filter as a tuple; another kernel has none."""
+    if grid is None and kernel != "filter":
+        return None
+    points = "the points along each space axis, such as (16, 16)"
+    if grid is None:
+        raise ValueError(f"kernel='filter' needs grid, {points}")
+    if kernel != "filter":
+        raise ValueError(f"grid belongs to kernel='filter' alone, got kernel={kernel!r}")
+    if isinstance(grid, str) or not all(isinstance(one, int) and one > 0 for one in grid):
+        raise ValueError(f"grid must be {points}, got {grid!r}")
+    return tuple(grid)
 
 
 def _check_input(x: Tensor, channels: int, dtype: torch.dtype) -> None:

@@ -12,6 +12,7 @@ from bfno.lab.experiments.images.models import DYNAMICS
 from bfno.lab.experiments.images.presets import IMAGE_DATA, IMAGE_PRESETS, find_image_preset
 from bfno.lab.experiments.resolve import SCALES, resolve
 from bfno.lab.paper.numbers import paper_table
+from bfno.layers import BFNO
 from bfno.models import count_parameters
 
 DATA_NAMES = {"MNIST": "mnist", "CIFAR-10": "cifar10", "CIFAR-100": "cifar100", "STL-10": "stl10"}
@@ -146,6 +147,15 @@ def test_any_dynamics_goes_with_any_field_in_a_network(dynamics):
         config = resolve("folder/bfno-net", changes={"model": model, "data": {"size": 16}})
         net = config.build({"classes": ["a", "b"]})
         assert net(torch.rand(2, 3, 16, 16)).shape == (2, 2)
+
+
+@pytest.mark.parametrize(("method", "grid"), [("bfno-node", (16, 16)), ("bfno-net", (8, 8))])
+def test_a_learned_filter_has_the_grid_that_its_field_sees(method, grid):
+    changes = {"model": {"field_options": {"kernel": "filter"}}, "data": {"size": 16}}
+    model = resolve(f"folder/{method}", changes=changes).build({"classes": ["a", "b"]})
+    layers = [layer for layer in model.modules() if isinstance(layer, BFNO)]
+    assert layers and {layer.grid for layer in layers} == {grid}
+    assert model(torch.rand(2, 3, 16, 16)).shape == (2, 2)
 
 
 @pytest.mark.parametrize(

@@ -72,7 +72,8 @@ class ODESettings(Settings):
         width: Channels inside the field.
         depth: Number of operator layers; a convolutional field has no choice of it.
         field_options: Further arguments of the field, such as `branches` of bfno. Where they leave
-            them open, fno keeps four `modes` and afno has eight `blocks`, or what fits.
+            them open, fno keeps four `modes`, afno has eight `blocks`, or what fits, and a filter
+            of bfno has the `grid` of the images.
         dynamics_options: Further arguments of the dynamics.
     """
 
@@ -161,8 +162,6 @@ class NetSettings(Settings):
     def _dynamics(self, grid: tuple[int, int]) -> Dynamics:
         channels = 2 * self.width
         options = _completed(self.field, self.field_options, channels, grid, modes=3)
-        if options.get("kernel") == "filter":
-            options.setdefault("grid", grid)
         return _moved(
             DYNAMICS[self.dynamics],
             lambda sees: NormedField(
@@ -203,6 +202,7 @@ def _completed(
     # Each frequency but 0 has a negative one, so half as many as there are points are different.
     known = {"fno": {"modes": max(1, min(modes, min(grid) // 2))}}
     known["afno"] = {"blocks": math.gcd(8, channels)}
+    known["bfno"] = {"grid": grid} if options.get("kernel") == "filter" else {}
     return {**known.get(field, {}), **options}
 
 
