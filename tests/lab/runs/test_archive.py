@@ -49,6 +49,7 @@ def test_runs_of_a_variant_are_kept_apart(tmp_path):
         "cpu": [],
         "cpu-published-sets-a-b": ['data.protocol="published"', 'data.sets=["a", "b"]'],
         "cpu-gradient-adjoint": ['solver.gradient="adjoint"'],
+        "cpu-width-99": ["model.width=99"],
     }
     for folder, changes in runs.items():
         write_files(tmp_path / "runs" / folder / name, {**record(), "changes": changes})
@@ -122,22 +123,6 @@ def test_runs_on_different_folders_of_images_are_numbered(tmp_path):
         _write(tmp_path / "runs" / str(number), number / 10, data="folder", config=config)
     name = "folder-bfno-node-s7"
     assert _keep(tmp_path) == ([name, f"{name}-2"], {name: 0.1, f"{name}-2": 0.2})
-
-
-def test_runs_with_changed_settings_keep_their_own_names(tmp_path):
-    _write(tmp_path / "runs" / "wide", 0.1, changes=["model.width=99"])
-    _write(tmp_path / "runs" / "again" / "wide", 0.2, changes=["model.width=88"])
-    _write(tmp_path / "runs" / "plain", 0.3)
-    names = {"wide": 0.2, "digits-bfno-node-s7": 0.3, "wide-2": 0.1}
-    assert _keep(tmp_path) == (list(names), names)
-
-
-def test_a_changed_run_does_not_take_the_name_of_the_unchanged_one(tmp_path):
-    name = "digits-bfno-node-s7"
-    _write(tmp_path / "runs" / name, 0.1, changes=["model.width=99"])
-    assert _keep(tmp_path) == ([f"{name}-changed"], {f"{name}-changed": 0.1})
-    _write(tmp_path / "runs" / f"{name}-2", 0.2)
-    assert _keep(tmp_path) == ([name], {f"{name}-changed": 0.1, name: 0.2})
 
 
 def test_what_is_made_of_a_run_later_arrives_too(tmp_path):

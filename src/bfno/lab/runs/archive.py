@@ -13,7 +13,7 @@ from bfno.lab.experiments.settings import DATA_PLACES
 from bfno.lab.files import remove_file, write_atomically
 from bfno.lab.runs.folder import RunFolder, read_run
 from bfno.lab.runs.record import Record, are_replicates, place_name
-from bfno.lab.runs.variants import AS_DEFINED, variant_of
+from bfno.lab.runs.variants import Variant
 
 __all__ = ["finished_runs", "keep_runs"]
 
@@ -54,9 +54,9 @@ def _goes_on(folder: Path) -> bool:
 def keep_runs(source: Path, target: Path) -> list[Path]:
     """Copy records, metrics, exhibits and small pictures of finished runs.
 
-    A run gets `SCALE/DATA-METHOD-sSEED`, one of a table with changed settings a folder beside that
-    of the scale, any other whose settings were changed the name of its own folder; if another run
-    has that name, a number is added. What was kept stays, but for this:
+    A run gets `SCALE/DATA-METHOD-sSEED`; one with changed settings goes to a folder beside that of
+    the scale which names them, as `bfno table --set` has it. If another run has that name, a number
+    is added. What was kept stays, but for this:
 
     - Files that a kept run has got since, or that have changed, are brought up to date.
     - If the source has another record of the same experiment, scale, settings and seed, and no
@@ -104,12 +104,7 @@ def _old_place(run: Record, outdated: dict[Path, Record]) -> Path | None:
 
 def _free_place(run: Record, target: Path) -> Path:
     name = f"{_file_name(run.data)}-{_file_name(run.method)}-s{run.seed}"
-    variant = variant_of(run.changes)
-    folder = _file_name((variant or AS_DEFINED).folder(run.scale))
-    if variant is None:
-        # The name without changes is for the run without changes, even if that comes later.
-        own = _file_name(run.name)
-        name = f"{name}-changed" if own == name else own
+    folder = _file_name(Variant.of(run.changes).folder(run.scale))
     numbered = (f"{name}-{number}" for number in itertools.count(2))
     places = (target / folder / one for one in itertools.chain([name], numbered))
     return next(
