@@ -32,9 +32,9 @@ def test_the_page_of_results_has_a_section_for_every_table_with_runs():
 def test_the_page_of_results_and_the_readme_say_what_the_records_say():
     sections, verdicts = _sections(), verdicts_of([run for _, run in _runs()])
     released, picture = read_released(RESULTS), "results/figures/claims.png"
-    top = summary_text(verdicts, released, sections, picture)
     for name, page in (("RESULTS.md", ""), ("README.md", "RESULTS.md")):
         text = (REPOSITORY / name).read_text()
+        top = summary_text(verdicts, released, sections, picture, page)
         assert top in text and overview(sections, page) in text, name
 
 

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import scipy.stats
 
+from bfno.lab.experiments.resolve import resolve
 from bfno.lab.paper.claims import (
     PAPER_CLAIMS,
     Claim,
@@ -18,7 +19,7 @@ from bfno.lab.paper.claims import (
 from bfno.lab.paper.numbers import paper_table
 from bfno.lab.paper.sections import select_runs
 from bfno.lab.runs.folder import read_runs
-from bfno.lab.runs.variants import Variant
+from bfno.lab.runs.variants import PROTOCOLS, Variant
 from tests.lab.views.runs import epoch_lines, record, result, write_files
 
 CLAIM = Claim("AFNO wins", "ablation-operator", "mnist", "afno-node")
@@ -44,8 +45,8 @@ def _verdict(runs, claim=CLAIM, scale="cpu") -> Any:
 @pytest.mark.parametrize(
     ("ours", "best", "expected"),
     [
-        ([0.950, 0.951], [0.900, 0.901], "borne out (p < 0.001)"),
-        ([0.900, 0.901], [0.950, 0.951], "not borne out (p < 0.001)"),
+        ([0.950, 0.951], [0.900, 0.901], "borne out: p < 0.001"),
+        ([0.900, 0.901], [0.950, 0.951], "not borne out: p < 0.001"),
         ([0.95, 0.96], [0.90, 0.92], "leads, but it may be chance (p = 0.092)"),
         ([0.90, 0.96], [0.94, 0.95], "behind, but it may be chance (p = 1)"),
         ([0.95, 0.95], [0.95, 0.95], "a tie"),
@@ -68,7 +69,7 @@ def test_a_verdict_weighs_the_lead_against_the_spread(tmp_path, ours, best, expe
 def test_where_less_is_better_the_lowest_leads(tmp_path):
     claim = Claim("", "ablation-operator", "mnist", "afno-node", key="train_loss")
     scores = {"afno-node": [0.1, 0.101], "fno-node": [0.2, 0.2], "bfno-node": [0.9, 0.9]}
-    assert _verdict(_runs(tmp_path, scores, "train_loss"), claim)[2] == "borne out (p = 0.0032)"
+    assert _verdict(_runs(tmp_path, scores, "train_loss"), claim)[2] == "borne out: p = 0.0032"
 
 
 @pytest.mark.parametrize("less_is_better", [True, False])
@@ -82,7 +83,7 @@ def test_a_rival_that_diverged_is_behind(tmp_path, less_is_better, lost):
     found, verdict = _verdict(_runs(tmp_path, {**scores, lost: [math.nan, math.nan]}, key), claim)[
         1:
     ]
-    assert "nan" not in found and verdict == "borne out (p = 0.0032)"
+    assert "nan" not in found and verdict == "borne out: p = 0.0032"
 
 
 def test_one_method_against_one_is_no_contest_for_the_best(tmp_path):
@@ -91,13 +92,44 @@ def test_one_method_against_one_is_no_contest_for_the_best(tmp_path):
     assert _verdict(runs, claim)[1] == "AFNO-NODE 0.9000, FNO-NODE 0.8000"
 
 
-def test_evaluations_of_other_gradients_are_not_judged(tmp_path):
-    claim = Claim("", "ablation-operator", "mnist", "afno-node", gradient="adjoint")
+def test_evaluations_of_another_solver_are_not_judged(tmp_path):
+    solver = (("method", "dopri5"), ("gradient", "adjoint"))
+    claim = Claim("", "ablation-operator", "mnist", "afno-node", solver=solver)
     runs = _runs(tmp_path, {"afno-node": [0.9], "fno-node": [0.8], "bfno-node": [0.7]})
-    assert _verdict(runs, claim)[2] == "not comparable: the paper's gradients are adjoint"
     for run in runs:
-        run.config.setdefault("solver", {})["gradient"] = "adjoint"
+        run.config["solver"] = {"method": "bosh3", "gradient": "direct"}
+    both = "not comparable: solver.method and solver.gradient are not the paper's"
+    assert _verdict(runs, claim)[2] == both
+    for run in runs:
+        run.config["solver"] = {"method": "dopri5", "gradient": "adjoint"}
     assert _verdict(runs, claim)[2].startswith("leads")
+    runs[0].config["solver"] = {"method": "dopri5", "gradient": "direct"}
+    assert _verdict(runs, claim)[2] == "not comparable: solver.gradient is not the paper's"
+
+
+@pytest.mark.parametrize("data", ["mnist", "cifar10"])
+def test_evaluations_are_judged_by_the_papers_solver_alone(data):
+    for scale, changes, comparable in (
+        ("cpu", {}, []),
+        ("paper", {}, ["forward", "test"]),
+        ("paper", {"solver": {"gradient": "adjoint"}}, ["forward", "backward", "test"]),
+        ("paper", {"solver": {"first_step": "last"}}, []),
+        ("cpu", PROTOCOLS["counted"].settings, ["forward", "backward", "test"]),
+    ):
+        config = resolve(f"{data}/bfno-node", scale=scale, changes=changes)
+        solver = {name: getattr(config.solver, name) for name in type(config.solver).model_fields}
+        claims = [one for one in PAPER_CLAIMS if one.data == data and one.metric.name == "nfe"]
+        assert [
+            claim.metric.split
+            for claim in claims
+            if all(solver[name] == value for name, value in claim.solver)
+        ] == comparable
+
+
+def test_those_who_are_as_good_as_the_best_other_are_counted(tmp_path):
+    scores = {"afno-node": [0.9], "fno-node": [0.8], "bfno-node": [0.8]}
+    found = _verdict(_runs(tmp_path, scores))[1]
+    assert found == "AFNO-NODE 0.9000, best other FNO-NODE 0.8000 (and 1 other)"
 
 
 def test_a_seed_that_is_there_twice_counts_once(tmp_path):
@@ -120,7 +152,8 @@ def test_runs_of_other_scales_or_with_changed_settings_do_not_count(tmp_path):
 
 
 def test_runs_with_other_gradients_are_judged_apart(tmp_path):
-    claim = Claim("", "ablation-operator", "mnist", "afno-node", gradient="adjoint")
+    solver = (("gradient", "adjoint"),)
+    claim = Claim("", "ablation-operator", "mnist", "afno-node", solver=solver)
     changes = ['solver.gradient="adjoint"']
     scores = {"afno-node": [0.9], "fno-node": [0.8], "bfno-node": [0.7]}
     runs = _runs(tmp_path, scores, changes=changes)
@@ -186,7 +219,7 @@ def test_every_epoch_means_every_epoch(tmp_path):
     scores = {"afno-node": [0.9, 0.901], "fno-node": [0.8, 0.8], "bfno-node": [0.1, 0.1]}
     runs = _runs(tmp_path, scores)
     _, found, verdict = _verdict(runs, claim)
-    assert found.endswith("ahead in 3 of 3 epochs") and verdict == "borne out (p = 0.0032)"
+    assert found.endswith("ahead in 3 of 3 epochs") and verdict == "borne out: p = 0.0032"
     for run in runs:
         if run.method == "fno-node":
             run.epochs[0]["test_accuracy"] = 0.99

@@ -182,7 +182,7 @@ def test_a_control_is_shown_once_it_has_runs_and_counts_for_nobody():
     budget = _run("mnist/bfno-node-budget", score=0.95, parameters=85_706)
     table = paper_comparison("1", [*runs, budget], "cpu")
     *others, last = table.rows
-    assert len(others) == 9 and last[:3] == ("BFNO-NODE, of the printed size", 85_706, None)
+    assert len(others) == 9 and last[:3] == ("BFNO-NODE, 3 more channels", 85_706, None)
     assert _cell(table, str(last[0]), "mnist_test_accuracy_published") is None
     failed = {("mnist/bfno-node-budget", 7): "why"}
     assert len(paper_comparison("1", runs, "cpu", failures=failed).rows) == 10
@@ -251,15 +251,39 @@ def test_a_slice_of_human_activity_is_not_hidden():
 
 
 def test_notes_tell_what_was_trained_on_and_who_was_trained_otherwise():
-    common = {"data": {"size": 14, "train_limit": 12_000, "test_limit": None}}
+    samples = {"train": 5_400, "validation": 600, "test": 10_000}
     runs = [
-        _run(f"mnist/{method}", config={**common, "train": {"epochs": epochs, "lr": 0.02}})
+        _run(
+            f"mnist/{method}",
+            config={"data": {"size": 14}, "train": {"epochs": epochs, "lr": 0.02}},
+            samples=samples,
+        )
         for method, epochs in (("node", 3), ("anode", 3), ("sonode", 6))
     ]
     assert (
-        "Training on mnist: images of 14 × 14 pixels, 12,000 of the samples for training, "
-        "3 epochs (sonode: 6), learning rate 0.02."
+        "Training on mnist: images of 14 × 14 pixels, 5,400 samples for training, 600 samples for "
+        "validation, 10,000 samples for testing, 3 epochs (sonode: 6), highest learning rate 0.02."
     ) in paper_comparison("1", runs, "cpu").notes
+    once = _run("mnist/node", config={"train": {"epochs": 1}})
+    assert "Training on mnist: 1 epoch." in paper_comparison("1", [once], "cpu").notes
+
+
+def test_what_lacks_seeds_is_not_the_best():
+    runs = [_run("mnist/node", seed, 0.8) for seed in (7, 8)]
+    runs += [_run("mnist/anode", seed, 0.7) for seed in (7, 8)]
+    table = paper_comparison("1", [*runs, _run("mnist/sonode", 7, 0.9)], "cpu")
+    column = [one.key for one in table.columns].index("mnist_test_accuracy_here_cpu")
+    assert [table.rows[row][0] for row, place in table.best if place == column] == ["NODE"]
+
+
+def test_below_a_heading_columns_that_the_paper_leaves_empty_are_left_out():
+    run = _run("fashion-mnist/node")
+    plain = paper_comparison("1", [run], "cpu")
+    short = paper_comparison("1", [run], "cpu", has_heading=True)
+    assert any(column.key.endswith("published") for column in plain.columns)
+    assert not any(column.key.endswith("published") for column in short.columns)
+    assert {column.group for column in short.columns} == {""}
+    assert not any("how many runs its deviations" in note for note in short.notes)
 
 
 def test_a_run_whose_settings_most_others_do_not_share_is_left_out_and_named():

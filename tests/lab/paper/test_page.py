@@ -68,7 +68,7 @@ def test_links_of_the_overview_lead_to_the_sections(written):
         re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")
         for heading in re.findall("^## (.*)$", text, re.MULTILINE)
     }
-    assert len(anchors) == 2 and set(anchors) <= headings
+    assert len(anchors) == 3 and set(anchors) <= headings
 
 
 def test_claims_are_judged_on_the_page(written):
@@ -79,9 +79,9 @@ def test_claims_stand_at_the_top_by_what_became_of_them(folder, written):
     runs = [read_run(place) for place in sorted(folder.glob("cpu/*"))]
     verdicts = verdicts_of(runs)
     counts, text = counts_text(verdicts), findings_text(verdicts)
-    assert counts == "Runs here bear on 1 claim of the paper (cpu scale): 1 borne out.\n"
+    assert counts == "Runs here test 1 claim of the paper (cpu scale): 1 borne out.\n"
     assert text.startswith(
-        "**Borne out**:\n\n- BFNO-NODE is more accurate than NODE on MNIST (p < 0.001)\n\n"
+        "- borne out: BFNO-NODE is more accurate than NODE on MNIST (p < 0.001)\n\n"
     )
     before, picture, after = written[0].read_text().partition("![Leads")
     assert counts in before and picture and text in after  # the picture is on the first screen
@@ -89,32 +89,31 @@ def test_claims_stand_at_the_top_by_what_became_of_them(folder, written):
     assert "No claim of the paper has runs" in counts_text(none) and not findings_text(none)
 
 
-def _judged(outcome, verdict, text="A beats B"):
-    return Judgement(Claim(text, "1", "mnist", "node"), "", verdict, outcome, None)
+def _judged(outcome, reason, text="A beats B"):
+    return Judgement(Claim(text, "1", "mnist", "node"), "", outcome, reason, None)
 
 
-def test_every_outcome_has_its_heading_and_one_claim_counts_once():
+def test_outcomes_are_counted_and_decided_claims_named():
     plain = _judged("undecided", "leads, but it may be chance (p = 0.2)")
-    other = _judged("not borne out", "not borne out: it diverged")
-    apart = _judged("not comparable", "not comparable: the paper's gradients are adjoint", "C")
+    other = _judged("not borne out", "it diverged")
+    apart = _judged("not comparable", "solver.rtol is not the paper's", "C")
     verdicts = [
         Verdicts("cpu", Variant(), (plain, apart)),
         Verdicts("paper", Variant(), (other,)),
     ]
     text = findings_text(verdicts)
     assert counts_text(verdicts) == (
-        "Runs here bear on 2 claims of the paper (cpu scale, unless a line says otherwise); runs "
-        "of several kinds bear on some, each with its own verdict: 1 not borne out, 1 undecided "
-        "and 1 not comparable.\n"
+        "Runs here test 2 claims of the paper in 3 set-ups (cpu scale, unless a line says "
+        "otherwise): 1 not borne out, 1 undecided and 1 not comparable.\n"
     )
-    assert [line for line in text.splitlines() if line.startswith(("**", "-"))] == [
-        "**Not borne out**:",
-        "- A beats B [paper scale]: it diverged",
-        "**Undecided**:",
-        "- A beats B: leads, but it may be chance (p = 0.2)",
-        "**Not comparable**:",
-        "- C: the paper's gradients are adjoint",
-    ]
+    lines = [line for line in text.splitlines() if line.startswith("-")]
+    assert lines == ["- not borne out: A beats B [paper scale] (it diverged)"]
+    assert "(page.md#" in findings_text(verdicts, "page.md")
+    single = _judged("undecided", "leads with one seed, which says little")
+    counts = counts_text([Verdicts("cpu", Variant(), (plain, single))])
+    assert counts.endswith(": 2 undecided (1 of them with one seed).\n")
+    table = claims_text(verdicts)
+    assert table.index("leads, but it may be chance") < table.index("not comparable: solver.rtol")
     assert "Small models cannot refute" in text
     assert "Small models" not in findings_text(verdicts[1:])
 
@@ -126,7 +125,7 @@ def test_the_authors_weights_are_shown_beside_the_papers_number(tmp_path):
     said = {"accuracy": 0.575, "nfe": 20.0, "samples": 1000, "classes": classes}
     (tmp_path / "released" / "01.json").write_text(json.dumps(said))
     text = released_text(read_released(tmp_path))
-    assert "57.50% of 1,000 after epoch 1 (20.0 evaluations per solve)" in text
+    assert "57.50 % of 1,000 test images correctly after epoch 1 (20 evaluations of the" in text
     assert "The paper prints 62.89 ± 0.54 %." in text
     (tmp_path / "released" / "10.json").write_text(json.dumps(said))
     (tmp_path / "released" / "2.json").write_text(json.dumps(said))
@@ -157,11 +156,21 @@ def test_models_of_the_papers_size_are_told_beside_its_numbers(tmp_path):
         "test accuracy on MNIST: NODE 0.9075 ± 0.0007 (in the paper 0.9531 ± 0.0042) and BFNO-NODE "
         "0.9070 (in the paper 0.9752 ± 0.0021)."
     )
-    where = "Trained here at the paper's size"
+    where = "Trained here with the paper's settings"
     assert told([], 10) == f"{where} (10 epochs, 2 seeds), {scores}\n"
     short = told(["train.epochs=1"], 1)
-    assert short == f"{where} (1 epoch, 2 seeds), {scores} The paper trains for longer.\n"
+    assert short == f"{where} but for the number of epochs (1 epoch, 2 seeds), {scores}\n"
     assert trained_text([]) == ""
+
+
+def test_models_of_the_papers_size_on_other_data_than_the_papers_are_told_too(tmp_path):
+    places = []
+    for method in ("node", "bfno-node"):
+        content = {**record("fashion-mnist", method, 7), "scale": "paper", "result": result(0.8)}
+        content["config"]["train"] = {"epochs": 10}
+        places.append(write_files(tmp_path / method, content))
+    text = trained_text(list(sections_of([(place, read_run(place)) for place in places])))
+    assert text.endswith("Fashion-MNIST: NODE 0.8000 and BFNO-NODE 0.8000.\n")
 
 
 def test_the_same_runs_give_the_same_page_which_may_be_replaced(folder, written):
@@ -262,7 +271,8 @@ def test_experiments_that_have_a_setting_anyway_are_no_variant_of_themselves(tmp
 
 
 def test_evaluations_that_cannot_be_compared_are_told_unless_others_can(tmp_path):
-    claim = Claim("", "1", "mnist", "bfno-node", ("node",), "backward_nfe", gradient="adjoint")
+    adjoint = (("gradient", "adjoint"),)
+    claim = Claim("", "1", "mnist", "bfno-node", ("node",), "backward_nfe", solver=adjoint)
     plain = [
         write_files(tmp_path / f"plain-{name}", record("mnist", name, 7))
         for name in ("node", "bfno-node")
@@ -312,7 +322,8 @@ def test_the_overview_in_a_document_is_replaced_and_nothing_else(folder, tmp_pat
     verdicts = verdicts_of([run for _, run in places])
     picture = Path(os.path.relpath(folder / "figures" / "claims.png", document.parent))
     sections = list(sections_of(places))
-    assert top == f"{summary_text(verdicts, [], sections, picture.as_posix())}\n"
+    text = summary_text(verdicts, [], sections, picture.as_posix(), "../RESULTS.md")
+    assert top == f"{text}\n"
 
 
 def test_a_document_keeps_the_ends_of_its_lines(folder, tmp_path):
@@ -414,9 +425,8 @@ def test_runs_that_are_in_no_table_are_named(folder, tmp_path):
     runs, page = tmp_path / "runs", tmp_path / "RESULTS.md"
     shutil.copytree(folder, runs)
     write_page(runs, page)
-    assert "no table shows" not in page.read_text()
+    assert "No table shows" not in page.read_text()
     content = {**record("mnist", "node", 8), "result": result(0.5), "changes": ["train.lr=0.5"]}
     write_files(runs / "cpu" / "mnist-node-fast", content)
     write_page(runs, page)
-    told = "Runs that no table shows, because of their settings, or because there is nothing to "
-    assert f"{told}compare them with: `cpu/mnist-node-fast`." in page.read_text()
+    assert "No table shows 1 run in `cpu`: their settings differ from" in page.read_text()

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, get_args
 
 from bfno.lab.paper.numbers import paper_table
 from bfno.lab.paper.sections import has_changes, select_runs
 from bfno.lab.runs.record import Record, flat_config
-from bfno.lab.runs.variants import AS_DEFINED, Variant
+from bfno.lab.runs.variants import AS_DEFINED, PROTOCOLS, Variant
 from bfno.lab.views.curves import epoch_values
 from bfno.lab.views.layout import Column, Table
 from bfno.lab.views.metrics import (
@@ -23,9 +24,9 @@ from bfno.lab.views.metrics import (
     interval_of_lead,
     mean,
 )
-from bfno.lab.views.summary import counted
+from bfno.lab.views.summary import counted, listed
 
-__all__ = ["PAPER_CLAIMS", "Claim", "Judgement", "Lead", "Outcome"]
+__all__ = ["ONE_SEED", "PAPER_CLAIMS", "Claim", "Judgement", "Lead", "Outcome"]
 __all__ += ["claims_table", "how_sure", "is_full_size", "judge_claims"]
 
 _COLUMNS = (
@@ -35,6 +36,8 @@ _COLUMNS = (
 )
 Outcome = Literal["borne out", "not borne out", "undecided", "not comparable"]
 """What can be said of a claim."""
+ONE_SEED = "with one seed, which says little"
+"""How the reason ends where nothing was repeated."""
 Methods = dict[tuple[str, str], list[Record]]
 """Runs by the names of their data and their method."""
 
@@ -51,7 +54,7 @@ class Claim:
         among: The methods that it is compared with; empty for all of the table.
         key: The metric, as in a record.
         every_epoch: Whether it is said of every epoch and not of the end alone.
-        gradient: How the runs must have computed their gradients to be comparable; empty for any.
+        solver: Settings that the solver of the runs must have for them to be comparable.
     """
 
     text: str
@@ -61,7 +64,7 @@ class Claim:
     among: tuple[str, ...] = ()
     key: str = "test_accuracy"
     every_epoch: bool = False
-    gradient: str = ""
+    solver: tuple[tuple[str, object], ...] = ()
 
     @property
     def metric(self) -> Metric:
@@ -97,12 +100,14 @@ def _image_claims() -> Iterator[Claim]:
     yield Claim(text, "1", "mnist", "bfno-node", ("node",))
     for data, name in (("cifar10", "CIFAR-10"), ("cifar100", "CIFAR-100"), ("stl10", "STL-10")):
         yield Claim(f"BFNO-NODE is the most accurate on {name}", "1", data, "bfno-node")
-    passes = {"forward_nfe": "forward", "backward_nfe": "backward", "test_nfe": "test"}
+    # Another solver or tolerance counts something else; how gradients are made, forwards, does not.
+    solver = PROTOCOLS["counted"].settings["solver"]
+    forward = tuple((name, value) for name, value in solver.items() if name != "gradient")
+    passes = {"forward": forward, "backward": tuple(solver.items()), "test": forward}
     for data, name in (("mnist", "MNIST"), ("cifar10", "CIFAR-10"), ("cifar100", "CIFAR-100")):
-        for key, words in passes.items():
-            text = f"BFNO-NODE takes the fewest {words} evaluations on {name}"
-            gradient = "adjoint" if words == "backward" else ""
-            yield Claim(text, "1", data, "bfno-node", key=key, gradient=gradient)
+        for way, needed in passes.items():
+            text = f"BFNO-NODE takes the fewest {way} evaluations on {name}"
+            yield Claim(text, "1", data, "bfno-node", key=f"{way}_nfe", solver=needed)
     text = "BFNO-NODE has the lowest training loss on STL-10"
     yield Claim(text, "1", "stl10", "bfno-node", key="train_loss")
 
@@ -134,16 +139,21 @@ class Judgement:
     Attributes:
         claim: The claim.
         found: The scores.
-        verdict: In words, what follows from them.
-        outcome: The same in short.
+        outcome: What follows from them.
+        reason: Why.
         lead: How far the method leads; none where that is no number.
     """
 
     claim: Claim
     found: str
-    verdict: str
     outcome: Outcome
+    reason: str
     lead: Lead | None
+
+    @property
+    def verdict(self) -> str:
+        """Outcome and reason; of what is undecided, the reason says enough."""
+        return self.reason if self.outcome == "undecided" else f"{self.outcome}: {self.reason}"
 
 
 def judge_claims(
@@ -176,8 +186,9 @@ def _compared(claim: Claim, methods: Methods) -> list[Record]:
 
 
 def claims_table(judgements: Sequence[Judgement]) -> Table:
-    """The claims with what the runs say of each."""
-    return Table(_COLUMNS, tuple((one.claim.text, one.found, one.verdict) for one in judgements))
+    """The claims with what the runs say of each, the decided ones first."""
+    ordered = sorted(judgements, key=lambda one: get_args(Outcome).index(one.outcome))
+    return Table(_COLUMNS, tuple((one.claim.text, one.found, one.verdict) for one in ordered))
 
 
 def is_full_size(scale: str, variant: Variant) -> bool:
@@ -192,11 +203,10 @@ def how_sure(full_size: bool) -> str:
         "of long ones."
     )
     return (
-        "A claim is borne out if the method leads every other by more than chance alone would "
-        f"give with a probability p of {LIMIT:g}, by Welch's test over the seeds; it is not borne "
-        "out if the method is as clearly behind the best other, with p times the number of others. "
-        "Two or three seeds can prove only large differences."
-        f"{'' if full_size else small}"
+        f"A claim is borne out if the method leads every other with p < {LIMIT:g} (Welch's t-test "
+        "over the seeds), and not borne out if it is behind the best other with p as small, after "
+        "multiplication by the number of others. Nothing is corrected for the number of claims. "
+        f"Two or three seeds can prove only large differences.{'' if full_size else small}"
     )
 
 
@@ -218,21 +228,32 @@ def _judged(claim: Claim, methods: Methods) -> Judgement | None:
     rival = min(others, key=lambda method: claim.rank(means[method]))
     best = "best other " if len(others) > 1 else ""
     text = f"{labels[claim.method]} {means[claim.method]}, {best}{labels[rival]} {means[rival]}"
+    equal = sum(means[method].mean == means[rival].mean for method in others) - 1
+    text += f" (and {counted(equal, 'other')})" if equal else ""
     lead = _lead(claim, means[claim.method], means[rival])
     relative = _relative_lead(claim, lead, scores, rival)
-    if claim.gradient and any(
-        _gradient(run) != claim.gradient for some in runs.values() for run in some
-    ):
-        verdict = f"not comparable: the paper's gradients are {claim.gradient}"
-        return Judgement(claim, text, verdict, "not comparable", relative)
-    verdict, outcome = _verdict(claim, scores, labels, lead, rival)
+    if differing := _differing(claim, itertools.chain(*runs.values())):
+        are = "are" if len(differing) > 1 else "is"
+        reason = f"{listed(differing)} {are} not the paper's"
+        return Judgement(claim, text, "not comparable", reason, relative)
+    outcome, reason = _verdict(claim, scores, labels, lead, rival)
     if claim.every_epoch:
         epochs, led = _epochs_led(claim, runs)
         text += f"; ahead in {led} of {epochs} epochs"
         if outcome == "borne out" and (led < epochs or not epochs):
-            verdict = f"leads at the end{verdict.removeprefix(outcome)}, but not in every epoch"
+            reason = f"leads at the end ({reason}), but not in every epoch"
             outcome = "undecided"
-    return Judgement(claim, text, verdict, outcome, relative)
+    return Judgement(claim, text, outcome, reason, relative)
+
+
+def _differing(claim: Claim, runs: Iterable[Record]) -> list[str]:
+    """The settings of a claim's solver that some run does not have."""
+    found = [flat_config(run.config) for run in runs]
+    return [
+        f"solver.{name}"
+        for name, value in claim.solver
+        if any(settings.get(f"solver.{name}") != value for settings in found)
+    ]
 
 
 def _relative_lead(claim: Claim, lead: float, scores: Scores, rival: str) -> Lead | None:
@@ -298,8 +319,8 @@ def _estimate(claim: Claim, values: Sequence[float]) -> Estimate:
 
 def _verdict(
     claim: Claim, scores: Scores, labels: Mapping[str, str], lead: float, rival: str
-) -> tuple[str, Outcome]:
-    """In words, how sure a lead is."""
+) -> tuple[Outcome, str]:
+    """What a lead says of the claim, and how sure it is."""
     unclear = [
         f"{lost} of {counted(len(values), 'seed')} of {labels[method]} diverged"
         for method, values in scores.items()
@@ -307,26 +328,25 @@ def _verdict(
         and lost < max(len(values), 2)
     ]
     if unclear:
-        return "; ".join(unclear), "undecided"
+        return "undecided", "; ".join(unclear)
     if lead == 0:
-        return "a tie", "undecided"
+        return "undecided", "a tie"
     if math.isinf(lead):
-        if lead > 0:
-            return "borne out: every other diverged", "borne out"
-        return "not borne out: it diverged", "not borne out"
+        return (
+            ("borne out", "every other diverged") if lead > 0 else ("not borne out", "it diverged")
+        )
     stands = "leads" if lead > 0 else "behind"
     ours, best = scores[claim.method], scores[rival]
     # Evaluations may well be equal; scores are so if a model has learned nothing.
     if claim.metric.name != "nfe" and len(set(ours)) == len(set(best)) == 1 < len(ours):
-        return f"{stands}, but all seeds are equal", "undecided"
+        return "undecided", f"{stands}, but all seeds are equal"
     chance = _chance(claim, scores, lead, rival)
     if chance is None:
-        return f"{stands} with one seed, which says little", "undecided"
+        return "undecided", f"{stands} {ONE_SEED}"
     odds = "p < 0.001" if chance < 0.001 else f"p = {chance:.2g}"
     if chance >= LIMIT:
-        return f"{stands}, but it may be chance ({odds})", "undecided"
-    outcome: Outcome = "borne out" if lead > 0 else "not borne out"
-    return f"{outcome} ({odds})", outcome
+        return "undecided", f"{stands}, but it may be chance ({odds})"
+    return ("borne out" if lead > 0 else "not borne out"), odds
 
 
 def _chance(claim: Claim, scores: Scores, lead: float, rival: str) -> float | None:
@@ -339,10 +359,6 @@ def _chance(claim: Claim, scores: Scores, lead: float, rival: str) -> float | No
     chances = [chance_of_lead(ours, values) for values in finite]
     known = [chance for chance in chances if chance is not None]
     return max(known) if len(known) == len(chances) else None
-
-
-def _gradient(run: Record) -> object:
-    return flat_config(run.config).get("solver.gradient")
 
 
 def _epochs_led(claim: Claim, runs: Mapping[str, Sequence[Record]]) -> tuple[int, int]:

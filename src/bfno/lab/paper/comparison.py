@@ -29,10 +29,8 @@ _FOR_PROGRAMS: Mapping[str, Callable[[list[Record]], Cell]] = {
 }
 
 
-# What a scale means for the columns of a table.
-_OF_COLUMNS = {
-    "cpu": "; compare rows, not columns: neither scores nor sizes are those of the paper",
-}
+# Methods whose sizes differ by more than this are not compared as methods alone.
+_SAME_SIZE = 1.1
 _COMMIT_LETTERS = 8
 _UNKNOWN = "not recorded"
 # Of the official file every protocol makes more windows than this.
@@ -59,8 +57,7 @@ class _Content:
         return shown_metrics(self.paper, self.variant)
 
     def runs_of(self, row: PaperRow, data: str) -> list[Record]:
-        keys = [(row.experiment(data) or "", seed) for seed in self.seeds]
-        return [self.runs[key] for key in keys if key in self.runs]
+        return [run for run in row.runs(data, self.runs.values()) if run.seed in self.seeds]
 
     def shows(self, row: PaperRow) -> bool:
         """Whether the table has such a row: the paper's have one even without any run."""
@@ -182,7 +179,6 @@ def _columns(
         group, here = content.paper.titles[data], "\n".join(filter(None, how))
     place = content.variant.folder(content.scale)
     runs = [content.runs_of(row, data) for row in rows]
-    cells = [row.cells.get(data, PaperCell()) for row in rows]
 
     def column(key: str, title: str, **more: bool) -> Column:
         return Column(f"{data}_{key}", title, group=group, **more)
@@ -190,8 +186,10 @@ def _columns(
     sizes: list[Cell] = [same[0].parameters if same else None for same in runs]
     yield column(f"parameters_here_{place}", f"parameters\n{here}"), sizes, None
     if _prints_sizes(content.paper):
+        cells = [row.cells.get(data, PaperCell()) for row in rows]
         published: list[Cell] = [cell.parameters for cell in cells]
-        yield column("parameters_published", "parameters\nin the paper"), published, None
+        if any(published) or not content.has_heading:
+            yield column("parameters_published", "parameters\nin the paper"), published, None
     for metric in content.metrics:
         key, title = f"{metric.key}_here_{place}", f"{metric.title}\n{here}"
         scores = [_score(content, row, data, metric) for row in rows]
@@ -206,10 +204,9 @@ def _columns(
         return  # which the paper does not print
     metric = content.metrics[0]
     title = f"{metric.title.partition(' (')[0]}\nin the paper"
-    printed = [
-        _printed(row, cell, content.paper.digits) for row, cell in zip(rows, cells, strict=True)
-    ]
-    yield column(f"{metric.key}_published", title, measured=True), printed, metric
+    printed: list[Cell] = [content.paper.score(row, data) for row in rows]
+    if any(printed) or not content.has_heading:
+        yield column(f"{metric.key}_published", title, measured=True), printed, metric
 
 
 def _prints_sizes(paper: PaperTable) -> bool:
@@ -218,7 +215,7 @@ def _prints_sizes(paper: PaperTable) -> bool:
 
 def _score(content: _Content, row: PaperRow, data: str, metric: Metric) -> Cell:
     runs = content.runs_of(row, data)
-    found = Estimate.of((run.result.get(metric.key) for run in runs), metric.digits)
+    found = metric.estimate(runs)
     if found is None:
         experiment = row.experiment(data)
         failed = any((experiment, seed) in content.failures for seed in content.seeds)
@@ -229,20 +226,18 @@ def _score(content: _Content, row: PaperRow, data: str, metric: Metric) -> Cell:
     return found
 
 
-def _printed(row: PaperRow, cell: PaperCell, digits: int) -> Cell:
-    if cell.mean is None:
-        return None
-    return Estimate(cell.mean, cell.std, digits, "*" if row.quoted else "")
-
-
 def _rank(metric: Metric, cell: Cell) -> float:
-    return metric.rank(cell.mean if isinstance(cell, Estimate) else None)
+    """The smallest is the best; what lacks seeds that others have has no rank."""
+    if not isinstance(cell, Estimate) or "seeds" in cell.remark:
+        return metric.rank(None)
+    return metric.rank(cell.mean)
 
 
 def _notes(content: _Content) -> Iterator[str]:
     """Say how the runs of a table came about and what to know before reading it."""
     paper, scale, runs = content.paper, content.scale, [*content.runs.values()]
-    meaning = SCALES.get(scale, "as the runs were made") + _OF_COLUMNS.get(scale, "")
+    meaning = SCALES.get(scale, "as the runs were made")
+    meaning += "; compare rows, not columns" if scale == "cpu" else ""
     but = " but for what follows" if scale == "paper" and content.variant.settings else ""
     yield f"{paper.title}. Here: {scale} scale, {meaning}{but}."
     if content.variant.settings:
@@ -254,7 +249,7 @@ def _notes(content: _Content) -> Iterator[str]:
         yield f"* The paper presumably quotes this value from earlier work: {'; '.join(sources)}."
     for note in paper.protocols.get(content.variant.protocol or paper.usual_protocol, ()):
         yield note.format(sets=_sets(content.variant))
-    if not content.variant.measures:
+    if not content.variant.measures and not set(content.data) <= set(paper.beyond):
         yield from paper.notes  # about what the paper prints
     if runs:
         yield from comparison(runs).notes
@@ -287,9 +282,9 @@ def _recipes(runs: Sequence[Record]) -> Iterator[str]:
     for data in dict.fromkeys(run.data for run in runs):
         members = [run for run in runs if run.data == data]
         parts = [
-            *_sizes(flat_config(members[0].config)),
-            _varied(members, "train.epochs", "{} epochs"),
-            _varied(members, "train.lr", "learning rate {}"),
+            *_sizes(members),
+            _varied(members, "train.epochs", lambda value: counted(int(value), "epoch")),
+            _varied(members, "train.lr", "highest learning rate {}".format),
         ]
         if any(parts):
             yield f"Training on {data}: {', '.join(filter(None, parts))}."
@@ -301,21 +296,23 @@ def _differences_in_size(content: _Content) -> Iterator[str]:
         rows = [content.runs_of(row, data) for row in content.rows if not row.control]
         sizes = [runs[0].parameters for runs in rows if runs and runs[0].parameters]
         if len(sizes) > 1:
-            ratio = max(sizes) / min(sizes)
-            much = f"{ratio - 1:.1%}" if ratio < 1.1 else f"a factor of {ratio:.1f}"
-            title = content.paper.titles[data]
-            yield f"{title}: the methods differ in size by {much} at most."
+            ratio, title = max(sizes) / min(sizes), content.paper.titles[data]
+            much = f"{ratio - 1:.1%} at most"
+            if ratio >= _SAME_SIZE:
+                much = f"a factor of up to {ratio:.1f}, and ranks reflect that too"
+            yield f"{title}: the methods differ in size by {much}."
 
 
-def _sizes(settings: dict[str, object]) -> Iterator[str]:
-    if size := settings.get("data.size"):
+def _sizes(runs: Sequence[Record]) -> Iterator[str]:
+    if size := flat_config(runs[0].config).get("data.size"):
         yield f"images of {size} × {size} pixels"
-    for key, words in (("data.train_limit", "training"), ("data.test_limit", "testing")):
-        if limit := settings.get(key):
-            yield f"{limit:,} of the samples for {words}"
+    for name, words in (("train", "training"), ("validation", "validation"), ("test", "testing")):
+        numbers = {run.samples.get(name) for run in runs}
+        if len(numbers) == 1 and (number := numbers.pop()):  # a division may depend on the seed
+            yield f"{number:,.0f} samples for {words}"
 
 
-def _varied(runs: Sequence[Record], key: str, words: str) -> str:
+def _varied(runs: Sequence[Record], key: str, words: Callable[[str], str]) -> str:
     """A setting, and the methods that differ in it from most others."""
     methods: dict[str, set[str]] = defaultdict(set)
     for run in runs:
@@ -324,7 +321,7 @@ def _varied(runs: Sequence[Record], key: str, words: str) -> str:
             methods[str(settings[key])].add(run.method)
     most, *others = sorted(methods, key=lambda value: -len(methods[value])) or [""]
     differ = "; ".join(f"{', '.join(sorted(methods[value]))}: {value}" for value in others)
-    return most and words.format(most) + (f" ({differ})" if differ else "")
+    return most and words(most) + (f" ({differ})" if differ else "")
 
 
 def _tally(values: Iterable[str]) -> str:

@@ -8,11 +8,12 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, get_args
 
 from bfno.lab.data.catalogue import DATA_SETS
 from bfno.lab.errors import DataError
 from bfno.lab.paper.claims import (
+    ONE_SEED,
     PAPER_CLAIMS,
     Claim,
     Judgement,
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
     from matplotlib.lines import Line2D
 
 __all__ = [
+    "CLAIMS_ANCHOR",
     "Released",
     "Verdicts",
     "counts_text",
@@ -47,18 +49,14 @@ __all__ = [
     "verdicts_of",
 ]
 
-# What a claim that has been tested is called, in the order of the page.
-_HEADS: dict[Outcome, str] = {
-    "borne out": "Borne out",
-    "not borne out": "Not borne out",
-    "undecided": "Undecided",
-    "not comparable": "Not comparable",
-}
 _COLOURS: dict[Outcome, str] = {
     "borne out": PALETTE[2],
     "not borne out": PALETTE[1],
     "undecided": PALETTE[6],
 }
+_DECIDED: tuple[Outcome, ...] = ("borne out", "not borne out")
+CLAIMS_ANCHOR = "the-papers-claims-next-to-these-runs"
+"""The link to the table of all claims on a page of results."""
 _WIDTH, _ROW, _FRAME = 7.5, 0.45, 0.8  # inches
 # The half width of an axis: so many times the largest lead, and a bit for leads of almost nothing.
 _ROOM, _LEAST_ROOM = 1.5, 0.01
@@ -116,28 +114,35 @@ def counts_text(verdicts: Sequence[Verdicts]) -> str:
     claims = {one.claim.text for of in verdicts for one in of.judgements}
     if not claims:
         return "No claim of the paper has runs of all its methods yet.\n"
+    said = [one for of in verdicts for one in of.judgements]
+    single = sum(one.reason.endswith(ONE_SEED) for one in said)
+    counts = []
+    for outcome in get_args(Outcome):
+        number = sum(one.outcome == outcome for one in said)
+        few = f" ({single} of them with one seed)" if outcome == "undecided" and single else ""
+        counts += [f"{number} {outcome}{few}"] if number else []
+    tested = counted(len(claims), "claim")
+    several = f" in {len(said)} set-ups" if len(said) > len(claims) else ""
     where = _most(verdicts).title + (", unless a line says otherwise" if verdicts[1:] else "")
-    said = [one.outcome for of in verdicts for one in of.judgements]
-    several = "; runs of several kinds bear on some, each with its own verdict"
-    more = several if len(said) > len(claims) else ""
-    counts = [f"{said.count(outcome)} {outcome}" for outcome in _HEADS if outcome in said]
-    about = f"Runs here bear on {counted(len(claims), 'claim')} of the paper ({where}){more}"
-    return f"{about}: {listed(counts)}.\n"
+    return f"Runs here test {tested} of the paper{several} ({where}): {listed(counts)}.\n"
 
 
-def findings_text(verdicts: Sequence[Verdicts]) -> str:
-    """The claims by what became of them, one line each; their scores are in the table of claims."""
+def findings_text(verdicts: Sequence[Verdicts], page: str = "") -> str:
+    """The claims that are decided, one line each, and how.
+
+    Args:
+        verdicts: The verdicts.
+        page: Where all claims stand with their scores; empty if further down on the same page.
+    """
     if not verdicts:
         return ""
     most, lines = _most(verdicts), []
-    for outcome, head in _HEADS.items():
+    for outcome in _DECIDED:
         found = [(of, one) for of in verdicts for one in of.judgements if one.outcome == outcome]
-        if found:
-            lines.append(f"**{head}**:\n")
-            lines += [f"- {_sentence(one, of, most)}" for of, one in found]
-            lines.append("")
-    lines.append(f"{how_sure(all(is_full_size(of.scale, of.variant) for of in verdicts))}\n")
-    return "\n".join(lines)
+        lines += [f"- {outcome}: {_claim_text(one, of, most)} ({one.reason})" for of, one in found]
+    sure = how_sure(all(is_full_size(of.scale, of.variant) for of in verdicts))
+    table = f"[All claims with their scores]({page}#{CLAIMS_ANCHOR})"
+    return "\n".join([*lines, *([""] if lines else []), f"{sure} {table}.\n"])
 
 
 def _most(verdicts: Sequence[Verdicts]) -> Verdicts:
@@ -148,11 +153,6 @@ def _most(verdicts: Sequence[Verdicts]) -> Verdicts:
 def _claim_text(one: Judgement, of: Verdicts, most: Verdicts) -> str:
     """The claim, and which runs speak of it if not those of the first line."""
     return one.claim.text if of is most else f"{one.claim.text} [{of.title}]"
-
-
-def _sentence(one: Judgement, of: Verdicts, most: Verdicts) -> str:
-    sure = one.verdict.removeprefix(one.outcome).removeprefix(":").strip()
-    return f"{_claim_text(one, of, most)}{' ' if sure.startswith('(') else ': '}{sure}"
 
 
 @dataclass(frozen=True)
@@ -212,14 +212,14 @@ def released_text(found: Sequence[Released]) -> str:
     printed = Estimate(100 * (cell.mean or 0.0), 100 * (cell.std or 0.0), 2)
     scores = listed(
         [
-            f"{one.accuracy:.2%} of {one.samples:,} after epoch {one.epoch} "
-            f"({one.nfe:.1f} evaluations per solve)"
+            f"{100 * one.accuracy:.2f} % of {one.samples:,} test images correctly after epoch "
+            f"{one.epoch} ({one.nfe:.0f} evaluations of the field per solve)"
             for one in found
         ]
     )
     return (
-        "At full size, the weights that the paper's authors have published classify these test "
-        f"images of CIFAR-10 correctly in this program: {scores}. The paper prints {printed} %. "
+        "At full size, the CIFAR-10 weights that the paper's authors have published classify in "
+        f"this program {scores}. The paper prints {printed} %. "
         "(`bfno import-released model/10.pt -o authors`, then `bfno eval authors --json`.)\n"
     )
 
@@ -239,18 +239,17 @@ def _trained(section: Section) -> str:
     metric, runs = find_metric(paper.metrics[0]), [run for _, run in section.runs]
     scores = []
     for row in paper.rows:
-        same = [run for run in runs if run.experiment == row.experiment(section.data)]
-        score = Estimate.of((run.result.get(metric.key) for run in same), metric.digits)
-        cell = row.cells.get(section.data)
-        if score and cell and cell.mean is not None:
-            printed = Estimate(cell.mean, cell.std, paper.digits)
-            scores.append(f"{row.label} {score} (in the paper {printed})")
-    seeds = sorted({run.seed for run in runs})
+        score = metric.estimate(row.runs(section.data, runs))
+        printed = paper.score(row, section.data)
+        if score:
+            beside = f" (in the paper {printed})" if printed else ""
+            scores.append(f"{row.label} {score}{beside}")
+    seeds = {run.seed for run in runs}
     epochs = {int(str(flat_config(run.config)["train.epochs"])) for run in runs}
     how = f"{counted(max(epochs), 'epoch')}, {counted(len(seeds), 'seed')}"
     of = f"{metric.title} on {paper.titles[section.data]}"
-    short = "" if is_full_size("paper", section.variant) else " The paper trains for longer."
-    return f"Trained here at the paper's size ({how}), {of}: {listed(scores)}.{short}\n"
+    but = "" if is_full_size("paper", section.variant) else " but for the number of epochs"
+    return f"Trained here with the paper's settings{but} ({how}), {of}: {listed(scores)}.\n"
 
 
 def leads_figure(verdicts: Sequence[Verdicts]) -> Drawn | None:
@@ -296,11 +295,15 @@ def _draw_leads(
         if lead.interval:
             low, high = (100 * end for end in lead.interval)
             axes.hlines(place, low, high, color=colour, linewidth=2.2)
-        axes.plot(100 * lead.here, place, "o", color=colour)
+        # Without an interval a point is not known as well as it looks.
+        filled = "full" if lead.interval else "none"
+        axes.plot(100 * lead.here, place, "o", color=colour, fillstyle=filled)
         if lead.published is not None:
             axes.plot(100 * lead.published, place, "D", color=INK, fillstyle="none", markersize=5)
         text = _claim_text(one, of, most)
-        axes.text(0, place - 0.3, text, transform=from_the_left, fontsize=8, va="center")
+        box = {"facecolor": "white", "edgecolor": "none", "pad": 0.5}
+        style = {"fontsize": 8, "va": "center", "bbox": box}
+        axes.text(0, place - 0.35, text, transform=from_the_left, **style)
     # Two seeds may give an interval beside which all the rest is a point: it runs out of the frame.
     largest = max(abs(value) for _, _, lead in rows for value in (lead.here, lead.published or 0.0))
     room = 100 * (_ROOM * largest + _LEAST_ROOM)
@@ -313,9 +316,8 @@ def _draw_leads(
 def _key(axes: Axes) -> list[Line2D]:
     """What colours and signs mean, as lines without points."""
     found = [
-        axes.plot([], [], "o-", color=_COLOURS[outcome], label=head.lower())[0]
-        for outcome, head in _HEADS.items()
-        if outcome in _COLOURS
+        axes.plot([], [], "o-", color=colour, label=outcome)[0]
+        for outcome, colour in _COLOURS.items()
     ]
     style = {"color": INK, "fillstyle": "none", "markersize": 5}
     return [*found, axes.plot([], [], "D", label="in the paper", **style)[0]]

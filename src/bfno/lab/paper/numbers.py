@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import functools
 import importlib.resources
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import yaml
 
 from bfno.lab.errors import ConfigError, nearest_names
+from bfno.lab.runs.record import Record
+from bfno.lab.views.metrics import Estimate
 
 __all__ = ["PaperCell", "PaperRow", "PaperTable", "paper_table", "table_names"]
 
@@ -51,6 +53,10 @@ class PaperRow:
     instead: Mapping[str, str]
     only: tuple[str, ...]
     control: bool = False
+
+    def runs(self, data: str, among: Iterable[Record]) -> list[Record]:
+        """Those of some runs that stand for this row."""
+        return [run for run in among if run.experiment == self.experiment(data)]
 
     def experiment(self, data: str) -> str | None:
         """The experiment, `data/method`, that stands for this row; none if it has no such data."""
@@ -109,6 +115,18 @@ class PaperTable:
         if name not in self.protocols:
             known = " or ".join(self.protocols)
             raise ConfigError(option, f"is not a protocol of table {self.name}", f"write {known}")
+
+    def score(self, row: PaperRow, data: str) -> Estimate | None:
+        """What it prints for a method and a data set, in its first metric; none where it does not.
+
+        Args:
+            row: The method.
+            data: Name of the data set.
+        """
+        cell = row.cells.get(data, PaperCell())
+        if cell.mean is None:
+            return None
+        return Estimate(cell.mean, cell.std, self.digits, "*" if row.quoted else "")
 
     @property
     def titles(self) -> Mapping[str, str]:

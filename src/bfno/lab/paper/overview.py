@@ -129,8 +129,8 @@ def standing_here(
     seeds = {run.seed for run in runs}
     scores, possible = {}, _rows(paper, data)
     for row in possible:
-        members = [run for run in runs if run.experiment == row.experiment(data)]
-        score = Estimate.of((run.result.get(metric.key) for run in members), metric.digits)
+        members = row.runs(data, runs)
+        score = metric.estimate(members)
         if score is not None:
             few = len(members) < len(seeds)
             score = replace(score, remark=f"({len(members)} of {len(seeds)} seeds)" * few)
@@ -151,11 +151,10 @@ def standing_in_paper(paper: PaperTable, data: str) -> Standing | None:
         paper: The table.
         data: Name of the data set.
     """
-    scores = {}
-    for row in paper.rows:
-        cell = row.cells.get(data)
-        if cell is not None and cell.mean is not None:
-            scores[row.label] = (row.label, Estimate(cell.mean, cell.std, paper.digits))
+    printed = {row.label: paper.score(row, data) for row in paper.rows}
+    scores = {
+        label: (label, replace(score, remark="")) for label, score in printed.items() if score
+    }
     return _standing(paper, data, scores, find_metric(paper.metrics[0]))
 
 

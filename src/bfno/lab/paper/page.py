@@ -5,6 +5,7 @@ from __future__ import annotations
 import html
 import os
 import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -27,20 +28,31 @@ from bfno.lab.paper.overview import around_overview, overview, put_overview
 from bfno.lab.paper.sections import Section, sections_of
 from bfno.lab.runs.archive import finished_runs
 from bfno.lab.runs.folder import read_run
-from bfno.lab.runs.record import Record
+from bfno.lab.runs.record import Record, flat_config
 from bfno.lab.views.figures.gallery import draw_figures
 from bfno.lab.views.layout import as_markdown
+from bfno.lab.views.summary import counted, listed
 
 __all__ = ["claims_text", "introduction", "section_text", "summary_text", "write_page"]
 
 _MARK = "<!-- Made by `bfno results`; what is changed by hand will be lost. -->\n"
 _LEADS = "claims.png"
 _ABOUT_LEADS = (
-    "How far the method that a claim praises is ahead of the best other, in the paper and here. "
-    "The confidence interval of 95 % is wider where it is behind, since the best of several others "
-    "may be the luckiest."
+    "How far the method that a claim is about is ahead of the best other, in the paper and here. "
+    "Lines are confidence intervals of 95 %, wider where it is behind, since the best of several "
+    "others may be the luckiest; a hollow point has none."
 )
-_MOST_NAMES = 10  # of runs that no table shows
+_GLOSSARY = """\
+How to read this page:
+
+- *cpu scale*: small models, part of the data on a coarser grid, few epochs; minutes on one core.
+  *paper scale*: the published settings. `bfno config DATA/METHOD` prints all of them.
+- *NFE*: evaluations of the ODE's field per solve, in the forward pass, backward pass and test.
+- Protocol *sound* keeps patients and recordings apart; *published* divides and judges series as the
+  paper does; *counted* has the paper's solver, tolerance and gradients, to count evaluations.
+- *L*: branches of a BFNO layer. ±: standard deviation over seeds.
+- Seconds were measured on a machine with other work to do; compare evaluations.
+"""
 # Curves of more methods than this are not legible at half the width of a page.
 _MOST_METHODS_BESIDE = 9
 # Names of the figures that illustrate each table, as far as its runs can give them.
@@ -84,9 +96,9 @@ def write_page(folder: Path, out: Path, overview_in: Path | None = None) -> list
     verdicts = verdicts_of([run for _, run in runs])
     picture = _write_leads(verdicts, folder / "figures" / _LEADS)
     released = read_released(folder)
-    told = verdicts, released, sections
-    top = summary_text(*told, picture and _relative(picture, out.parent))
-    parts = [_MARK, "# Results\n", top, introduction(folder, out, runs), overview(sections)]
+    link = picture and _relative(picture, out.parent)
+    parts = [_MARK, "# Results\n", summary_text(verdicts, released, sections, link)]
+    parts += [introduction(folder, out, runs), overview(sections), _GLOSSARY]
     parts += [_left_out(folder, runs, sections), claims_text(verdicts)]
     written = [out, *filter(None, [picture])]
     for section in sections:
@@ -96,9 +108,10 @@ def write_page(folder: Path, out: Path, overview_in: Path | None = None) -> list
         parts.append("\n".join([section_text(section), *images, ""]))
     write_atomically(out, "\n".join(filter(None, parts)).encode())
     if overview_in:
-        top = summary_text(*told, picture and _relative(picture, overview_in.parent))
-        table = overview(sections, _relative(out, overview_in.parent))
-        put_overview(overview_in, f"{top}\n{table}")
+        link = picture and _relative(picture, overview_in.parent)
+        page = _relative(out, overview_in.parent)
+        top = summary_text(verdicts, released, sections, link, page)
+        put_overview(overview_in, f"{top}\n{overview(sections, page)}")
         written.append(overview_in)
     return written
 
@@ -117,6 +130,7 @@ def summary_text(
     released: Sequence[Released],
     sections: Sequence[Section],
     picture: str | None,
+    page: str = "",
 ) -> str:
     """What was reproduced and what was not, with a picture of it.
 
@@ -124,12 +138,13 @@ def summary_text(
         verdicts: The verdicts.
         released: Scores of the authors' weights.
         sections: The tables, of which those at the paper's size are told.
-        picture: Where the picture is, seen from the page.
+        picture: Where the picture is, seen from the text.
+        page: Where the page with all claims is; empty if this is it.
     """
     parts = [released_text(released), trained_text(sections), counts_text(verdicts)]
     if picture is not None:
         parts.append(f"![Leads, one row per claim]({picture})\n\n{_ABOUT_LEADS}\n")
-    return "\n".join(filter(None, [*parts, findings_text(verdicts)]))
+    return "\n".join(filter(None, [*parts, findings_text(verdicts, page)]))
 
 
 def introduction(folder: Path, out: Path, runs: Sequence[tuple[Path, Record]]) -> str:
@@ -137,10 +152,10 @@ def introduction(folder: Path, out: Path, runs: Sequence[tuple[Path, Record]]) -
     command = bfno_command("results", folder, "-o", out)
     hours = sum(run.seconds or 0 for _, run in runs) / 3600
     return (
-        f"{len(runs)} runs, {hours:.1f} hours of training. Every number here is computed from the "
-        f"records in `{folder}`; only the paper's own are typed in. `{command}` makes this page "
-        f"again. The command of a table trains all of it; with `--runs {folder}`, only what is "
-        "missing there.\n"
+        f"{len(runs)} runs, {hours:.1f} hours beside other work. Every number here is computed "
+        f"from the records in `{folder}`; only the paper's own are typed in. `{command}` makes "
+        f"this page again. The command of a table trains all of it; with `--runs {folder}`, only "
+        "what is missing there.\n"
     )
 
 
@@ -150,13 +165,12 @@ def _left_out(
     """Which runs no table shows."""
     shown = {place for section in sections for place, _ in section.runs}
     places = (place for place, _ in runs if place not in shown)
-    names = [f"`{place.relative_to(folder).as_posix()}`" for place in places]
-    if not names:
+    folders = Counter(place.parent.relative_to(folder).as_posix() for place in places)
+    if not folders:
         return ""
-    few, more = ", ".join(names[:_MOST_NAMES]), len(names) - _MOST_NAMES
-    rest = f" and {more} more" if more > 0 else ""
-    why = "because of their settings, or because there is nothing to compare them with"
-    return f"Runs that no table shows, {why}: {few}{rest}.\n"
+    found = listed([f"{counted(many, 'run')} in `{name}`" for name, many in folders.items()])
+    why = "their settings differ from those of a table, or there is nothing to compare them with"
+    return f"No table shows {found}: {why}.\n"
 
 
 def claims_text(verdicts: Sequence[Verdicts]) -> str:
@@ -185,9 +199,14 @@ def _write_leads(verdicts: Sequence[Verdicts], file: Path) -> Path | None:
 
 def _draw(section: Section, pictures: Path) -> dict[Path, str]:
     """Files of the figures, each with what it shows in words."""
-    figures = draw_figures([run for _, run in section.runs], [place for place, _ in section.runs])
+    runs = [run for _, run in section.runs]
+    figures = draw_figures(runs, [place for place, _ in section.runs])
     wanted, written = section.variant.measures or _FIGURES[section.table], {}
+    # Other gradients than adjoint ones take no evaluations backwards.
+    adjoint = all(flat_config(run.config).get("solver.gradient") == "adjoint" for run in runs)
     for name, drawn in figures.items():
+        if "nfe-backward" in name and not adjoint:
+            continue
         if drawn.png and re.match(wanted, name):
             file = pictures / section.figure(name)
             write_atomically(file, drawn.png)

@@ -144,7 +144,9 @@ def _bring_up_to_date(place: Path, folder: Path, record: bytes) -> bool:
 def _files(folder: Path) -> list[str]:
     """What is kept of a run besides its record."""
     run = RunFolder(folder)
-    pictures = sorted((folder / "figures").glob("*.[ps][nv]g"))
+    pictures = sorted(
+        file for file in (folder / "figures").glob("*") if file.suffix in (".png", ".svg")
+    )
     small = [file for file in pictures if file.stat().st_size <= _LARGEST_PICTURE]
     files = [run.metrics_file, run.exhibit_file, *small]
     return [file.relative_to(folder).as_posix() for file in files if file.is_file()]

@@ -61,8 +61,7 @@ PROTOCOLS: Mapping[str, Protocol] = {
 """Protocols besides the usual one, by name; `numbers.yaml` says which tables have them."""
 
 # How all methods of a table are treated alike, and not what a single one is.
-_SOLVER = ("method", "first_step", "land", "gradient", "rtol", "atol", "memory")
-_OF_A_TABLE = {"data.sets", "train.epochs", *(f"solver.{name}" for name in _SOLVER)}
+_OF_A_TABLE = re.compile(r"data\.sets|train\.epochs|solver\..*|evaluation\..*")
 
 
 @dataclass(frozen=True)
@@ -150,8 +149,8 @@ def variant_of(changes: Iterable[str]) -> Variant | None:
     """
     found = Variant.of(changes)
     # A protocol may have any settings, but a run belongs to it only with all of them.
-    others = {setting.partition("=")[0] for setting in found.settings}
-    return found if others <= _OF_A_TABLE else None
+    others = (setting.partition("=")[0] for setting in found.settings)
+    return found if all(map(_OF_A_TABLE.fullmatch, others)) else None
 
 
 def _plain(value: str) -> str:

@@ -86,6 +86,10 @@ class Metric:
         """A single value for people."""
         return "unknown" if value is None else format(value, self.form)
 
+    def estimate(self, runs: Iterable[Any]) -> Estimate | None:
+        """Its mean and deviation over runs, some of which may lack it; none without any."""
+        return Estimate.of((run.result.get(self.key) for run in runs), self.digits)
+
     def rank(self, value: float | None) -> float:
         """A number to sort by: the best value is the smallest; what is not a number comes last."""
         if value is None or math.isnan(value):
@@ -213,6 +217,8 @@ def chance_of_lead(
 ) -> float | None:
     """How often methods that are equal would lie at least as far apart: Welch's test.
 
+    Where no seed of either method differs from another, an exact test of the order of the seeds.
+
     Args:
         ours: A score for each seed.
         others: Those of the other method.
@@ -231,7 +237,10 @@ def chance_of_lead(
         return None
     first, second = known
     if len(set(first)) == len(set(second)) == 1:
-        return 1.0 if first[0] == second[0] else 0.0
+        if first[0] == second[0]:
+            return 1.0
+        # No spread, no such test: how often would chance alone divide the seeds like this?
+        return min(1.0, rivals * 2 / math.comb(len(first) + len(second), len(first)))
     return min(1.0, rivals * float(_welch(first, second).pvalue))
 
 
@@ -240,7 +249,8 @@ def interval_of_lead(
 ) -> tuple[float, float] | None:
     """Where the difference of two methods lies with a probability of 95 %: Welch's interval.
 
-    Zero is outside exactly if `chance_of_lead` is less than `LIMIT`.
+    Zero is outside exactly if `chance_of_lead` is less than `LIMIT`. There is none where no seed of
+    either method differs from another.
 
     Args:
         ours: A score for each seed.
@@ -248,7 +258,7 @@ def interval_of_lead(
         rivals: How many methods the other one is the best of: the more, the wider the interval.
 
     Returns:
-        Both ends; None if there are not two numbers of each.
+        Both ends; None without two numbers of each, or without any spread.
 
     Example:
         >>> low, high = interval_of_lead([0.95, 0.96, 0.95], [0.92, 0.93, 0.92])
@@ -260,7 +270,7 @@ def interval_of_lead(
         return None
     first, second = known
     if len(set(first)) == len(set(second)) == 1:
-        return first[0] - second[0], first[0] - second[0]
+        return None
     found = _welch(first, second).confidence_interval(1 - LIMIT / rivals)
     return float(found.low), float(found.high)
 

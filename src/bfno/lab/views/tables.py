@@ -28,10 +28,7 @@ from bfno.lab.views.metrics import (
 
 __all__ = ["comparison", "comparisons", "method_table", "per_class"]
 
-_TRANSDUCTIVE = (
-    f"† transductive: {TRANSDUCTIVE}; the predicted label of a whole series does "
-    "so only if the encoder reverses the batch."
-)
+_TRANSDUCTIVE = f"† transductive: {TRANSDUCTIVE}."
 _OTHER_PROTOCOL = "Protocols divide and judge the data in their own ways: compare within one only."
 # Of the columns of a page about one task.
 _IN_THE_HEADING = {"data", "scale", "protocol"}
