@@ -199,10 +199,12 @@ def _completed(
     field: str, options: Mapping[str, Any], channels: int, grid: tuple[int, int], modes: int = 4
 ) -> dict[str, Any]:
     """Options of an operator layer with what it cannot do without, as it suits the grid."""
-    # Each frequency but 0 has a negative one, so half as many as there are points are different.
-    known = {"fno": {"modes": max(1, min(modes, min(grid) // 2))}}
-    known["afno"] = {"blocks": math.gcd(8, channels)}
-    known["bfno"] = {"grid": grid} if options.get("kernel") == "filter" else {}
+    known: dict[str, dict[str, Any]] = {
+        # Each frequency but 0 has a negative one, so half as many as there are points differ.
+        "fno": {"modes": max(1, min(modes, min(grid) // 2))},
+        "afno": {"blocks": math.gcd(8, channels)},
+        "bfno": {"grid": grid} if options.get("kernel") == "filter" else {},
+    }
     return {**known.get(field, {}), **options}
 
 
