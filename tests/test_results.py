@@ -61,3 +61,30 @@ def test_records_name_no_place_on_the_machine_that_made_them():
     for place in finished_runs(RESULTS):
         for file in place.glob("*.json*"):
             assert not re.search('"/[a-z]+/', file.read_text()), file
+
+
+def test_what_the_documents_say_moves_an_accuracy_is_what_the_records_say():
+    text = (REPOSITORY / "docs" / "reproducing.md").read_text()
+    part = text.partition("## What moves BFNO-NODE's accuracy")[2].partition("\n## ")[0]
+    head, _, *rows = [_cells(line) for line in part.splitlines() if line.startswith("|")]
+    assert len(rows) > 1
+    for setting, *found in rows:
+        name, _, value = setting.strip("`").rpartition(".")[2].partition("=")
+        folder = RESULTS / (f"cpu-{name}-{value}" if value else "cpu")
+        for method, cell in zip(head[1:], found, strict=True):
+            places = [folder / f"cifar10-{method.strip('`')}-s{seed}" for seed in (7, 8)]
+            assert cell == _moved(places), (setting, method)
+
+
+def _cells(line):
+    return [cell.strip() for cell in line.strip("|").split("|")]
+
+
+def _moved(places):
+    """Validation accuracies and evaluations of some runs; a dash if there are none."""
+    found = [read_run(place).result for place in places if place.is_dir()]
+    if not found:
+        return "–"
+    accuracies = ", ".join(f"{100 * one['validation_accuracy']:.1f}" for one in found)
+    evaluations = ", ".join(f"{one['forward_nfe']:.1f}" for one in found)
+    return f"{accuracies} % ({evaluations})"
