@@ -27,7 +27,7 @@ from bfno.lab.paper.page import claims_text, section_text, summary_text, write_p
 from bfno.lab.paper.sections import sections_of, select_runs
 from bfno.lab.runs.folder import read_run, read_runs
 from bfno.lab.runs.variants import PROTOCOLS, Variant
-from tests.lab.views.runs import record, result, write_files
+from tests.lab.views.runs import epoch_lines, record, result, write_files
 
 
 @pytest.fixture(scope="module")
@@ -147,9 +147,8 @@ def test_models_of_the_papers_size_are_told_beside_its_numbers(tmp_path):
             for seed in seeds:
                 score = result(0.9 + seed / 1000)
                 content = {**record("mnist", method, seed), "scale": "paper", "result": score}
-                content |= {"changes": changes}
-                content["config"]["train"] = {"epochs": epochs}
-                places.append(write_files(tmp_path / f"{epochs}-{method}-{seed}", content))
+                place, lines = tmp_path / f"{epochs}-{method}-{seed}", epoch_lines(score, epochs)
+                places.append(write_files(place, {**content, "changes": changes}, lines))
         return trained_text(list(sections_of([(place, read_run(place)) for place in places])))
 
     scores = (
@@ -167,7 +166,6 @@ def test_models_of_the_papers_size_on_other_data_than_the_papers_are_told_too(tm
     places = []
     for method in ("node", "bfno-node"):
         content = {**record("fashion-mnist", method, 7), "scale": "paper", "result": result(0.8)}
-        content["config"]["train"] = {"epochs": 10}
         places.append(write_files(tmp_path / method, content))
     text = trained_text(list(sections_of([(place, read_run(place)) for place in places])))
     assert text.endswith("Fashion-MNIST: NODE 0.8000 and BFNO-NODE 0.8000.\n")

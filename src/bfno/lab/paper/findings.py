@@ -25,7 +25,7 @@ from bfno.lab.paper.claims import (
 )
 from bfno.lab.paper.numbers import paper_table
 from bfno.lab.paper.sections import Section, variants_of
-from bfno.lab.runs.record import Record, flat_config
+from bfno.lab.runs.record import Record
 from bfno.lab.runs.variants import AS_DEFINED, Variant
 from bfno.lab.views.figures.style import FAINT, INK, PALETTE, Drawn, drawn
 from bfno.lab.views.metrics import Estimate, find_metric
@@ -244,9 +244,8 @@ def _trained(section: Section) -> str:
         if score:
             beside = f" (in the paper {printed})" if printed else ""
             scores.append(f"{row.label} {score}{beside}")
-    seeds = {run.seed for run in runs}
-    epochs = {int(str(flat_config(run.config)["train.epochs"])) for run in runs}
-    how = f"{counted(max(epochs), 'epoch')}, {counted(len(seeds), 'seed')}"
+    seeds, epochs = {run.seed for run in runs}, max(len(run.epochs) for run in runs)
+    how = f"{counted(epochs, 'epoch')}, {counted(len(seeds), 'seed')}"
     of = f"{metric.title} on {paper.titles[section.data]}"
     but = "" if is_full_size("paper", section.variant) else " but for the number of epochs"
     return f"Trained here with the paper's settings{but} ({how}), {of}: {listed(scores)}.\n"
