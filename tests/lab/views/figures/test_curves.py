@@ -93,6 +93,18 @@ def test_one_seed_has_no_band(runs):
     assert "bands: lowest to highest seed" not in texts(headline_figure(Methods.of(runs), ACCURACY))
 
 
+def test_many_methods_have_no_bands_which_would_cover_each_other(tmp_path):
+    methods = ("node", "anode", "sonode", "hbnode", "ghbnode", "bfno-node")
+    runs = [
+        read_run(write_run(tmp_path, "mnist", method, seed, result=result(0.8 + seed / 100)))
+        for method in methods
+        for seed in (1, 2)
+    ]
+    few, many = (headline_figure(Methods.of(some), ACCURACY) for some in (runs[2:], runs))
+    assert "bands: lowest to highest seed" in texts(few) and "opacity: 0.14" in few.svg
+    assert "means over seeds" in texts(many) and "opacity: 0.14" not in many.svg
+
+
 def test_lines_that_nobody_can_see_apart_are_counted(runs):
     found = texts(epoch_figure(Methods.of(runs), "nfe-forward"))
     assert found.count("9 alike") == 2

@@ -1,6 +1,7 @@
 """Figures that compare methods: over the epochs, and against what they cost.
 
-Over the epochs there is a line for each method, a band over its seeds, a panel for each task.
+Over the epochs there is a line for each method, a band over its seeds if methods are few, and a
+panel for each task.
 """
 
 from __future__ import annotations
@@ -37,10 +38,11 @@ _LEGEND_ROW, _LEGEND_LINE, _LEGEND_EDGE, _LETTERS_AN_INCH = 0.2, 0.8, 0.2, 12.5
 # Values that differ by more than this factor do not show on a linear axis.
 _WIDE_RANGE = 50.0
 _MOST_MARKERS = 8
+_MOST_BANDS = 5  # more lie upon each other, and nobody can tell whose is whose
 _ALIKE = 0.01  # of an axis: lines nearer than that are one to the eye
 
 
-def draw_series(axes: Axes, points: Sequence[EpochPoint], look: Look) -> None:
+def draw_series(axes: Axes, points: Sequence[EpochPoint], look: Look, *, band: bool = True) -> None:
     """The mean as a line, with a band from the lowest to the highest where these differ."""
     epochs = [point.epoch for point in points]
     low, high = [point.low for point in points], [point.high for point in points]
@@ -50,7 +52,7 @@ def draw_series(axes: Axes, points: Sequence[EpochPoint], look: Look) -> None:
     marks = {"marker": look.marker, "markersize": 4.0, "markevery": (start, spacing)}
     line = {"color": look.colour, "linestyle": look.dashes, "linewidth": 1.3}
     axes.plot(epochs, [point.mean for point in points], markeredgewidth=0, **line, **marks)
-    if low != high:
+    if band and low != high:
         axes.fill_between(epochs, low, high, color=look.colour, alpha=0.14, linewidth=0)
 
 
@@ -113,13 +115,15 @@ class _Panel:
     series: list[tuple[Replicates, list[EpochPoint]]]
 
     def draw(self, axes: Axes, styles: Mapping[str, Look]) -> None:
+        band = len(self.series) <= _MOST_BANDS
         # The best last, on top of the others.
         for group, points in reversed(self.series):
-            draw_series(axes, points, styles[group.label])
+            draw_series(axes, points, styles[group.label], band=band)
         scale_epochs(axes, [point for _, points in self.series for point in points])
         if any(len(group.runs) > 1 for group, _ in self.series):
             note = {"loc": "right", "fontsize": 8, "fontweight": "normal"}
-            axes.set_title("bands: lowest to highest seed", **note)
+            text = "bands: lowest to highest seed" if band else "means over seeds"
+            axes.set_title(text, **note)
         for end, count in self._coinciding():
             # Behind the ends of the lines, where no line is covered.
             place = {"xytext": (6, 0), "textcoords": "offset points", "va": "center"}
