@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from bfno.lab.cli.terminal import say
 from bfno.lab.views.layout import printable
 from bfno.lab.views.metrics import Metric, duration, mean
+from bfno.lab.views.summary import counted
 
 if TYPE_CHECKING:
     from bfno.lab.runs.campaign.running import Standing
@@ -140,13 +141,13 @@ def _rows(standings: Sequence[Standing]) -> list[Standing]:
 
 
 def _counts(standings: Sequence[Standing]) -> str:
-    counted = Counter(one.state for one in standings)
+    numbers = Counter(one.state for one in standings)
     states = ("there", "finished", "running", "elsewhere", "stopped", "failed", "pruned")
     states += ("queued", "waiting")
     names = {"there": "were there", "elsewhere": "in use elsewhere"}
     names |= {"stopped": "stopping", "pruned": "stopped early"}
-    parts = [f"{counted[state]} {names.get(state, state)}" for state in states if counted[state]]
-    return f"{len(standings)} runs: {', '.join(parts)}"
+    parts = [f"{numbers[state]} {names.get(state, state)}" for state in states if numbers[state]]
+    return f"{counted(len(standings), 'run')}: {', '.join(parts)}"
 
 
 def _best(standings: Sequence[Standing], metric: Metric) -> Iterator[str]:

@@ -17,6 +17,7 @@ from bfno.lab.cli.targets import tell_new_folder
 from bfno.lab.cli.terminal import say, say_text, show_table
 from bfno.lab.errors import ConfigError
 from bfno.lab.views.metrics import duration
+from bfno.lab.views.summary import counted
 
 if TYPE_CHECKING:
     from bfno.lab.experiments.trees import Tree
@@ -236,7 +237,7 @@ def _plan_lines(jobs: Sequence[Job], slots: int | None) -> Iterator[str]:
     about = ", duration unknown" if seconds is None else ""
     if seconds:
         about = f", about {duration(seconds)} with {campaign.slots} at a time"
-    yield f"{len(jobs)} runs: {done} there, {len(jobs) - done} to do{about}"
+    yield f"{counted(len(jobs), 'run')}: {done} there, {len(jobs) - done} to do{about}"
 
 
 def _train_and_print(

@@ -150,9 +150,9 @@ def summary_text(
 def introduction(folder: Path, out: Path, runs: Sequence[tuple[Path, Record]]) -> str:
     """How the page is made."""
     command = bfno_command("results", folder, "-o", out)
-    hours = sum(run.seconds or 0 for _, run in runs) / 3600
+    number, hours = counted(len(runs), "run"), sum(run.seconds or 0 for _, run in runs) / 3600
     return (
-        f"{len(runs)} runs, {hours:.1f} hours beside other work. Every number here is computed "
+        f"{number}, {hours:.1f} hours beside other work. Every number here is computed "
         f"from the records in `{folder}`; only the paper's own are typed in. `{command}` makes "
         f"this page again. The command of a table trains all of it; with `--runs {folder}`, only "
         "what is missing there.\n"
