@@ -101,6 +101,7 @@ def test_many_methods_have_no_bands_which_would_cover_each_other(tmp_path):
         for seed in (1, 2)
     ]
     few, many = (headline_figure(Methods.of(some), ACCURACY) for some in (runs[2:], runs))
+    assert few is not None and many is not None
     assert "bands: lowest to highest seed" in texts(few) and "opacity: 0.14" in few.svg
     assert "means over seeds" in texts(many) and "opacity: 0.14" not in many.svg
 
