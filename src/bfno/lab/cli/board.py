@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from bfno.lab.cli.terminal import say
 from bfno.lab.views.layout import printable
-from bfno.lab.views.metrics import Metric, duration, mean
-from bfno.lab.views.summary import counted
+from bfno.lab.views.metrics import Metric, counted, duration, mean
 
 if TYPE_CHECKING:
     from bfno.lab.runs.campaign.running import Standing

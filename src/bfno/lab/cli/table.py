@@ -16,8 +16,7 @@ from bfno.lab.cli.options import DataDir, Gpus, On, Partition, TimeLimit, takes
 from bfno.lab.cli.targets import tell_new_folder
 from bfno.lab.cli.terminal import say, say_text, show_table
 from bfno.lab.errors import ConfigError
-from bfno.lab.views.metrics import duration
-from bfno.lab.views.summary import counted
+from bfno.lab.views.metrics import counted, duration
 
 if TYPE_CHECKING:
     from bfno.lab.experiments.trees import Tree

@@ -20,11 +20,12 @@ from bfno.lab.views.metrics import (
     Estimate,
     Metric,
     chance_of_lead,
+    counted,
     find_metric,
     interval_of_lead,
     mean,
 )
-from bfno.lab.views.summary import counted, listed
+from bfno.lab.views.summary import listed
 
 __all__ = ["ONE_SEED", "PAPER_CLAIMS", "Claim", "Judgement", "Lead", "Outcome"]
 __all__ += ["claims_table", "how_sure", "is_full_size", "judge_claims"]

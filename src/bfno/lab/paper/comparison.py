@@ -13,8 +13,8 @@ from bfno.lab.runs.record import Record, flat_config
 from bfno.lab.runs.variants import AS_DEFINED, Variant
 from bfno.lab.views.layout import Cell, Column, Table
 from bfno.lab.views.methods import is_transductive
-from bfno.lab.views.metrics import COSTS, Estimate, Metric, find_metric
-from bfno.lab.views.summary import SCALES, counted, listed
+from bfno.lab.views.metrics import COSTS, Estimate, Metric, counted, find_metric
+from bfno.lab.views.summary import SCALES, listed
 from bfno.lab.views.tables import comparison
 
 __all__ = ["paper_comparison", "shown_metrics"]

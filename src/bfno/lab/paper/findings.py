@@ -28,8 +28,8 @@ from bfno.lab.paper.sections import Section, variants_of
 from bfno.lab.runs.record import Record
 from bfno.lab.runs.variants import AS_DEFINED, Variant
 from bfno.lab.views.figures.style import FAINT, INK, PALETTE, Drawn, drawn
-from bfno.lab.views.metrics import Estimate, find_metric
-from bfno.lab.views.summary import counted, listed
+from bfno.lab.views.metrics import Estimate, counted, find_metric
+from bfno.lab.views.summary import listed
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

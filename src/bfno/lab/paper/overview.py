@@ -15,8 +15,7 @@ from bfno.lab.paper.numbers import PaperRow, PaperTable, paper_table
 from bfno.lab.paper.sections import Section
 from bfno.lab.runs.record import Record
 from bfno.lab.views.methods import is_transductive
-from bfno.lab.views.metrics import Estimate, Metric, find_metric
-from bfno.lab.views.summary import counted
+from bfno.lab.views.metrics import Estimate, Metric, counted, find_metric
 
 __all__ = ["Standing", "around_overview", "overview", "put_overview"]
 __all__ += ["standing_here", "standing_in_paper"]

@@ -31,7 +31,8 @@ from bfno.lab.runs.folder import read_run
 from bfno.lab.runs.record import Record, flat_config
 from bfno.lab.views.figures.gallery import draw_figures
 from bfno.lab.views.layout import as_markdown
-from bfno.lab.views.summary import counted, listed
+from bfno.lab.views.metrics import counted
+from bfno.lab.views.summary import listed
 
 __all__ = ["claims_text", "introduction", "section_text", "summary_text", "write_page"]
 

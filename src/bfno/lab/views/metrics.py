@@ -23,7 +23,8 @@ __all__ = [
     "Estimate",
     "Metric",
 ]
-__all__ += ["chance_of_lead", "duration", "find_metric", "headline_of", "interval_of_lead", "mean"]
+__all__ += ["chance_of_lead", "counted", "duration", "find_metric", "headline_of"]
+__all__ += ["interval_of_lead", "mean"]
 
 MEBIBYTE = 2**20
 SPLITS = {"test": "test", "validation": "validation", "train": "training"}
@@ -292,6 +293,16 @@ def _welch(first: Sequence[float], second: Sequence[float]) -> Any:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         return ttest_ind(first, second, equal_var=False)
+
+
+def counted(number: int, noun: str) -> str:
+    """A number of things.
+
+    Example:
+        >>> counted(1, "run"), counted(2, "run")
+        ('1 run', '2 runs')
+    """
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
 def duration(seconds: float) -> str:

@@ -9,9 +9,17 @@ from dataclasses import replace
 from bfno.lab.runs.record import Record
 from bfno.lab.views.layout import cell_text
 from bfno.lab.views.methods import Replicates, kind_of, sample_name
-from bfno.lab.views.metrics import LIMIT, Estimate, Metric, chance_of_lead, headline_of, mean
+from bfno.lab.views.metrics import (
+    LIMIT,
+    Estimate,
+    Metric,
+    chance_of_lead,
+    counted,
+    headline_of,
+    mean,
+)
 
-__all__ = ["SCALES", "calibration", "counted", "coverage", "data_title", "listed", "opening"]
+__all__ = ["SCALES", "calibration", "coverage", "data_title", "listed", "opening"]
 __all__ += ["samples_text", "scale_notes", "subtitle", "summary", "trust"]
 
 _PURPOSES = {
@@ -250,16 +258,6 @@ def listed(names: Sequence[str]) -> str:
         'node, anode and sonode'
     """
     return " and ".join(filter(None, [", ".join(names[:-1]), names[-1]]))
-
-
-def counted(number: int, noun: str) -> str:
-    """A number of things.
-
-    Example:
-        >>> counted(1, "run"), counted(2, "run")
-        ('1 run', '2 runs')
-    """
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
 def summary(groups: Sequence[Replicates]) -> str:
