@@ -197,6 +197,8 @@ def test_a_layer_survives_copying_and_pickling():
         ({"channels": 2, "grid": (4, 4)}, "grid belongs to kernel='filter' alone"),
         ({"channels": 2, "kernel": "filter", "grid": "4,4"}, "grid must be the points along each"),
         ({"channels": 2, "kernel": "filter", "grid": (4, 0)}, "grid must be the points along each"),
+        ({"channels": 2, "kernel": "filter", "grid": 16}, "grid must be the points along each"),
+        ({"channels": 2, "kernel": "filter", "grid": ()}, "grid must be the points along each"),
     ],
 )
 def test_bad_options_are_refused_in_one_sentence(options, message):

@@ -279,7 +279,8 @@ def _checked_grid(grid: tuple[int, ...] | None, kernel: Kernel) -> tuple[int, ..
         raise ValueError(f"kernel='filter' needs grid, {points}")
     if kernel != "filter":
         raise ValueError(f"grid belongs to kernel='filter' alone, got kernel={kernel!r}")
-    if isinstance(grid, str) or not all(isinstance(one, int) and one > 0 for one in grid):
+    is_row = isinstance(grid, (tuple, list)) and grid  # a list comes from YAML
+    if not is_row or not all(isinstance(one, int) and one > 0 for one in grid):
         raise ValueError(f"grid must be {points}, got {grid!r}")
     return tuple(grid)
 

@@ -158,7 +158,7 @@ def test_models_of_the_papers_size_are_told_beside_its_numbers(tmp_path):
     where = "Trained here with the paper's settings"
     assert told([], 10) == f"{where} (10 epochs, 2 seeds), {scores}\n"
     short = told(["train.epochs=1"], 1)
-    assert short == f"{where} but for the number of epochs (1 epoch, 2 seeds), {scores}\n"
+    assert short == f"{where} but for train.epochs=1 (1 epoch, 2 seeds), {scores}\n"
     assert trained_text([]) == ""
 
 
@@ -169,6 +169,14 @@ def test_models_of_the_papers_size_on_other_data_than_the_papers_are_told_too(tm
         places.append(write_files(tmp_path / method, content))
     text = trained_text(list(sections_of([(place, read_run(place)) for place in places])))
     assert text.endswith("Fashion-MNIST: NODE 0.8000 and BFNO-NODE 0.8000.\n")
+
+
+def test_models_without_the_score_of_their_table_are_not_told(tmp_path):
+    places = []
+    for method in ("node", "bfno-node"):
+        content = {**record("mnist", method, 7), "scale": "paper", "result": {"test_loss": 0.5}}
+        places.append(write_files(tmp_path / method, content))
+    assert trained_text(list(sections_of([(place, read_run(place)) for place in places]))) == ""
 
 
 def test_the_same_runs_give_the_same_page_which_may_be_replaced(folder, written):

@@ -226,7 +226,8 @@ def released_text(found: Sequence[Released]) -> str:
 
 def trained_text(sections: Sequence[Section]) -> str:
     """The scores of models trained here at the paper's size, beside those that it prints."""
-    return "\n".join(_trained(one) for one in sections if one.scale == "paper" and _scored(one))
+    told = (_trained(one) for one in sections if one.scale == "paper" and _scored(one))
+    return "\n".join(filter(None, told))
 
 
 def _scored(section: Section) -> bool:
@@ -244,10 +245,12 @@ def _trained(section: Section) -> str:
         if score:
             beside = f" (in the paper {printed})" if printed else ""
             scores.append(f"{row.label} {score}{beside}")
+    if not scores:
+        return ""
     seeds, epochs = {run.seed for run in runs}, max(len(run.epochs) for run in runs)
     how = f"{counted(epochs, 'epoch')}, {counted(len(seeds), 'seed')}"
     of = f"{metric.title} on {paper.titles[section.data]}"
-    but = "" if is_full_size("paper", section.variant) else " but for the number of epochs"
+    but = f" but for {section.variant.title}" if section.variant.title else ""
     return f"Trained here with the paper's settings{but} ({how}), {of}: {listed(scores)}.\n"
 
 

@@ -52,7 +52,7 @@ How to read this page:
 - Protocol *sound* keeps patients and recordings apart; *published* divides and judges series as the
   paper does; *counted* has the paper's solver, tolerance and gradients, to count evaluations.
 - *L*: branches of a BFNO layer. ±: standard deviation over seeds.
-- Seconds were measured on a machine with other work to do; compare evaluations.
+- Seconds depend on what else a machine had to do; evaluations do not.
 """
 # Curves of more methods than this are not legible at half the width of a page.
 _MOST_METHODS_BESIDE = 9
@@ -153,7 +153,7 @@ def introduction(folder: Path, out: Path, runs: Sequence[tuple[Path, Record]]) -
     command = bfno_command("results", folder, "-o", out)
     number, hours = counted(len(runs), "run"), sum(run.seconds or 0 for _, run in runs) / 3600
     return (
-        f"{number}, {hours:.1f} hours beside other work. Every number here is computed "
+        f"{number}, {hours:.1f} hours of training. Every number here is computed "
         f"from the records in `{folder}`; only the paper's own are typed in. `{command}` makes "
         f"this page again. The command of a table trains all of it; with `--runs {folder}`, only "
         "what is missing there.\n"
