@@ -163,6 +163,24 @@ def test_records_are_taken_over_and_shown(tmp_path, capsys, monkeypatch):
     assert (tmp_path / "results" / "figures" / "cpu-1-mnist-accuracy.png").is_file()
 
 
+def test_figures_that_the_page_no_longer_shows_are_removed_and_no_others(
+    tmp_path, capsys, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
+    for method in ("bfno-node", "node", "fno-node"):
+        write_run(tmp_path / "results" / "cpu", "mnist", method)
+    assert main(["results", "results"]) == 0
+    own = tmp_path / "results" / "figures" / "own.png"
+    own.write_bytes(b"mine")
+    shutil.rmtree(next((tmp_path / "results" / "cpu").glob("*-fno-node*")))
+    capsys.readouterr()
+    assert main(["results", str(tmp_path / "results")]) == 0
+    gone = "results/figures/cpu-ablation-operator-mnist-operators.png"
+    assert f"removed {gone}, which the page no longer shows" in capsys.readouterr().out
+    assert not (tmp_path / gone).exists() and own.exists()
+    assert (tmp_path / "results" / "figures" / "cpu-1-mnist-accuracy.png").is_file()
+
+
 def test_a_folder_that_is_none_is_named(tmp_path, capsys):
     assert main(["results", str(tmp_path / "nowhere")]) == 2
     assert "nowhere: is not a folder" in error_line(capsys)

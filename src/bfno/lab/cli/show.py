@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import logging
+import os
 import sys
 import textwrap
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -140,20 +141,25 @@ def results(
     It has every table, claim and figure of the paper that the runs can show.
 
     With --from, the folder first gets what the page needs of other runs, without their weights:
-    small enough for version control. With --overview, a document of yours shows what was borne out
-    and who leads each table, between two comments; if they are missing, a message says which.
+    small enough for version control. Figures that the page showed before and no longer does are
+    removed. With --overview, a document of yours shows what was borne out and who leads each table,
+    between two comments; if they are missing, a message says which.
 
     Example: bfno results results --from runs -o RESULTS.md --overview README.md
     """
-    from bfno.lab.paper.page import write_page
+    from bfno.lab.paper.page import figures_of, write_page
     from bfno.lab.runs.archive import keep_runs
 
     tell_new_folder(out)
     if keep is not None:
         for place in keep_runs(keep, folder):
             say(f"{place}: updated")
-    for file in write_page(folder, out, overview):
+    before = figures_of(out, folder)
+    for file in (written := write_page(folder, out, overview)):
         say(f"written to {file}")
+    for file in sorted(before - {Path(os.path.abspath(file)) for file in written}):
+        file.unlink(missing_ok=True)
+        say(f"removed {os.path.relpath(file)}, which the page no longer shows")
 
 
 def compare_runs(runs: Sequence[Path], as_json: bool = False) -> None:

@@ -34,7 +34,8 @@ from bfno.lab.views.layout import as_markdown
 from bfno.lab.views.metrics import counted
 from bfno.lab.views.summary import listed
 
-__all__ = ["claims_text", "introduction", "section_text", "summary_text", "write_page"]
+__all__ = ["claims_text", "figures_of", "introduction", "section_text", "summary_text"]
+__all__ += ["write_page"]
 
 _MARK = "<!-- Made by `bfno results`; what is changed by hand will be lost. -->\n"
 _LEADS = "claims.png"
@@ -117,10 +118,28 @@ def write_page(folder: Path, out: Path, overview_in: Path | None = None) -> list
     return written
 
 
+def figures_of(page: Path, folder: Path) -> set[Path]:
+    """The figures in a folder of runs that a page shows, by their absolute paths.
+
+    Args:
+        page: The page; one that is missing, or that `write_page` did not write, shows none.
+        folder: The folder of runs that it was made from.
+    """
+    if not (page.is_file() and _is_own(page)):
+        return set()
+    names = re.findall(r'<img src="([^"]*)"|!\[[^]]*\]\(([^)]*)\)', page.read_text("utf-8"))
+    files = (Path(os.path.abspath(page.parent / "".join(name))) for name in names)
+    return {file for file in files if file.parent == Path(os.path.abspath(folder / "figures"))}
+
+
+def _is_own(page: Path) -> bool:
+    return page.read_bytes().startswith(_MARK.encode())
+
+
 def _check_own(out: Path) -> None:
     if out.is_dir():
         raise ConfigError(out, "is a folder", f"name a file, such as {out / 'RESULTS.md'}")
-    if out.exists() and not out.read_bytes().startswith(_MARK.encode()):
+    if out.exists() and not _is_own(out):
         raise ConfigError(
             out, "exists and was not written by this command", "name another file with -o"
         )
