@@ -123,6 +123,23 @@ def test_the_suffix_of_a_file_chooses_the_format(tmp_path, capsys, suffix, start
     assert file.read_text().startswith(start) and "NODE" in file.read_text()
 
 
+def test_a_file_is_not_replaced_unless_asked_for(tmp_path, capsys):
+    write_run(tmp_path / "a", settings("node"))
+    notes = tmp_path / "notes.md"
+    notes.write_text("precious")
+    assert _table(tmp_path, "--only", "node", "-o", str(notes)) == 2
+    assert "notes.md: exists already. Fix: pass --force" in error_line(capsys)
+    assert notes.read_text() == "precious"
+    assert _table(tmp_path, "--only", "node", "-o", str(notes), "--force") == 0
+    assert notes.read_text().startswith("| method |")
+
+
+def test_runs_have_to_be_in_a_folder(tmp_path, capsys):
+    (tmp_path / "notes.md").touch()
+    assert _table(tmp_path / "notes.md", "--only", "node", "--plan") == 2
+    assert "notes.md: is not a folder" in error_line(capsys)
+
+
 def test_csv_on_the_terminal_has_all_digits(tmp_path, capsys):
     write_run(tmp_path / "a", settings("node"), result={"test_accuracy": 1 / 3})
     assert _table(tmp_path, "--only", "node", "--format", "csv") == 0
@@ -138,6 +155,13 @@ def test_csv_on_the_terminal_has_all_digits(tmp_path, capsys):
         (["1", "--data", "mnst"], "nearest: mnist"),
         (["1", "--scale", "huge"], "smoke, cpu, paper"),
         (["1", "--seeds", "0"], "--seeds 0: is too few"),
+        (["1", "--seeds", "99999999999"], "--seeds 99999999999: is too many"),
+        (["1", "-o", "table.md"], "--out: is for tables, not for --plan"),
+        (
+            ["1", "--data", "cifar10", "--only", "node", "--only", "bfno-node-budget"],
+            "--only bfno-node-budget: is not in table 1 for cifar10",
+        ),
+        (["1", "--set", "train.epochs=auto"], "--set train.epochs=auto: would give every data"),
         (["1", "--jobs", "-1"], "--jobs -1: is too few"),
         (["1", "--on", "moon"], "write local, slurm, ray or ray://HOST:PORT"),
         (["1", "--time", "60"], "--time: means nothing here, only with --on slurm"),

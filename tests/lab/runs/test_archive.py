@@ -17,7 +17,7 @@ def test_a_kept_run_is_read_as_the_run_itself(tmp_path):
     write_exhibit(folder)
     (folder / "checkpoints").mkdir()
     (folder / "checkpoints" / "weights").write_bytes(bytes(100))
-    kept = keep_runs(tmp_path / "runs", tmp_path / "results")
+    kept = list(keep_runs(tmp_path / "runs", tmp_path / "results"))
     assert kept == [tmp_path / "results" / "cpu" / "mnist-node-s8"]
     assert read_run(kept[0]) == read_run(folder)
     names = sorted(file.name for file in kept[0].iterdir())
@@ -53,11 +53,11 @@ def test_runs_of_a_variant_are_kept_apart(tmp_path):
     }
     for folder, changes in runs.items():
         write_files(tmp_path / "runs" / folder / name, {**record(), "changes": changes})
-    kept = keep_runs(tmp_path / "runs", tmp_path / "results")
+    kept = list(keep_runs(tmp_path / "runs", tmp_path / "results"))
     assert {place.relative_to(tmp_path / "results").as_posix() for place in kept} == {
         f"{folder}/{name}" for folder in runs
     }
-    assert keep_runs(tmp_path / "runs", tmp_path / "results") == []
+    assert keep_runs(tmp_path / "runs", tmp_path / "results") == {}
 
 
 @pytest.mark.parametrize("data", [None, "digits", {"path": 3, "dir": ["/home/me"]}])
@@ -67,13 +67,24 @@ def test_spoilt_settings_are_kept_as_far_as_they_name_no_place(tmp_path, data):
     assert "/home/me" not in (kept / "record.json").read_text()
 
 
+def test_what_became_of_a_record_is_told(tmp_path):
+    runs, kept = tmp_path / "runs", tmp_path / "results"
+    folder = write_run(runs)
+    assert [*keep_runs(runs, kept).values()] == ["added"]
+    (folder / "figures").mkdir()
+    (folder / "figures" / "samples.png").write_bytes(b"new")
+    assert [*keep_runs(runs, kept).values()] == ["updated"]
+    write_files(tmp_path / "others" / "run", {**record(), "steps": 99})
+    assert [*keep_runs(tmp_path / "others", kept).values()] == ["replaced by another training"]
+
+
 def _keep(tmp_path):
     """Keep the runs; the names of what is new, and of all folders with the results that they hold.
 
     What was kept must never be kept again.
     """
-    kept = keep_runs(tmp_path / "runs", tmp_path / "results")
-    assert keep_runs(tmp_path / "runs", tmp_path / "results") == []
+    kept = list(keep_runs(tmp_path / "runs", tmp_path / "results"))
+    assert keep_runs(tmp_path / "runs", tmp_path / "results") == {}
     found = {
         place.name: read_run(place).result["test_accuracy"]
         for place in finished_runs(tmp_path / "results")
@@ -174,7 +185,7 @@ def test_runs_of_the_same_folder_are_kept_already(tmp_path):
     content["config"]["data"]["folder"] = "/home/me/birds"
     folder = write_files(tmp_path / "runs" / "one", content)
     before = (folder / "record.json").read_bytes()
-    assert keep_runs(tmp_path / "runs", tmp_path / "runs") == []
+    assert keep_runs(tmp_path / "runs", tmp_path / "runs") == {}
     assert (folder / "record.json").read_bytes() == before
 
 

@@ -7,14 +7,17 @@ from typing import Any
 import pytest
 
 from bfno.lab.errors import ConfigError
+from bfno.lab.experiments.seeds import first_seeds
 from bfno.lab.runs.campaign import local as campaign_local
 from bfno.lab.runs.campaign.child import Places
-from bfno.lab.runs.campaign.plan import first_seeds, missing_files, plan, state_of
+from bfno.lab.runs.campaign.plan import missing_files, plan, state_of
 from bfno.lab.runs.campaign.running import Campaign, failure_code, remaining_seconds
 from bfno.lab.runs.folder import RunFolder, read_run
+from bfno.lab.runs.session import resume, start
 from bfno.lab.runs.signals import Stopped
 from tests.lab.runs import campaigns
 from tests.lab.runs.campaigns import METHODS, calls, settings, write_plan, write_run
+from tests.lab.runs.runs import tiny
 
 EXPERIMENTS = [f"digits/{method}" for method in METHODS]
 
@@ -44,6 +47,21 @@ def test_a_finished_run_is_found_wherever_it_lies(tmp_path, place):
     folder = write_run(tmp_path / place, settings("node"))
     (job,) = _plan(tmp_path)
     assert (job.state, job.folder) == ("there", folder)
+
+
+def test_a_run_whose_settings_changed_on_the_way_is_not_taken(tmp_path):
+    config = tiny({"seed": 7}, "digits/node")
+    run = tmp_path / "runs" / "run"
+    start(config, run)
+    resume(run, {"train": {"lr": 0.5, "epochs": 3}})
+    wanted = {"train": {**config.train.model_dump(), "lr": 0.5, "epochs": 3}}
+    changes = {name: getattr(config, name).model_dump() for name in ("data", "model", "solver")}
+    (job,) = plan(["digits/node"], "smoke", [7], tmp_path / "runs", {**changes, **wanted})
+    assert job.state == "missing" and job.folder != run
+    plain = tmp_path / "plain" / "run"
+    start(tiny({"seed": 7, "train": {"lr": 0.5, "epochs": 3}}, "digits/node"), plain)
+    (job,) = plan(["digits/node"], "smoke", [7], tmp_path / "plain", {**changes, **wanted})
+    assert (job.state, job.folder) == ("there", plain)
 
 
 def test_a_run_behind_a_link_is_found(tmp_path):

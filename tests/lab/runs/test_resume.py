@@ -329,3 +329,36 @@ def test_a_run_that_cannot_begin_does_not_look_for_cores(tmp_path, monkeypatch):
     start(tiny({"train": {"epochs": 1}}), tmp_path / "run")
     with pytest.raises(ConfigError, match="there is a run in this folder"):
         start(config, tmp_path / "run")
+
+
+def test_a_record_tells_what_was_otherwise_before_a_run_was_resumed(tmp_path):
+    run = tmp_path / "run"
+    start(tiny(), run)
+    assert resume(run, {"train": {"epochs": 3}}).history == []  # as if it had begun with three
+    fast = {"train": {"epochs": 4, "lr": 0.5}}
+    with pytest.raises(Stopped):  # before any checkpoint of its own
+        resume(run, fast, [StopAfter(19)])
+    back = resume(run, {"train": {"lr": 0.01, "epochs": 5}})
+    changed = ["train.lr=0.01 until step 18", "train.lr=0.5 until step 19"]
+    assert (
+        back.history == changed
+        and back.changes == start(tiny({"train": {"epochs": 5}}), tmp_path / "other").changes
+    )
+    assert resume(run, {"train": {"epochs": 6}}).history == changed
+
+
+def test_more_epochs_of_a_schedule_that_knows_its_end_are_told(tmp_path):
+    start(tiny({"train": {"schedule": "cosine"}}), tmp_path / "run")
+    found = resume(tmp_path / "run", {"train": {"epochs": 3}})
+    assert found.history == ["train.epochs=2 until step 12"]
+
+
+def test_a_record_names_all_commits_that_a_run_was_trained_with(tmp_path, monkeypatch):
+    for commit in ("one", "two", "two"):
+        monkeypatch.setattr(session, "source_commit", lambda commit=commit: commit)
+        if (tmp_path / "run").exists():
+            epochs = RunFolder(tmp_path / "run").record().epoch_count
+            found = resume(tmp_path / "run", {"train": {"epochs": epochs + 1}})
+        else:
+            found = start(tiny(), tmp_path / "run")
+    assert found.commit == "one and two"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import os
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -16,6 +17,7 @@ from bfno.lab.cli.options import DataDir, Gpus, On, Partition, TimeLimit, takes
 from bfno.lab.cli.targets import tell_new_folder
 from bfno.lab.cli.terminal import say, say_text, show_table
 from bfno.lab.errors import ConfigError
+from bfno.lab.experiments.seeds import MOST_SEEDS, first_seeds
 from bfno.lab.views.metrics import counted, duration
 
 if TYPE_CHECKING:
@@ -77,6 +79,7 @@ class _Words:
     out: Annotated[
         Path | None, typer.Option("--out", "-o", help="File to write: .txt, .md, .csv or .tex.")
     ] = None
+    force: Annotated[bool, typer.Option("--force", help="Replace an existing file.")] = False
     only_plan: Annotated[
         bool, typer.Option("--plan", help="Print what would be trained, without training.")
     ] = False
@@ -93,7 +96,7 @@ def table(words: _Words) -> int:
     Example: bfno table 1 --data mnist --seeds 3 --jobs 2 -o table1.md
     """
     from bfno.lab.paper.numbers import paper_table
-    from bfno.lab.runs.campaign.plan import first_seeds, plan
+    from bfno.lab.runs.campaign.plan import plan
 
     paper, choice = paper_table(words.name), _choice(words)
     _check(words, paper)
@@ -102,8 +105,7 @@ def table(words: _Words) -> int:
     named = words.data or list(paper.data)
     rows = paper.selected(words.only or ())
     experiments = [name for data in named for row in rows if (name := row.experiment(data))]
-    if not experiments:
-        raise ConfigError("--only", f"is not in table {paper.name} for these data", "omit --data")
+    _check_only(words, paper, named)
     changes = _changes(words, paper)
     wanted = plan(experiments, words.scale, first_seeds(words.seeds), words.runs, changes)
     jobs, left_out = _possible(wanted, words, changes)
@@ -147,9 +149,30 @@ def _check(words: _Words, paper: PaperTable) -> None:
     for option, number in (("--seeds", words.seeds), ("--jobs", words.jobs)):
         if number is not None and number < 1:
             raise ConfigError(f"{option} {number}", "is too few", "write 1 or more")
+    if words.seeds > MOST_SEEDS:
+        raise ConfigError(f"--seeds {words.seeds}", "is too many", f"write at most {MOST_SEEDS}")
+    if words.runs.exists() and not words.runs.is_dir():
+        raise ConfigError(f"--runs {words.runs}", "is not a folder", "name a folder, or a new one")
     find_format(words.layout, words.out)
-    if words.out is not None and not words.only_plan:
-        tell_new_folder(words.out)
+    if words.out is not None:
+        _check_out(words.out, words)
+
+
+def _check_out(out: Path, words: _Words) -> None:
+    """Refuse to write over a file before anything is trained."""
+    if words.only_plan:
+        raise ConfigError("--out", "is for tables, not for --plan", "leave out one of the two")
+    if os.path.lexists(out) and not words.force:
+        raise ConfigError(out, "exists already", "pass --force, or name another file")
+    tell_new_folder(out)
+
+
+def _check_only(words: _Words, paper: PaperTable, named: Sequence[str]) -> None:
+    """Refuse methods that the table has for other data than those which were named."""
+    for method in words.only or ():
+        if not any(row.experiment(data) for row in paper.selected([method]) for data in named):
+            why = f"is not in table {paper.name} for {', '.join(named)}"
+            raise ConfigError(f"--only {method}", why, "name other data, or leave it out")
 
 
 def _check_scale(protocol: str, scale: str) -> None:
@@ -179,6 +202,9 @@ def _changes(words: _Words, paper: PaperTable) -> Tree:
     has_published = _PUBLISHED in paper.protocols
     options = {**_OPTIONS, **({"data.protocol": "--protocol"} if has_published else {})}
     for name, _ in differences({section: {} for section in changes}, changes):
+        if changes.get("train", {}).get("epochs") == "auto":
+            why = "would give every data set another number of epochs"
+            raise ConfigError("--set train.epochs=auto", why, "write a number")
         if name in options:
             fix = f"write {options[name]}"
             raise ConfigError(f"--set {name}", "has an option of its own", fix)
@@ -262,7 +288,6 @@ def _table(
     words: _Words, paper: PaperTable, standings: Sequence[Standing], left_out: Sequence[str]
 ) -> Table:
     from bfno.lab.paper.comparison import paper_comparison
-    from bfno.lab.runs.campaign.plan import first_seeds
     from bfno.lab.runs.folder import read_runs
 
     folders = [one.job.folder for one in standings if one.is_done]

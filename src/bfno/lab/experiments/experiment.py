@@ -20,6 +20,7 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from bfno.lab.errors import ConfigError, DataError, NumericalError
+from bfno.lab.experiments.seeds import FIRST_SEED
 from bfno.lab.experiments.settings import Scale, Settings, SolverSettings, TrainSettings, parse
 from bfno.lab.experiments.tasks import FAILURES, Share, Task
 from bfno.lab.experiments.trees import Tree, differences, merged
@@ -93,7 +94,7 @@ class Experiment(Settings, ABC):
 
     experiment: str
     scale: Scale = "cpu"
-    seed: int = Field(default=7, ge=0, lt=2**31)
+    seed: int = Field(default=FIRST_SEED, ge=0, lt=2**31)
     threads: int | None = Field(default=None, ge=1, le=1024)
     data: Any
     model: Any

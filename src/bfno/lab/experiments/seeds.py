@@ -1,10 +1,25 @@
-"""One seed for each purpose of a run."""
+"""The seeds of runs, and one for each purpose of a run."""
 
 from __future__ import annotations
 
 import hashlib
 
-__all__ = ["derive_seed"]
+__all__ = ["FIRST_SEED", "MOST_SEEDS", "derive_seed", "first_seeds"]
+
+FIRST_SEED = 7
+"""The seed of a run that was given none."""
+MOST_SEEDS = 1000
+"""More runs of one method than anybody has time for."""
+
+
+def first_seeds(count: int) -> list[int]:
+    """So many seeds, from the default one on.
+
+    Example:
+        >>> first_seeds(3)
+        [7, 8, 9]
+    """
+    return list(range(FIRST_SEED, FIRST_SEED + count))
 
 
 def derive_seed(seed: int, purpose: str, number: int = 0) -> int:

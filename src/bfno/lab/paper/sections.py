@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from bfno.lab.errors import bfno_command
+from bfno.lab.experiments.seeds import FIRST_SEED, MOST_SEEDS
 from bfno.lab.paper.numbers import paper_table, table_names
 from bfno.lab.runs.record import Record, flat_config
 from bfno.lab.runs.variants import AS_DEFINED, Variant, variant_of
@@ -48,8 +49,10 @@ class Section:
 
     @property
     def command(self) -> str:
-        """What trains it, or what is missing of it."""
-        seeds = len({run.seed for _, run in self.runs})
+        """What trains it, or what is missing of it, with all seeds up to the last."""
+        numbers = {run.seed for _, run in self.runs}
+        is_usual = FIRST_SEED <= min(numbers) <= max(numbers) < FIRST_SEED + MOST_SEEDS
+        seeds = max(numbers) - FIRST_SEED + 1 if is_usual else len(numbers)
         words = ["table", self.table, "--data", self.data, "--scale", self.scale]
         return bfno_command(*words, *self.variant.words, "--seeds", seeds)
 

@@ -7,16 +7,19 @@ import re
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Literal
 
 from bfno.lab.errors import ConfigError, UserError
 from bfno.lab.experiments.settings import DATA_PLACES
 from bfno.lab.files import remove_file, write_atomically
-from bfno.lab.runs.folder import RunFolder, read_run
+from bfno.lab.runs.folder import RunFolder, read_run, run_folders
 from bfno.lab.runs.record import Record, are_replicates, place_name
 from bfno.lab.runs.variants import Variant
 
-__all__ = ["finished_runs", "keep_runs"]
+__all__ = ["Kept", "finished_runs", "keep_runs", "unfinished_runs"]
 
+Kept = Literal["added", "updated", "replaced by another training"]
+"""What became of the record of a run."""
 _DEPTH = 3  # folders between the one that is named and a run
 _LARGEST_PICTURE = 200_000
 _LONGEST_NAME = 100
@@ -30,7 +33,15 @@ def finished_runs(folder: Path) -> list[Path]:
     """
     if not folder.is_dir():
         raise ConfigError(folder, "is not a folder", "name a folder that holds runs, such as runs")
-    return sorted(_runs(folder, _DEPTH))
+    # By where they are: a link to a run is not another one.
+    found = {place.resolve(): place for place in sorted(_runs(folder, _DEPTH), reverse=True)}
+    return sorted(found.values())
+
+
+def unfinished_runs(folder: Path) -> list[Path]:
+    """The folders of runs in a folder and its folders that `finished_runs` leaves out, in order."""
+    finished = {place.resolve() for place in finished_runs(folder)}
+    return [place for place in run_folders(folder, _DEPTH) if place.resolve() not in finished]
 
 
 def _runs(folder: Path, depth: int) -> Iterator[Path]:
@@ -51,7 +62,7 @@ def _goes_on(folder: Path) -> bool:
         return False
 
 
-def keep_runs(source: Path, target: Path) -> list[Path]:
+def keep_runs(source: Path, target: Path) -> dict[Path, Kept]:
     """Copy records, metrics, exhibits and small pictures of finished runs.
 
     A run gets `SCALE/DATA-METHOD-sSEED`; one with changed settings goes to a folder beside that of
@@ -69,7 +80,7 @@ def keep_runs(source: Path, target: Path) -> list[Path]:
         target: Folder that gets them.
 
     Returns:
-        The folders that are new or have changed; none if nothing has.
+        What became of the folders that are new or have changed; none if nothing has.
 
     Raises:
         ConfigError: If there is no such folder.
@@ -85,11 +96,14 @@ def keep_runs(source: Path, target: Path) -> list[Path]:
         for record, place in known.items()
         if record not in fresh and not _is_training(place)
     }
-    kept = []
+    kept: dict[Path, Kept] = {}
     for record, (folder, run) in fresh.items():
-        place = known.get(record) or _old_place(run, outdated) or _free_place(run, target)
+        same, old = known.get(record), None
+        if same is None:
+            old = _old_place(run, outdated)
+        place = same or old or _free_place(run, target)
         if not _is_training(place) and _bring_up_to_date(place, folder, record):
-            kept.append(place)
+            kept[place] = "updated" if same else "replaced by another training" if old else "added"
     return kept
 
 

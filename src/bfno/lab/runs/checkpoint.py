@@ -70,6 +70,9 @@ class Progress(BaseModel):
         total_seconds: Time that the finished epochs have taken.
         best: The best epoch so far: its metrics, its step and its confusion matrix.
         metrics_size: Bytes of the metrics file that belong to the finished epochs.
+        history: What was otherwise before, each with the step until which it was so: settings
+            that a resumed run has changed, or weights that it did not begin with by chance.
+        commits: Commits of the sources that it was trained with, in order.
     """
 
     epoch: int = Field(default=0, ge=0)
@@ -80,6 +83,8 @@ class Progress(BaseModel):
     total_seconds: float = 0.0
     best: dict[str, Any] = {}
     metrics_size: int = Field(default=0, ge=0)
+    history: list[str] = []
+    commits: list[str] = []
 
     @field_validator("best")
     @classmethod

@@ -19,6 +19,7 @@ __all__ = [
     "keep_exhibit",
     "open_run",
     "refuse_changes",
+    "settings_of",
     "whole_best",
 ]
 
@@ -98,7 +99,7 @@ def check_settings(
     Raises:
         ConfigError: If one differs that makes it another experiment.
     """
-    before = _with_defaults(config, checkpoint.state["config"])
+    before = settings_of(checkpoint, config)
     refuse_changes(before, config.as_dict(), "its checkpoints")
     newest, _ = run.checkpoints.newest()
     if run.is_config_of(checkpoint) or (newest is not None and run.is_config_of(newest)):
@@ -133,6 +134,16 @@ def refuse_changes(before: Mapping[str, Any], now: Mapping[str, Any], of: str) -
 
 def _is_in(name: str, sections: Collection[str]) -> bool:
     return any(name == one or name.startswith(f"{one}.") for one in sections)
+
+
+def settings_of(checkpoint: Checkpoint, config: Experiment) -> Mapping[str, Any]:
+    """The settings that a checkpoint was trained with, nested.
+
+    Args:
+        checkpoint: The checkpoint.
+        config: The settings of its run by now, for those that are younger than the checkpoint.
+    """
+    return _with_defaults(config, checkpoint.state["config"])
 
 
 def _with_defaults(config: Experiment, settings: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -381,6 +381,8 @@ class Trainer:
             total_seconds=progress.total_seconds + seconds,
             best=progress.best,
             metrics_size=self.run.metrics_size(),
+            history=progress.history,
+            commits=progress.commits,
         )
         self.save()
         for watcher in self.watchers:

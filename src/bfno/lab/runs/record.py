@@ -48,6 +48,9 @@ __all__ = [
 
 FORMAT = 2
 FINISHED, UNFINISHED = "finished", "unfinished"
+COMMITS = " and "
+"""What is between the commits of a run that was resumed with other sources."""
+_KINDS = ("int", "constrained-int", "float")  # of numbers, as messages of pydantic name them
 _CHECKSUM = "sha256"
 _CHECKSUMS = (_CHECKSUM, "metrics_sha256")  # which format 1 did not have
 
@@ -112,6 +115,8 @@ class Record:
         epoch_count: Number of finished epochs; `epochs` in the file.
         chosen_step: Step whose weights were kept.
         metrics_sha256: Checksum of the run's metrics when it was finished.
+        history: What was otherwise before a run was resumed, each with the step until which it was
+            so; a run that has some is no replicate of one that has not.
         facts: What else the data had to say, such as the names of features.
     """
 
@@ -122,9 +127,9 @@ class Record:
     scale: str
     seed: _Int
     samples: _Numbers = field(default_factory=dict)
-    parameters: _Int | None = None
-    published_parameters: _Int | None = None
-    steps: _Int | None = None
+    parameters: _Count | None = None
+    published_parameters: _Count | None = None
+    steps: _Count | None = None
     chosen_epoch: _Int | None = None
     chosen_by: str | None = None
     judged_by: str | None = None
@@ -145,6 +150,7 @@ class Record:
     epoch_count: _Int | None = None
     chosen_step: _Int | None = None
     metrics_sha256: str | None = None
+    history: list[str] = field(default_factory=list)
     facts: dict[str, Any] = field(default_factory=dict)
 
     @classmethod
@@ -245,9 +251,12 @@ def _by_attribute(values: Mapping[str, Any]) -> dict[str, Any]:
 
 def _first_problem(error: ValidationError) -> str:
     first = error.errors(include_url=False)[0]
-    name = ".".join(str(part) for part in first["loc"] if isinstance(part, str) and "[" not in part)
+    parts = [part for part in first["loc"] if isinstance(part, str) and "[" not in part]
+    name = ".".join(part for part in parts if part not in _KINDS)
     if first["type"] == "missing":
         return f"{name} is missing"
+    if name != ".".join(parts):
+        return f"{name} is not a number"
     why = first["msg"].removeprefix("Value error, ")
     return f"{name} {why}" if why.startswith("is ") else f"{name}: {why[0].lower()}{why[1:]}"
 
@@ -323,24 +332,32 @@ def are_replicates(one: Record, other: Record) -> bool:
 def comparable_settings(runs: Sequence[Record]) -> list[str]:
     """The settings of each run as text, equal where runs differ in circumstances alone.
 
-    Without what some record is too old to have; but what an option of a layer is not given, it is
-    not given: these are all compared.
+    What some record is too old to have is not compared if all others with the same changes agree on
+    it. What an option of a layer is not given, it is not given: these are all compared.
     """
-    shared = shared_settings(runs)
-    return [
-        json.dumps([settings, sorted(run.changes)], sort_keys=True)
-        for run, settings in zip(runs, shared, strict=True)
-    ]
+    told = [json.dumps([sorted(run.changes), run.history]) for run in runs]
+    settings: dict[int, str] = {}
+    for same in set(told):
+        places = [place for place, one in enumerate(told) if one == same]
+        shared = shared_settings([runs[place] for place in places])
+        texts = (json.dumps(one, sort_keys=True) for one in shared)
+        settings |= zip(places, texts, strict=True)
+    return [f"{one} {settings[place]}" for place, one in enumerate(told)]
 
 
 def shared_settings(runs: Sequence[Record]) -> list[dict[str, Any]]:
-    """The settings that all of some runs have, by dotted name, without circumstances."""
+    """The settings of runs by dotted name, without circumstances.
+
+    One that some run lacks is there only if the others differ in it, or it is one of a layer.
+    """
     flats = [flat_config(run.config) for run in runs]
-    common = set.intersection(*map(set, flats)) - CIRCUMSTANCES
-    return [
-        {key: value for key, value in flat.items() if key in common or "_options" in key}
-        for flat in flats
-    ]
+
+    def tells(key: str) -> bool:
+        known = [json.dumps(flat[key], sort_keys=True) for flat in flats if key in flat]
+        return "_options" in key or len(known) == len(flats) or len(set(known)) > 1
+
+    kept = {key for key in set().union(*flats) - CIRCUMSTANCES if tells(key)}
+    return [{key: value for key, value in flat.items() if key in kept} for flat in flats]
 
 
 def flat_config(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
@@ -388,12 +405,13 @@ def make_record(
         "result": {key: value for key, value in best["metrics"].items() if key not in left_out},
         "confusion": best["confusion"],
         "seconds": round(progress["total_seconds"], 3),
+        "history": progress["history"],
         "peak_memory": peak_memory(),
         **facts,
         "config": dict(config),
         "versions": _versions(),
         "hardware": _hardware(),
-        "commit": source_commit(),
+        "commit": COMMITS.join(progress["commits"]) or None,
     }
     return _ADAPTER.validate_python({"name": name, **_by_attribute(values)})
 

@@ -119,7 +119,7 @@ class Variant:
 
     def folder(self, scale: str) -> str:
         """Name of the folder of its runs at a scale."""
-        parts = [f"{name.rpartition('.')[2]}-{value}" for name, value in self._shown]
+        parts = [f"{_short(name)}-{value}" for name, value in self._shown]
         names = [re.sub(r"[^\w.]+", "-", part).strip("-") for part in parts]
         return "-".join(filter(None, [scale, self.protocol, *names]))
 
@@ -151,6 +151,12 @@ def variant_of(changes: Iterable[str]) -> Variant | None:
     # A protocol may have any settings, but a run belongs to it only with all of them.
     others = (setting.partition("=")[0] for setting in found.settings)
     return found if all(map(_OF_A_TABLE.fullmatch, others)) else None
+
+
+def _short(name: str) -> str:
+    """A setting's name without its section; but the solver of evaluations has the same settings."""
+    section, _, rest = name.partition(".")
+    return f"{section}-{rest}" if section == "evaluation" else name.rpartition(".")[2]
 
 
 def _plain(value: str) -> str:

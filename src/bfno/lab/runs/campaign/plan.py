@@ -22,7 +22,7 @@ from bfno.lab.runs.folder import RunFolder, run_folders
 from bfno.lab.runs.record import Record
 from bfno.lab.runs.variants import Variant
 
-__all__ = ["Job", "RunState", "first_seeds", "missing_files", "plan", "state_of"]
+__all__ = ["Job", "RunState", "missing_files", "plan", "state_of"]
 
 RunState = Literal["there", "in use", "begun", "missing"]
 _ORDER: tuple[RunState, ...] = ("there", "in use", "begun", "missing")
@@ -77,17 +77,6 @@ class _Known:
         return self.config.experiment, self.config.seed
 
 
-def first_seeds(count: int) -> list[int]:
-    """So many seeds, from the default one on.
-
-    Example:
-        >>> first_seeds(3)
-        [7, 8, 9]
-    """
-    first = Experiment.model_fields["seed"].default
-    return list(range(first, first + count))
-
-
 def plan(
     experiments: Sequence[str],
     scale: str,
@@ -97,8 +86,9 @@ def plan(
 ) -> list[Job]:
     """Look for the runs of experiments and say where the missing ones will go.
 
-    A run counts if its settings are those of the experiment, but for circumstances such as the
-    number of threads; a setting that is younger than the run has its default there.
+    A run counts if its settings are those of the experiment, and have been so all the time, but for
+    circumstances such as the number of threads; a setting that is younger than the run has its
+    default there.
 
     Args:
         experiments: The experiments, `data/method`.
@@ -191,9 +181,20 @@ def _known_runs(root: Path, changed: Mapping[str, tuple[str, ...]], scale: str) 
             if tuple(changed_settings(config)) != changed[config.experiment]:
                 continue
             state = state_of(folder)
+            if _history(folder, record, state):
+                continue
         except _UNREADABLE:
             continue
         yield _Known(folder, config, state, _seconds(record) if record else None)
+
+
+def _history(folder: Path, record: Record | None, state: RunState) -> list[str]:
+    """What a run had before that its settings do not say: it is not the run that is wanted."""
+    if record is not None:
+        return record.history
+    # Who trains may be at its first checkpoint just now.
+    newest = RunFolder(folder).checkpoints.newest()[0] if state == "begun" else None
+    return [] if newest is None else newest.progress.history
 
 
 def _seconds(record: Record) -> float | None:
