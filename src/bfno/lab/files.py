@@ -42,7 +42,7 @@ _MOST_DIGITS = 1_000  # of an integer: Python itself prints no more than 4,300
 def write_atomically(path: Path, content: bytes, *, sync: bool = True) -> None:
     """Replace a file's content: the whole of it is on the disk before it gets the name.
 
-    Folders on the way to it are made.
+    Folders on the way to it are made. Who may read and write a file that is there stays the same.
 
     Args:
         path: The file.
@@ -61,6 +61,7 @@ def write_atomically(path: Path, content: bytes, *, sync: bool = True) -> None:
             _unlink(partial)
             others = os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
             _write(os.open(partial, os.O_WRONLY | os.O_CREAT | others, 0o666), content)
+            _keep_mode(path, partial)
             os.replace(partial, path)
         except BaseException:
             _unlink(partial)
@@ -287,6 +288,14 @@ def _write(descriptor: int, content: bytes) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def _keep_mode(old: Path, new: Path) -> None:
+    """Give a file the rights of the plain one that it is to replace, if there is one."""
+    with contextlib.suppress(FileNotFoundError):
+        found = os.lstat(old)
+        if stat.S_ISREG(found.st_mode):
+            os.chmod(new, stat.S_IMODE(found.st_mode))
 
 
 def _unlink(path: Path) -> bool:

@@ -1,5 +1,6 @@
 """Commands that show finished runs, and what they ask of the runs first."""
 
+import os
 import shutil
 from typing import get_args
 
@@ -157,28 +158,47 @@ def test_records_are_taken_over_and_shown(tmp_path, capsys, monkeypatch):
         write_run(tmp_path / "runs", "mnist", method)
     assert main(["results", "results", "--from", "runs"]) == 0
     printed = capsys.readouterr().out
-    assert "results/cpu/mnist-node-s7: updated" in printed and "written to RESULTS.md" in printed
+    assert "results/cpu/mnist-node-s7: added" in printed and "written to RESULTS.md" in printed
     text = (tmp_path / "RESULTS.md").read_text()
     assert "`bfno results results -o RESULTS.md`" in text and str(tmp_path) not in text
     assert (tmp_path / "results" / "figures" / "cpu-1-mnist-accuracy.png").is_file()
 
 
-def test_figures_that_the_page_no_longer_shows_are_removed_and_no_others(
-    tmp_path, capsys, monkeypatch
-):
+def test_figures_that_the_page_no_longer_shows_are_named_and_stay(tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
     for method in ("bfno-node", "node", "fno-node"):
         write_run(tmp_path / "results" / "cpu", "mnist", method)
     assert main(["results", "results"]) == 0
-    own = tmp_path / "results" / "figures" / "own.png"
-    own.write_bytes(b"mine")
+    assert "no longer shown" not in capsys.readouterr().out
     shutil.rmtree(next((tmp_path / "results" / "cpu").glob("*-fno-node*")))
-    capsys.readouterr()
+    with open("RESULTS.md", "ab") as page:
+        page.write(b"\xff![my own](results/figures)")
     assert main(["results", str(tmp_path / "results")]) == 0
     gone = "results/figures/cpu-ablation-operator-mnist-operators.png"
-    assert f"removed {gone}, which the page no longer shows" in capsys.readouterr().out
-    assert not (tmp_path / gone).exists() and own.exists()
-    assert (tmp_path / "results" / "figures" / "cpu-1-mnist-accuracy.png").is_file()
+    assert f"note: {gone} is no longer shown" in capsys.readouterr().out
+    assert (tmp_path / gone).is_file()
+
+
+def test_runs_that_are_not_finished_are_named(tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for method in ("bfno-node", "node", "anode"):
+        write_run(tmp_path / "runs" / "cpu", "mnist", method)
+    lost = next((tmp_path / "runs" / "cpu").glob("*-anode*"))
+    (lost / "record.json").unlink()
+    (lost / "record.json").symlink_to("nowhere")
+    assert main(["results", "results", "--from", "runs"]) == 0
+    notes = capsys.readouterr().err
+    assert f"{lost.relative_to(tmp_path)} is left out: it has no record of a finished" in notes
+
+
+def test_a_pipe_in_place_of_the_page_or_document_is_refused(tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for method in ("bfno-node", "node"):
+        write_run(tmp_path / "results" / "cpu", "mnist", method)
+    os.mkfifo("pipe.md")
+    for words in (["-o", "pipe.md"], ["--overview", "pipe.md"]):
+        assert main(["results", "results", *words]) == 3
+        assert "pipe.md: is not a plain file" in error_line(capsys)
 
 
 def test_a_folder_that_is_none_is_named(tmp_path, capsys):

@@ -57,6 +57,7 @@ def _verdict(runs, claim=CLAIM, scale="cpu") -> Any:
         ([0.95, 0.95], [0.90, math.inf], "1 of 2 seeds of FNO-NODE diverged"),
         ([math.nan], [0.90, 0.91], "1 of 1 seed of AFNO-NODE diverged"),
         ([0.95, 0.95], [0.90, 0.90], "leads, but all seeds are equal"),
+        ([math.inf, math.inf], [0.90, 0.91], "not borne out: it diverged"),
     ],
 )
 def test_a_verdict_weighs_the_lead_against_the_spread(tmp_path, ours, best, expected):
@@ -84,6 +85,26 @@ def test_a_rival_that_diverged_is_behind(tmp_path, less_is_better, lost):
         1:
     ]
     assert "nan" not in found and verdict == "borne out: p = 0.0032"
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs", "expected"),
+    [
+        ([0.5, 0.501], [math.inf, math.nan], "borne out: every other diverged"),
+        ([0.5], [math.nan, math.nan], "leads with one seed, which says little"),
+        ([math.nan, math.nan], [math.nan, math.inf], "all diverged"),
+    ],
+)
+def test_where_every_other_diverged_one_seed_proves_nothing(tmp_path, ours, theirs, expected):
+    runs = _runs(tmp_path, {"afno-node": ours, "fno-node": theirs, "bfno-node": theirs})
+    _, found, verdict = _verdict(runs)
+    assert verdict == expected
+    assert found.endswith("(and 1 other)")
+
+
+def test_fewer_seeds_than_another_method_has_are_told(tmp_path):
+    runs = _runs(tmp_path, {"afno-node": [0.9], "fno-node": [0.8, 0.81], "bfno-node": [0.5, 0.5]})
+    assert _verdict(runs)[1].startswith("AFNO-NODE 0.9000 (1 of 2 seeds), best other FNO-NODE 0.80")
 
 
 def test_one_method_against_one_is_no_contest_for_the_best(tmp_path):

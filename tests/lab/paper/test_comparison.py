@@ -144,6 +144,28 @@ def test_of_bits_the_fewest_are_best_and_both_conventions_are_shown():
     assert ("FFJORD-BFNO-RNODE", "mnist-density_test_bits_per_dim_published") in best
 
 
+def test_an_infinite_score_or_one_that_lacks_seeds_is_not_the_best():
+    scores = (("glow", 7, -math.inf), ("realnvp", 7, 1.0), ("ffjord", 7, 1.9), ("ffjord", 8, 1.9))
+    scores += (("ffjord-rnode", 7, 2.0), ("ffjord-rnode", 8, 2.0), ("glow", 8, 2.0))
+    runs = [
+        _run(f"mnist-density/{method}", seed, result={"test_bits_per_dim": bits})
+        for method, seed, bits in scores
+    ]
+    table = paper_comparison("4", runs, "cpu")
+    column = [one.key for one in table.columns].index("mnist-density_test_bits_per_dim_here_cpu")
+    assert [table.rows[row][0] for row, place in table.best if place == column] == ["FFJORD"]
+    assert "A score that lacks seeds is never bold, even if it is the best." in table.notes
+
+
+def test_a_run_whose_settings_changed_on_the_way_is_left_out_and_named():
+    plain = [_run("mnist/node", seed) for seed in (7, 8)]
+    changed = _run("mnist/node", 9, history=["train.lr=0.9 until step 12"])
+    table = paper_comparison("1", [*plain, changed], "cpu")
+    assert any("or had: train.lr=0.9 until step 12" in note for note in table.notes)
+    seeds = [column.key for column in table.columns].index("mnist_seeds")
+    assert [row[seeds] for row in table.rows if row[0] == "NODE"] == [(7, 8)]
+
+
 def test_notes_tell_scale_seeds_hardware_commit_and_choice_of_the_epoch():
     hardware = {"processor": "A Processor", "cores": 2, "gpus": ["A Card"]}
     runs = [

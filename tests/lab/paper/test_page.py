@@ -22,8 +22,19 @@ from bfno.lab.paper.findings import (
     verdicts_of,
 )
 from bfno.lab.paper.numbers import paper_table
-from bfno.lab.paper.overview import overview, standing_here, standing_in_paper
-from bfno.lab.paper.page import claims_text, section_text, summary_text, write_page
+from bfno.lab.paper.overview import (
+    overview,
+    put_overview,
+    standing_here,
+    standing_in_paper,
+)
+from bfno.lab.paper.page import (
+    claims_text,
+    figures_of,
+    section_text,
+    summary_text,
+    write_page,
+)
 from bfno.lab.paper.sections import sections_of, select_runs
 from bfno.lab.runs.folder import read_run, read_runs
 from bfno.lab.runs.variants import PROTOCOLS, Variant
@@ -131,13 +142,21 @@ def test_the_authors_weights_are_shown_beside_the_papers_number(tmp_path):
     (tmp_path / "released" / "2.json").write_text(json.dumps(said))
     assert [one.epoch for one in read_released(tmp_path)] == [1, 2, 10]
     wrong = [{"accuracy": None}, {"accuracy": 57.5}, {"accuracy": math.nan}, {"samples": -3}]
-    wrong += [{"samples": math.inf}, {"classes": ["0", "1"]}]
-    for name, content in [("last", said), ("3", []), *(("4", {**said, **one}) for one in wrong)]:
+    wrong += [{"samples": math.inf}, {"classes": ["0", "1"]}, {"accuracy": True}]
+    for name, content in [
+        ("last", said),
+        ("1_1", said),
+        ("3", []),
+        *(("4", {**said, **one}) for one in wrong),
+    ]:
         file = tmp_path / "released" / f"{name}.json"
         file.write_text(json.dumps(content))
         with pytest.raises(DataError, match=r"json: is not what `bfno eval --json` writes"):
             read_released(tmp_path)
         file.unlink()
+    (tmp_path / "released" / "1.json").write_text(json.dumps(said))
+    with pytest.raises(DataError, match=r"1.json: is a second file of epoch 1"):
+        read_released(tmp_path)
 
 
 def test_models_of_the_papers_size_are_told_beside_its_numbers(tmp_path):
@@ -153,7 +172,7 @@ def test_models_of_the_papers_size_are_told_beside_its_numbers(tmp_path):
 
     scores = (
         "test accuracy on MNIST: NODE 0.9075 ± 0.0007 (in the paper 0.9531 ± 0.0042) and BFNO-NODE "
-        "0.9070 (in the paper 0.9752 ± 0.0021)."
+        "0.9070 (1 of 2 seeds) (in the paper 0.9752 ± 0.0021)."
     )
     where = "Trained here with the paper's settings"
     assert told([], 10) == f"{where} (10 epochs, 2 seeds), {scores}\n"
@@ -313,6 +332,24 @@ BEGIN = "<!-- overview of results: made by `bfno results` -->\n"
 END = "<!-- end of the overview -->\n"
 
 
+def test_a_document_keeps_its_line_ends_its_rights_and_its_links(tmp_path):
+    real = tmp_path / "real.md"
+    real.write_bytes(f"a\r\nb\nc\r{BEGIN.strip()}\r\nold\r\n{END.strip()}".encode())
+    document = tmp_path / "link.md"
+    document.symlink_to("real.md")
+    with pytest.raises(ConfigError, match="does not mark a place"):  # not on a line of its own
+        put_overview(document, "| new |\n")
+    real.write_bytes(f"a\r\nb\nc\r\n{BEGIN.strip()}\r\nold\r\n{END.strip()}".encode())
+    real.chmod(0o600)
+    put_overview(document, "| new |\n")
+    kept = f"a\r\nb\nc\r\n{BEGIN.strip()}\r\n| new |\r\n{END.strip()}"
+    assert real.read_bytes() == kept.encode() and document.is_symlink()
+    assert real.stat().st_mode & 0o777 == 0o600
+    real.write_text(f"{BEGIN}{END}{END}")
+    with pytest.raises(ConfigError, match="each once"):
+        put_overview(document, "| new |\n")
+
+
 def test_the_overview_in_a_document_is_replaced_and_nothing_else(folder, tmp_path):
     document = tmp_path / "docs" / "README.md"
     document.parent.mkdir()
@@ -414,6 +451,58 @@ def test_methods_that_diverged_have_no_place_and_are_named(tmp_path):
     runs = _runs(tmp_path, "mnist", {"node": [0.9, math.nan], "bfno-node": [0.8, 0.8]})
     found = str(standing_here(paper_table("1"), "mnist", runs))
     assert found.endswith("first of 2 (7 not trained yet, NODE diverged)")
+
+
+def test_where_all_diverged_nobody_has_a_place(tmp_path):
+    scores = {"node": [math.nan], "bfno-node": [math.inf]}
+    assert standing_here(paper_table("1"), "mnist", _runs(tmp_path, "mnist", scores)) is None
+
+
+def test_an_infinite_score_does_not_lead(tmp_path):
+    runs = _runs(tmp_path, "mnist", {"node": [math.inf, 0.9], "bfno-node": [0.8, 0.8]})
+    found = str(standing_here(paper_table("1"), "mnist", runs))
+    assert found.startswith("BFNO-NODE 0.8000 ± 0.0000, first of 2")
+
+
+def test_seeds_without_a_score_are_not_counted(tmp_path):
+    runs = _runs(tmp_path, "mnist", {"node": [0.9, 0.9], "bfno-node": [0.8, 0.9]})
+    del runs[-1].result["test_accuracy"]
+    found = str(standing_here(paper_table("1"), "mnist", runs))
+    assert found.endswith("BFNO-NODE 0.8000 (1 of 2 seeds), place 2 of 2 (7 not trained yet)")
+
+
+def test_copies_and_links_are_no_further_runs(folder, tmp_path):
+    runs = tmp_path / "runs"
+    shutil.copytree(folder / "cpu", runs / "cpu")
+    shutil.copytree(folder / "cpu", runs / "backup")
+    (runs / "latest").symlink_to("cpu")
+    write_page(runs, tmp_path / "RESULTS.md")
+    text = (tmp_path / "RESULTS.md").read_text()
+    assert "\n6 runs, " in text and "No table shows" not in text
+
+
+def test_the_command_of_a_table_trains_its_seeds(tmp_path):
+    places = [write_files(tmp_path / m, record("mnist", m, 10)) for m in ("node", "bfno-node")]
+    section, *_ = sections_of([(place, read_run(place)) for place in places])
+    assert section.command.endswith("--seeds 4")  # 7, 8, 9, 10
+
+
+def test_names_of_folders_are_quoted_in_links_and_commands(folder, tmp_path):
+    runs = tmp_path / "my (res) [x]|y"
+    shutil.copytree(folder, runs)
+    page = tmp_path / "a page.md"
+    written = write_page(runs, page)
+    text = page.read_text()
+    assert "(my%20%28res%29%20%5Bx%5D%7Cy/figures/claims.png)" in text
+    assert "--runs 'my (res) [x]|y'" in text.replace(f"{tmp_path}/", "")
+    assert figures_of(page, runs) == {Path(os.path.abspath(file)) for file in written[1:]}
+
+
+def test_variants_that_differ_in_the_section_alone_have_figures_of_their_own(tmp_path):
+    found = [
+        Variant.of([f"{section}.rtol=0.05"]).folder("cpu") for section in ("solver", "evaluation")
+    ]
+    assert found == ["cpu-rtol-0.05", "cpu-evaluation-rtol-0.05"]
 
 
 def test_one_method_alone_has_no_standing(tmp_path):

@@ -84,6 +84,7 @@ def test_a_curve_that_does_not_move_is_low_and_none_is_empty():
 def test_what_is_no_number_leaves_a_gap():
     assert sparkline([0.0, math.nan, math.inf, 1.0]) == "▁  █"
     assert sparkline([math.nan]) == " "
+    assert sparkline([0.0, 1e308, 1.0, -1e308, 1e308]) == "▁ █  "  # sums of these overflow
 
 
 def test_many_values_share_the_characters_there_are():

@@ -51,6 +51,9 @@ def test_the_summary_says_when_a_lead_may_be_chance(tmp_path):
     clear = [("node", 0, 0.80), ("node", 1, 0.81), ("bfno-node", 0, 0.96), ("bfno-node", 1, 0.97)]
     text = _summary(tmp_path / "clear", *clear)
     assert "Chance alone would give such a lead in 0.19 of 100 cases" in text
+    equal = [("node", 0, 0.80), ("node", 1, 0.80), ("bfno-node", 0, 0.96), ("bfno-node", 1, 0.96)]
+    text = _summary(tmp_path / "equal", *equal)
+    assert "in 33 of 100 cases (an exact test of the seeds' order)" in text
 
 
 def test_a_lead_is_the_difference_of_the_means_that_are_printed(tmp_path):

@@ -187,6 +187,12 @@ def test_a_record_from_before_a_setting_existed_is_a_replicate():
     assert [len(group.runs) for group in replicates([old, new, changed])] == [2, 1]
 
 
+def test_a_record_that_lacks_a_setting_does_not_hide_that_others_differ_in_it():
+    configs = [{"solver": {}}, {"solver": {"rtol": 0.5}}, {"solver": {"rtol": 1e-9}}]
+    runs = [_run("node", seed, config=config) for seed, config in enumerate(configs)]
+    assert [len(group.runs) for group in replicates(runs)] == [1, 1, 1]
+
+
 def test_an_option_that_a_layer_is_not_given_is_a_difference():
     plain = _run("node", 0, config={"model": {"field_options": {"branches": 2}}})
     linear = {"model": {"field_options": {"branches": 2, "skip": "linear"}}}
@@ -197,6 +203,8 @@ def test_an_option_that_a_layer_is_not_given_is_a_difference():
 def test_one_seed_twice_is_not_two_seeds():
     runs = [_run("node", 0, result=result(value)) for value in (0.9, 0.8)]
     assert [row[-1] for row in comparison(runs).rows] == [(0,), (0,)]
+    more = [*runs, _run("node", 1, result=result(0.85)), _run("node", 2, result=result(0.8))]
+    assert sorted(row[-1] for row in comparison(more).rows) == [(0,), (0, 1, 2)]
 
 
 def test_runs_of_another_scale_have_their_own_row():

@@ -141,9 +141,8 @@ def results(
     It has every table, claim and figure of the paper that the runs can show.
 
     With --from, the folder first gets what the page needs of other runs, without their weights:
-    small enough for version control. Figures that the page showed before and no longer does are
-    removed. With --overview, a document of yours shows what was borne out and who leads each table,
-    between two comments; if they are missing, a message says which.
+    small enough for version control. With --overview, a document of yours shows what was borne out
+    and who leads each table, between two comments; if they are missing, a message says which.
 
     Example: bfno results results --from runs -o RESULTS.md --overview README.md
     """
@@ -152,14 +151,24 @@ def results(
 
     tell_new_folder(out)
     if keep is not None:
-        for place in keep_runs(keep, folder):
-            say(f"{place}: updated")
+        _note_unfinished(keep)
+        for place, what in keep_runs(keep, folder).items():
+            say(f"{place}: {what}")
+    if folder.is_dir():
+        _note_unfinished(folder)
     before = figures_of(out, folder)
-    for file in (written := write_page(folder, out, overview)):
+    for file in write_page(folder, out, overview):
         say(f"written to {file}")
-    for file in sorted(before - {Path(os.path.abspath(file)) for file in written}):
-        file.unlink(missing_ok=True)
-        say(f"removed {os.path.relpath(file)}, which the page no longer shows")
+    for file in sorted(before - figures_of(out, folder)):
+        if file.is_file():
+            say(f"note: {os.path.relpath(file)} is no longer shown; remove it if nothing needs it")
+
+
+def _note_unfinished(folder: Path) -> None:
+    from bfno.lab.runs.archive import unfinished_runs
+
+    for place in unfinished_runs(folder):
+        say(f"note: {place} is left out: it has no record of a finished training", error=True)
 
 
 def compare_runs(runs: Sequence[Path], as_json: bool = False) -> None:

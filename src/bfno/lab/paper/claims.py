@@ -6,7 +6,7 @@ import itertools
 import math
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, get_args
 
 from bfno.lab.paper.numbers import paper_table
@@ -39,6 +39,7 @@ Outcome = Literal["borne out", "not borne out", "undecided", "not comparable"]
 """What can be said of a claim."""
 ONE_SEED = "with one seed, which says little"
 """How the reason ends where nothing was repeated."""
+_ALL_OTHERS = "every other diverged"
 Methods = dict[tuple[str, str], list[Record]]
 """Runs by the names of their data and their method."""
 
@@ -74,7 +75,7 @@ class Claim:
 
     def rank(self, score: Estimate) -> float:
         """A number to sort by: the best score has the smallest; what diverged has the largest."""
-        return self.metric.rank(score.mean) if math.isfinite(score.mean) else math.inf
+        return self.metric.rank(score.mean)
 
 
 def _claims() -> Iterator[Claim]:
@@ -205,8 +206,9 @@ def how_sure(full_size: bool) -> str:
     )
     return (
         f"A claim is borne out if the method leads every other with p < {LIMIT:g} (Welch's t-test "
-        "over the seeds), and not borne out if it is behind the best other with p as small, after "
-        "multiplication by the number of others. Nothing is corrected for the number of claims. "
+        "over the seeds; where those do not differ, an exact test of their order), and not borne "
+        "out if it is behind the best other with p as small, after multiplication by the number of "
+        "others. Nothing is corrected for the number of claims. "
         f"Two or three seeds can prove only large differences.{'' if full_size else small}"
     )
 
@@ -224,12 +226,13 @@ def _judged(claim: Claim, methods: Methods) -> Judgement | None:
     }
     if not all(scores.values()):
         return None
-    means = {method: _estimate(claim, values) for method, values in scores.items()}
+    most = max(map(len, scores.values()))
+    means = {method: _estimate(claim, values, most) for method, values in scores.items()}
     others = [method for method in labels if method != claim.method]
     rival = min(others, key=lambda method: claim.rank(means[method]))
     best = "best other " if len(others) > 1 else ""
     text = f"{labels[claim.method]} {means[claim.method]}, {best}{labels[rival]} {means[rival]}"
-    equal = sum(means[method].mean == means[rival].mean for method in others) - 1
+    equal = sum(claim.rank(means[method]) == claim.rank(means[rival]) for method in others) - 1
     text += f" (and {counted(equal, 'other')})" if equal else ""
     lead = _lead(claim, means[claim.method], means[rival])
     relative = _relative_lead(claim, lead, scores, rival)
@@ -295,9 +298,8 @@ def _published_lead(claim: Claim) -> float | None:
 
 
 def _lead(claim: Claim, ours: Estimate, other: Estimate) -> float:
-    """How much better it is than another; what has diverged is behind."""
-    rank, other_rank = claim.rank(ours), claim.rank(other)
-    return -math.inf if rank == math.inf else other_rank - rank
+    """How much better it is than another; what has diverged is behind, and NaN if both have."""
+    return claim.rank(other) - claim.rank(ours)
 
 
 def _labels(claim: Claim) -> dict[str, str]:
@@ -312,10 +314,12 @@ def _labels(claim: Claim) -> dict[str, str]:
     return labels
 
 
-def _estimate(claim: Claim, values: Sequence[float]) -> Estimate:
+def _estimate(claim: Claim, values: Sequence[float], most: int) -> Estimate:
+    """The mean over seeds, which says so if other methods have more of them."""
     found = Estimate.of(values, claim.metric.digits)
     assert found is not None, "there are values"
-    return found
+    few = f"({len(values)} of {most} seeds)" if len(values) < most else ""
+    return replace(found, remark=few)
 
 
 def _verdict(
@@ -332,11 +336,14 @@ def _verdict(
         return "undecided", "; ".join(unclear)
     if lead == 0:
         return "undecided", "a tie"
-    if math.isinf(lead):
-        return (
-            ("borne out", "every other diverged") if lead > 0 else ("not borne out", "it diverged")
-        )
+    if math.isnan(lead):
+        return "undecided", "all diverged"
     stands = "leads" if lead > 0 else "behind"
+    if lead == math.inf:
+        is_single = len(scores[claim.method]) == 1
+        return ("undecided", f"{stands} {ONE_SEED}") if is_single else ("borne out", _ALL_OTHERS)
+    if lead == -math.inf:
+        return "not borne out", "it diverged"
     ours, best = scores[claim.method], scores[rival]
     # Evaluations may well be equal; scores are so if a model has learned nothing.
     if claim.metric.name != "nfe" and len(set(ours)) == len(set(best)) == 1 < len(ours):

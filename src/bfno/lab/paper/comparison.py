@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -9,7 +10,7 @@ from dataclasses import dataclass, replace
 
 from bfno.lab.paper.numbers import PaperCell, PaperRow, PaperTable, paper_table
 from bfno.lab.paper.sections import select_runs
-from bfno.lab.runs.record import Record, flat_config
+from bfno.lab.runs.record import COMMITS, Record, flat_config
 from bfno.lab.runs.variants import AS_DEFINED, Variant
 from bfno.lab.views.layout import Cell, Column, Table
 from bfno.lab.views.methods import is_transductive
@@ -32,6 +33,7 @@ _FOR_PROGRAMS: Mapping[str, Callable[[list[Record]], Cell]] = {
 # Methods whose sizes differ by more than this are not compared as methods alone.
 _SAME_SIZE = 1.1
 _COMMIT_LETTERS = 8
+_FEW_SEEDS = "A score that lacks seeds is never bold, even if it is the best."
 _UNKNOWN = "not recorded"
 # Of the official file every protocol makes more windows than this.
 _LEAST_WINDOWS = 4_000
@@ -146,16 +148,19 @@ def _table(content: _Content) -> Table:
     }
     found = [
         *_notes(content),
+        *([_FEW_SEEDS] if any(map(_lacks_seeds, itertools.chain(*lines))) else []),
         *(
             f"{name} with seed {seed} failed: {why}"
             for (name, seed), why in content.failures.items()
         ),
-        *(
-            f"{run.name}: left out, most of its runs have other settings."
-            for run in content.left_out
-        ),
+        *(f"{run.name}: left out, {_why_left_out(run)}." for run in content.left_out),
     ]
     return Table(tuple(columns), tuple(map(tuple, lines)), frozenset(best), tuple(found))
+
+
+def _why_left_out(run: Record) -> str:
+    changed = f", or had: {'; '.join(run.history)}" if run.history else ""
+    return f"most of its runs have other settings{changed}"
 
 
 def _is_best(rank: float, ranks: list[float]) -> bool:
@@ -228,9 +233,13 @@ def _score(content: _Content, row: PaperRow, data: str, metric: Metric) -> Cell:
 
 def _rank(metric: Metric, cell: Cell) -> float:
     """The smallest is the best; what lacks seeds that others have has no rank."""
-    if not isinstance(cell, Estimate) or "seeds" in cell.remark:
+    if not isinstance(cell, Estimate) or _lacks_seeds(cell):
         return metric.rank(None)
     return metric.rank(cell.mean)
+
+
+def _lacks_seeds(cell: Cell) -> bool:
+    return isinstance(cell, Estimate) and "seeds" in cell.remark
 
 
 def _notes(content: _Content) -> Iterator[str]:
@@ -359,8 +368,8 @@ def _commit_words(run: Record) -> str:
     """The commit of the sources, and whether they had changed since."""
     if not run.commit:
         return _UNKNOWN
-    commit, plus, changed = run.commit.partition("+")
-    return commit[:_COMMIT_LETTERS] + plus + changed
+    parts = (one.partition("+") for one in run.commit.split(COMMITS))
+    return COMMITS.join(name[:_COMMIT_LETTERS] + plus + changed for name, plus, changed in parts)
 
 
 def _tested_activity(runs: Sequence[Record]) -> Iterator[str]:

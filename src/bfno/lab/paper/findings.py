@@ -6,7 +6,7 @@ import itertools
 import json
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import astuple, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, get_args
 
@@ -174,8 +174,8 @@ class Released:
     @property
     def is_possible(self) -> bool:
         """Whether such numbers can be."""
-        counts = min(self.epoch, self.nfe, self.samples)
-        return 0 <= self.accuracy <= 1 and 1 <= counts < math.inf
+        counts = (self.epoch, self.nfe, self.samples)
+        return 0 <= self.accuracy <= 1 and all(1 <= count < math.inf for count in counts)
 
 
 def read_released(folder: Path) -> list[Released]:
@@ -187,21 +187,30 @@ def read_released(folder: Path) -> list[Released]:
     Raises:
         DataError: If such a file is of another kind.
     """
-    found = (_released(file) for file in (folder / _RELEASED).glob("*.json"))
-    return sorted(found, key=lambda one: one.epoch)
+    found: dict[int, Released] = {}
+    for file in sorted((folder / _RELEASED).glob("*.json")):
+        one = _released(file)
+        if found.setdefault(one.epoch, one) is not one:
+            raise DataError(file, f"is a second file of epoch {one.epoch}", "remove one of them")
+    return [found[epoch] for epoch in sorted(found)]
 
 
 def _released(file: Path) -> Released:
     try:
         said = json.loads(file.read_text(encoding="utf-8"))
-        numbers = float(said["accuracy"]), float(said["nfe"]), int(said["samples"])
-        found = Released(int(file.stem), *numbers)
+        found = Released(int(file.stem), said["accuracy"], said["nfe"], said["samples"])
+        if not file.stem.isdecimal() or not all(map(_is_number, astuple(found))):
+            raise ValueError(said)
         if tuple(said["classes"]) != DATA_SETS["cifar10"].class_names or not found.is_possible:
             raise ValueError(said)
     except (OSError, ValueError, KeyError, TypeError, OverflowError) as error:
         why = "is not what `bfno eval --json` writes of weights for CIFAR-10"
         raise DataError(file, why, "write it anew, as EPOCH.json") from error
     return found
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def released_text(found: Sequence[Released]) -> str:
@@ -238,16 +247,18 @@ def _scored(section: Section) -> bool:
 def _trained(section: Section) -> str:
     paper = paper_table(section.table)
     metric, runs = find_metric(paper.metrics[0]), [run for _, run in section.runs]
-    scores = []
+    seeds, scores = {run.seed for run in runs}, []
     for row in paper.rows:
-        score = metric.estimate(row.runs(section.data, runs))
+        members = [one for one in row.runs(section.data, runs) if metric.key in one.result]
+        score = metric.estimate(members)
         printed = paper.score(row, section.data)
         if score:
+            few = f" ({len(members)} of {len(seeds)} seeds)" if len(members) < len(seeds) else ""
             beside = f" (in the paper {printed})" if printed else ""
-            scores.append(f"{row.label} {score}{beside}")
+            scores.append(f"{row.label} {score}{few}{beside}")
     if not scores:
         return ""
-    seeds, epochs = {run.seed for run in runs}, max(len(run.epochs) for run in runs)
+    epochs = max(len(run.epochs) for run in runs)
     how = f"{counted(epochs, 'epoch')}, {counted(len(seeds), 'seed')}"
     of = f"{metric.title} on {paper.titles[section.data]}"
     but = f" but for {section.variant.title}" if section.variant.title else ""

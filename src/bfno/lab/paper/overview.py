@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from bfno.lab.errors import ConfigError
-from bfno.lab.files import write_atomically
+from bfno.lab.files import read_plain, write_atomically
 from bfno.lab.paper.comparison import shown_metrics
 from bfno.lab.paper.numbers import PaperRow, PaperTable, paper_table
 from bfno.lab.paper.sections import Section
@@ -21,8 +21,8 @@ __all__ = ["Standing", "around_overview", "overview", "put_overview"]
 __all__ += ["standing_here", "standing_in_paper"]
 
 # Between these lines of a document somebody else has written, the overview is ours.
-_BEGIN = "<!-- overview of results: made by `bfno results` -->\n"
-_END = "<!-- end of the overview -->\n"
+_BEGIN = "<!-- overview of results: made by `bfno results` -->"
+_END = "<!-- end of the overview -->"
 # The paper's own method, in whichever table.
 _OURS = ("/latent-bfno-node", "/ffjord-bfno-rnode", "/bfno-node", "/bfno-node-small")
 
@@ -52,10 +52,11 @@ def _anchor(title: str) -> str:
 
 
 def put_overview(document: Path, overview: str) -> None:
-    """Replace the overview in a document; its lines end as those of the document do."""
-    text = overview.join(around_overview(document))
-    ends = "\r\n" if b"\r\n" in document.read_bytes() else "\n"
-    write_atomically(document, text.replace("\n", ends).encode())
+    """Replace the overview in a document, and nothing else; its lines end as the one above does."""
+    before, after = around_overview(document)
+    ends = "\r\n" if before.endswith("\r\n") else "\n"
+    text = before + overview.replace("\n", ends) + after
+    write_atomically(document.resolve(), text.encode())  # a link stays one
 
 
 def around_overview(document: Path) -> tuple[str, str]:
@@ -63,17 +64,20 @@ def around_overview(document: Path) -> tuple[str, str]:
 
     Raises:
         ConfigError: If the document cannot be read or does not mark a place for the overview once.
+        DataError: If it is not a plain file.
     """
     try:
-        text = document.read_text(encoding="utf-8")
+        text = read_plain(document).decode("utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(document, "cannot be read as text", "name a Markdown file") from error
-    before, begin, rest = text.partition(_BEGIN)
-    _, end, after = rest.partition(_END)
-    if not (begin and end) or _BEGIN in rest:
-        fix = f"put `{_BEGIN.strip()}` and `{_END.strip()}` there, each once and on its own line"
+    begin, end = (
+        list(re.finditer(rf"^{re.escape(mark)}[ \t]*(?:\r?\n|\Z)", text, re.MULTILINE))
+        for mark in (_BEGIN, _END)
+    )
+    if not (len(begin) == len(end) == 1 and begin[0].end() <= end[0].start()):
+        fix = f"put `{_BEGIN}` and `{_END}` there, each once and on its own line"
         raise ConfigError(document, "does not mark a place for the overview", fix)
-    return before + begin, end + after
+    return text[: begin[0].end()], text[end[0].start() :]
 
 
 @dataclass(frozen=True)
@@ -116,7 +120,9 @@ class Standing:
 def standing_here(
     paper: PaperTable, data: str, runs: Sequence[Record], metric: Metric | None = None
 ) -> Standing | None:
-    """The standing among runs; none without a run of the paper's method and of another.
+    """The standing among runs, if there is a run of the paper's method and of another.
+
+    None if all have diverged.
 
     Args:
         paper: The table.
@@ -128,7 +134,7 @@ def standing_here(
     seeds = {run.seed for run in runs}
     scores, possible = {}, _rows(paper, data)
     for row in possible:
-        members = row.runs(data, runs)
+        members = [run for run in row.runs(data, runs) if metric.key in run.result]
         score = metric.estimate(members)
         if score is not None:
             few = len(members) < len(seeds)
@@ -163,9 +169,9 @@ def _standing(
     """The standing among rows of the table, each with a name to show and a score."""
     own = [row.label for row in paper.rows if (row.experiment(data) or "").endswith(_OURS)]
     ours = next((label for label in own if label in scores), None)
-    if ours is None or len(scores) < 2:
-        return None
     ranks = {label: metric.rank(score.mean) for label, (_, score) in scores.items()}
+    if ours is None or len(scores) < 2 or min(ranks.values()) == math.inf:
+        return None
     # Of equals, all have the place of the first.
     better = [label for label in ranks if ranks[label] < ranks[ours]]
     leader = min(better, key=ranks.__getitem__) if better else ours

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import html
+import math
 import os
 import re
+import shlex
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from urllib.parse import quote, unquote
 
 from bfno.lab.errors import ConfigError, bfno_command
-from bfno.lab.files import write_atomically
+from bfno.lab.files import read_plain, write_atomically
 from bfno.lab.paper.claims import claims_table
 from bfno.lab.paper.comparison import paper_comparison
 from bfno.lab.paper.findings import (
@@ -90,7 +93,7 @@ def write_page(folder: Path, out: Path, overview_in: Path | None = None) -> list
     _check_own(out)
     if overview_in:
         around_overview(overview_in)  # refused before anything is drawn
-    runs = [(place, read_run(place)) for place in finished_runs(folder)]
+    runs = _distinct_runs(folder)
     sections = list(sections_of(runs))
     if not sections:
         fix = "train some with `bfno table 1`"
@@ -125,15 +128,16 @@ def figures_of(page: Path, folder: Path) -> set[Path]:
         page: The page; one that is missing, or that `write_page` did not write, shows none.
         folder: The folder of runs that it was made from.
     """
-    if not (page.is_file() and _is_own(page)):
+    if not page.is_file() or not _is_own(page):
         return set()
-    names = re.findall(r'<img src="([^"]*)"|!\[[^]]*\]\(([^)]*)\)', page.read_text("utf-8"))
-    files = (Path(os.path.abspath(page.parent / "".join(name))) for name in names)
+    text = read_plain(page).decode("utf-8", errors="replace")
+    names = re.findall(r'<img src="([^"]*)"|!\[[^]]*\]\(([^)]*)\)', text)
+    files = (Path(os.path.abspath(page.parent / unquote("".join(name)))) for name in names)
     return {file for file in files if file.parent == Path(os.path.abspath(folder / "figures"))}
 
 
 def _is_own(page: Path) -> bool:
-    return page.read_bytes().startswith(_MARK.encode())
+    return read_plain(page, len(_MARK.encode())) == _MARK.encode()
 
 
 def _check_own(out: Path) -> None:
@@ -143,6 +147,15 @@ def _check_own(out: Path) -> None:
         raise ConfigError(
             out, "exists and was not written by this command", "name another file with -o"
         )
+
+
+def _distinct_runs(folder: Path) -> list[tuple[Path, Record]]:
+    """The finished runs; a mere copy of one is no other."""
+    found: dict[bytes, tuple[Path, Record]] = {}
+    for place in finished_runs(folder):
+        run = read_run(place)
+        found.setdefault(run.to_bytes(), (place, run))
+    return list(found.values())
 
 
 def summary_text(
@@ -169,12 +182,13 @@ def summary_text(
 
 def introduction(folder: Path, out: Path, runs: Sequence[tuple[Path, Record]]) -> str:
     """How the page is made."""
-    command = bfno_command("results", folder, "-o", out)
-    number, hours = counted(len(runs), "run"), sum(run.seconds or 0 for _, run in runs) / 3600
+    command, place = bfno_command("results", folder, "-o", out), shlex.quote(str(folder))
+    known = [run.seconds for _, run in runs if run.seconds and math.isfinite(run.seconds)]
+    number, hours = counted(len(runs), "run"), sum(known) / 3600
     return (
         f"{number}, {hours:.1f} hours of training. Every number here is computed "
-        f"from the records in `{folder}`; only the paper's own are typed in. `{command}` makes "
-        f"this page again. The command of a table trains all of it; with `--runs {folder}`, only "
+        f"from the records in `{place}`; only the paper's own are typed in. `{command}` makes "
+        f"this page again. The command of a table trains all of it; with `--runs {place}`, only "
         "what is missing there.\n"
     )
 
@@ -189,7 +203,10 @@ def _left_out(
     if not folders:
         return ""
     found = listed([f"{counted(many, 'run')} in `{name}`" for name, many in folders.items()])
-    why = "their settings differ from those of a table, or there is nothing to compare them with"
+    why = (
+        "their settings differ from those of a table, there is another run of their seed, or there "
+        "is nothing to compare them with"
+    )
     return f"No table shows {found}: {why}.\n"
 
 
@@ -241,4 +258,5 @@ def _image(section: Section, file: str, alt: str) -> str:
 
 
 def _relative(file: Path, start: Path) -> str:
-    return Path(os.path.relpath(file, start)).as_posix()
+    """The path as a link has it."""
+    return quote(Path(os.path.relpath(file, start)).as_posix())

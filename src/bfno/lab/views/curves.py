@@ -22,6 +22,7 @@ Point = tuple[int, float]
 _MOST_TICKS = 8
 _BLOCKS = "▁▂▃▄▅▆▇█"
 _WIDEST = 24
+_LARGEST = 1e100  # sums and logarithms of more go beyond what floats can hold
 _NOTE = "A curve goes from its own lowest to its own highest value."
 
 
@@ -62,10 +63,10 @@ def epoch_points(runs: Iterable[Record], key: str) -> list[EpochPoint]:
 
     Args:
         runs: Runs that differ in their seed alone.
-        key: The metric's key in their metrics; values that are not finite are left out.
+        key: The metric's key in their metrics; values that no axis can show are left out.
     """
     measured = epoch_values(runs, key).items()
-    finite = ((epoch, [one for one in values if math.isfinite(one)]) for epoch, values in measured)
+    finite = ((epoch, list(filter(_fits_an_axis, values))) for epoch, values in measured)
     return [
         EpochPoint(epoch, min(found), max(found), mean(found)) for epoch, found in finite if found
     ]
@@ -272,8 +273,12 @@ def _curve(place: int, name: str, main: bool, points: dict[str, list[Point]]) ->
 
 
 def _known_mean(values: Sequence[float]) -> float | None:
-    known = [value for value in values if math.isfinite(value)]
+    known = list(filter(_fits_an_axis, values))
     return mean(known) if known else None
+
+
+def _fits_an_axis(value: float) -> bool:
+    return abs(value) <= _LARGEST
 
 
 def _metrics(runs: Sequence[Record]) -> list[Metric]:

@@ -6,6 +6,7 @@ import math
 from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass
+from itertools import groupby
 from typing import Any
 
 from bfno.lab.runs.record import Record, comparable_settings, shared_settings, task_of
@@ -89,14 +90,12 @@ class Replicates:
 def replicates(runs: Iterable[Record]) -> list[Replicates]:
     """Gather the runs that differ in their seed alone, by task and then best first.
 
-    The order does not depend on that of the runs. Runs of the same seed are not replicates
-    of each other, and stay apart.
+    The order does not depend on that of the runs. Runs of the same seed are not replicates of each
+    other: the first of each seed, by name, stand together, and so do the second ones.
     """
     methods: dict[tuple[str, ...], list[list[Record]]] = defaultdict(list)
     for (method, _), same in sorted(by_settings(runs).items()):
-        same = sorted(same, key=lambda run: (run.seed, run.name))
-        distinct = len({run.seed for run in same}) == len(same)
-        methods[method] += [same] if distinct else [[run] for run in same]
+        methods[method] += _one_per_seed(same)
     found = []
     for (*_, method), groups in methods.items():
         labels = _labels(method, groups)
@@ -104,6 +103,20 @@ def replicates(runs: Iterable[Record]) -> list[Replicates]:
             Replicates(label, tuple(group)) for label, group in zip(labels, groups, strict=True)
         ]
     return sorted(found, key=_order)
+
+
+def _one_per_seed(runs: Iterable[Record]) -> list[list[Record]]:
+    found: list[list[Record]] = []
+    for _, repeated in groupby(sorted(runs, key=lambda run: (run.seed, run.name)), _seed):
+        for place, run in enumerate(repeated):
+            if place == len(found):
+                found.append([])
+            found[place].append(run)
+    return found
+
+
+def _seed(run: Record) -> int:
+    return run.seed
 
 
 def by_settings(

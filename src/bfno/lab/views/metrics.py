@@ -24,7 +24,7 @@ __all__ = [
     "Metric",
 ]
 __all__ += ["chance_of_lead", "counted", "duration", "find_metric", "headline_of"]
-__all__ += ["interval_of_lead", "mean"]
+__all__ += ["interval_of_lead", "mean", "name_of_test"]
 
 MEBIBYTE = 2**20
 SPLITS = {"test": "test", "validation": "validation", "train": "training"}
@@ -92,8 +92,8 @@ class Metric:
         return Estimate.of((run.result.get(self.key) for run in runs), self.digits)
 
     def rank(self, value: float | None) -> float:
-        """A number to sort by: the best value is the smallest; what is not a number comes last."""
-        if value is None or math.isnan(value):
+        """A number to sort by: the best value is the smallest; what is not finite comes last."""
+        if value is None or not math.isfinite(value):
             return math.inf
         return -value if self.higher_is_better else value
 
@@ -237,12 +237,19 @@ def chance_of_lead(
     if known is None:
         return None
     first, second = known
-    if len(set(first)) == len(set(second)) == 1:
+    if not _differ(first, second):
         if first[0] == second[0]:
             return 1.0
         # No spread, no such test: how often would chance alone divide the seeds like this?
         return min(1.0, rivals * 2 / math.comb(len(first) + len(second), len(first)))
     return min(1.0, rivals * float(_welch(first, second).pvalue))
+
+
+def name_of_test(ours: Sequence[float | None], others: Sequence[float | None]) -> str:
+    """What `chance_of_lead` finds its probability by."""
+    known = _repeated(ours, others)
+    spread = known is None or _differ(*known)
+    return "Welch's test over the seeds" if spread else "an exact test of the seeds' order"
 
 
 def interval_of_lead(
@@ -270,7 +277,7 @@ def interval_of_lead(
     if known is None:
         return None
     first, second = known
-    if len(set(first)) == len(set(second)) == 1:
+    if not _differ(first, second):
         return None
     found = _welch(first, second).confidence_interval(1 - LIMIT / rivals)
     return float(found.low), float(found.high)
@@ -284,6 +291,11 @@ def _repeated(
     if min(len(first), len(second)) < 2 or not all(map(math.isfinite, first + second)):
         return None
     return first, second
+
+
+def _differ(first: Sequence[float], second: Sequence[float]) -> bool:
+    """Whether any seed of a method differs from another."""
+    return len(set(first)) > 1 or len(set(second)) > 1
 
 
 def _welch(first: Sequence[float], second: Sequence[float]) -> Any:

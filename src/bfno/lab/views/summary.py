@@ -17,6 +17,7 @@ from bfno.lab.views.metrics import (
     counted,
     headline_of,
     mean,
+    name_of_test,
 )
 
 __all__ = ["SCALES", "calibration", "coverage", "data_title", "listed", "opening"]
@@ -353,8 +354,7 @@ def _certainty(best: Replicates, rival: Replicates, rivals: int) -> str:
         return "Without several seeds of both, chance is not ruled out."
     percent = float(f"{100 * chance:.2g}")
     odds = "fewer than 1 of 1,000" if chance < 0.001 else f"{percent:g} of 100"
+    test = name_of_test(*values)
     if chance < LIMIT:
-        return f"Chance alone would give such a lead in {odds} cases (Welch's test over the seeds)."
-    return (
-        f"It may be chance, which gives such a lead in {odds} cases (Welch's test over the seeds)."
-    )
+        return f"Chance alone would give such a lead in {odds} cases ({test})."
+    return f"It may be chance, which gives such a lead in {odds} cases ({test})."
