@@ -129,6 +129,11 @@ def test_sets_of_physionet_are_named_as_one_would(given, sets):
     assert config.data.sets == sets
 
 
+def test_a_part_of_physionet_is_not_taken_twice():
+    with pytest.raises(ConfigError, match=r"data\.sets: each part should be named once"):
+        resolve("physionet/gru-d", changes=read_settings(["data.sets=a,a"]))
+
+
 def test_an_unknown_set_is_refused_by_name():
     with pytest.raises(ConfigError, match=r"^data\.sets.*'a' or 'b'"):
         resolve("physionet/gru-d", changes={"data": {"sets": "c"}})

@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 import torch
-from pydantic import BeforeValidator, Discriminator, Field, Tag
+from pydantic import AfterValidator, BeforeValidator, Discriminator, Field, Tag
+from pydantic_core import PydanticCustomError
 
 from bfno.lab.data import (
     FileFormat,
@@ -51,6 +52,12 @@ _LONGEST = 100.0
 def _parts(value: object) -> object:
     """`a,b` on a command line means what `[a, b]` means in a file."""
     return tuple(value.split(",")) if isinstance(value, str) else value
+
+
+def _distinct(parts: tuple[str, ...]) -> tuple[str, ...]:
+    if len(set(parts)) < len(parts):
+        raise PydanticCustomError("twice", "each part should be named once")
+    return parts
 
 
 def _words(value: object) -> object:
@@ -114,6 +121,7 @@ class SeriesDataSettings(Settings):
         tuple[Literal["a", "b"], ...],
         BeforeValidator(_parts),
         Field(min_length=1, max_length=2),
+        AfterValidator(_distinct),
     ] = ("a",)
     quantum: float | None = Field(default=None, gt=0, le=48)
     times: Literal["own", "union", "public_code"] = "own"
