@@ -42,7 +42,7 @@ _MOST_DIGITS = 1_000  # of an integer: Python itself prints no more than 4,300
 def write_atomically(path: Path, content: bytes, *, sync: bool = True) -> None:
     """Replace a file's content: the whole of it is on the disk before it gets the name.
 
-    Folders on the way to it are made. Who may read and write a file that is there stays the same.
+    Folders on the way to it are made. A file that is there keeps its mode.
 
     Args:
         path: The file.
@@ -60,8 +60,13 @@ def write_atomically(path: Path, content: bytes, *, sync: bool = True) -> None:
         try:
             _unlink(partial)
             others = os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-            _write(os.open(partial, os.O_WRONLY | os.O_CREAT | others, 0o666), content)
-            _keep_mode(path, partial)
+            mode = _mode(path)
+            flags = os.O_WRONLY | os.O_CREAT | others
+            descriptor = os.open(partial, flags, 0o666 if mode is None else 0o600)
+            if mode is not None:
+                with contextlib.suppress(OSError):  # some file systems know no modes
+                    os.fchmod(descriptor, mode)
+            _write(descriptor, content)
             os.replace(partial, path)
         except BaseException:
             _unlink(partial)
@@ -290,12 +295,13 @@ def _write(descriptor: int, content: bytes) -> None:
         os.close(descriptor)
 
 
-def _keep_mode(old: Path, new: Path) -> None:
-    """Give a file the rights of the plain one that it is to replace, if there is one."""
-    with contextlib.suppress(FileNotFoundError):
-        found = os.lstat(old)
-        if stat.S_ISREG(found.st_mode):
-            os.chmod(new, stat.S_IMODE(found.st_mode))
+def _mode(path: Path) -> int | None:
+    """Who may do what with a plain file; none if there is no such file."""
+    try:
+        found = os.lstat(path).st_mode
+    except FileNotFoundError:
+        return None
+    return stat.S_IMODE(found) if stat.S_ISREG(found) else None
 
 
 def _unlink(path: Path) -> bool:

@@ -169,13 +169,13 @@ def test_figures_that_the_page_no_longer_shows_are_named_and_stay(tmp_path, caps
     for method in ("bfno-node", "node", "fno-node"):
         write_run(tmp_path / "results" / "cpu", "mnist", method)
     assert main(["results", "results"]) == 0
-    assert "no longer shown" not in capsys.readouterr().out
+    assert "no longer shown" not in capsys.readouterr().err
     shutil.rmtree(next((tmp_path / "results" / "cpu").glob("*-fno-node*")))
     with open("RESULTS.md", "ab") as page:
         page.write(b"\xff![my own](results/figures)")
     assert main(["results", str(tmp_path / "results")]) == 0
     gone = "results/figures/cpu-ablation-operator-mnist-operators.png"
-    assert f"note: {gone} is no longer shown" in capsys.readouterr().out
+    assert f"note: {gone} is no longer shown" in capsys.readouterr().err
     assert (tmp_path / gone).is_file()
 
 

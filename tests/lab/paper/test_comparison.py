@@ -161,7 +161,10 @@ def test_a_run_whose_settings_changed_on_the_way_is_left_out_and_named():
     plain = [_run("mnist/node", seed) for seed in (7, 8)]
     changed = _run("mnist/node", 9, history=["train.lr=0.9 until step 12"])
     table = paper_comparison("1", [*plain, changed], "cpu")
-    assert any("or had: train.lr=0.9 until step 12" in note for note in table.notes)
+    why = "it was trained otherwise before it was resumed (train.lr=0.9 until step 12)"
+    assert f"mnist-node-s9: left out, {why}." in table.notes
+    alone = paper_comparison("1", [changed], "cpu")
+    assert "No run is finished." in alone.notes
     seeds = [column.key for column in table.columns].index("mnist_seeds")
     assert [row[seeds] for row in table.rows if row[0] == "NODE"] == [(7, 8)]
 

@@ -36,6 +36,7 @@ from bfno.lab.paper.page import (
     write_page,
 )
 from bfno.lab.paper.sections import sections_of, select_runs
+from bfno.lab.runs.archive import keep_runs
 from bfno.lab.runs.folder import read_run, read_runs
 from bfno.lab.runs.variants import PROTOCOLS, Variant
 from tests.lab.views.runs import epoch_lines, record, result, write_files
@@ -451,6 +452,9 @@ def test_methods_that_diverged_have_no_place_and_are_named(tmp_path):
     runs = _runs(tmp_path, "mnist", {"node": [0.9, math.nan], "bfno-node": [0.8, 0.8]})
     found = str(standing_here(paper_table("1"), "mnist", runs))
     assert found.endswith("first of 2 (7 not trained yet, NODE diverged)")
+    ours = _runs(tmp_path / "ours", "mnist", {"node": [0.9, 0.8], "bfno-node": [math.nan, 0.8]})
+    found = str(standing_here(paper_table("1"), "mnist", ours))
+    assert found == "NODE 0.8500 ± 0.0707, first of 2 (7 not trained yet, BFNO-NODE diverged)"
 
 
 def test_where_all_diverged_nobody_has_a_place(tmp_path):
@@ -475,6 +479,7 @@ def test_copies_and_links_are_no_further_runs(folder, tmp_path):
     runs = tmp_path / "runs"
     shutil.copytree(folder / "cpu", runs / "cpu")
     shutil.copytree(folder / "cpu", runs / "backup")
+    keep_runs(runs, runs / "kept")
     (runs / "latest").symlink_to("cpu")
     write_page(runs, tmp_path / "RESULTS.md")
     text = (tmp_path / "RESULTS.md").read_text()
@@ -483,6 +488,9 @@ def test_copies_and_links_are_no_further_runs(folder, tmp_path):
 
 def test_the_command_of_a_table_trains_its_seeds(tmp_path):
     places = [write_files(tmp_path / m, record("mnist", m, 10)) for m in ("node", "bfno-node")]
+    section, *_ = sections_of([(place, read_run(place)) for place in places])
+    assert section.command.endswith("--seeds 1")  # nobody wants the three before it
+    places.append(write_files(tmp_path / "eight", record("mnist", "node", 8)))
     section, *_ = sections_of([(place, read_run(place)) for place in places])
     assert section.command.endswith("--seeds 4")  # 7, 8, 9, 10
 

@@ -75,7 +75,7 @@ def test_what_became_of_a_record_is_told(tmp_path):
     (folder / "figures" / "samples.png").write_bytes(b"new")
     assert [*keep_runs(runs, kept).values()] == ["updated"]
     write_files(tmp_path / "others" / "run", {**record(), "steps": 99})
-    assert [*keep_runs(tmp_path / "others", kept).values()] == ["replaced by another training"]
+    assert [*keep_runs(tmp_path / "others", kept).values()] == ["replaced by another record"]
 
 
 def _keep(tmp_path):

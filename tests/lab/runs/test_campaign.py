@@ -17,7 +17,7 @@ from bfno.lab.runs.session import resume, start
 from bfno.lab.runs.signals import Stopped
 from tests.lab.runs import campaigns
 from tests.lab.runs.campaigns import METHODS, calls, settings, write_plan, write_run
-from tests.lab.runs.runs import tiny
+from tests.lab.runs.runs import StopAfter, tiny
 
 EXPERIMENTS = [f"digits/{method}" for method in METHODS]
 
@@ -58,6 +58,13 @@ def test_a_run_whose_settings_changed_on_the_way_is_not_taken(tmp_path):
     changes = {name: getattr(config, name).model_dump() for name in ("data", "model", "solver")}
     (job,) = plan(["digits/node"], "smoke", [7], tmp_path / "runs", {**changes, **wanted})
     assert job.state == "missing" and job.folder != run
+    begun = tmp_path / "begun" / "run"
+    with pytest.raises(Stopped):
+        start(config, begun, [StopAfter(4)])
+    written = config.model_copy(update={"train": config.train.model_copy(update=wanted["train"])})
+    RunFolder(begun).write_config(written)  # as by a resume that was killed before a checkpoint
+    (job,) = plan(["digits/node"], "smoke", [7], tmp_path / "begun", {**changes, **wanted})
+    assert job.state == "missing"
     plain = tmp_path / "plain" / "run"
     start(tiny({"seed": 7, "train": {"lr": 0.5, "epochs": 3}}, "digits/node"), plain)
     (job,) = plan(["digits/node"], "smoke", [7], tmp_path / "plain", {**changes, **wanted})

@@ -359,3 +359,29 @@ def test_a_record_names_all_commits_that_a_run_was_trained_with(tmp_path, monkey
     monkeypatch.setattr(session, "source_commit", lambda: "two")
     for epochs in (3, 4):
         assert resume(tmp_path / "run", {"train": {"epochs": epochs}}).commit == "one and two"
+
+
+def test_what_makes_no_difference_to_the_steps_before_is_no_history(tmp_path):
+    patient = {"train": {"patience": 1, "epochs": 3}}
+    start(tiny(patient), tmp_path / "patient")
+    changes = {"train": {"patience": None, "epochs": 4, "checkpoint_seconds": 5.0}}
+    assert resume(tmp_path / "patient", changes).history == []
+    start(tiny({"train": {"schedule": "cosine"}}), tmp_path / "anew")
+    assert resume(tmp_path / "anew", {"train": {"epochs": 4, "restart": 2}}).history == []
+
+
+def test_a_resume_without_a_step_leaves_record_and_commit_as_they_were(tmp_path, monkeypatch):
+    monkeypatch.setattr(session, "source_commit", lambda: "one")
+    start(tiny(), tmp_path / "run")
+    monkeypatch.setattr(session, "source_commit", lambda: "two")
+    found = resume(tmp_path / "run", {"train": {"checkpoint_seconds": 5.0}})
+    assert (found.commit, found.history) == ("one", [])
+
+
+def test_a_run_of_a_release_that_kept_no_commits_is_not_said_to_be_of_this_one(
+    tmp_path, monkeypatch
+):
+    monkeypatch.setattr(session, "source_commit", lambda: None)
+    start(tiny(), tmp_path / "run")
+    monkeypatch.setattr(session, "source_commit", lambda: "two")
+    assert resume(tmp_path / "run", {"train": {"epochs": 3}}).commit == "unknown and two"

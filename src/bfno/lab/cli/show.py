@@ -154,14 +154,15 @@ def results(
         _note_unfinished(keep)
         for place, what in keep_runs(keep, folder).items():
             say(f"{place}: {what}")
-    if folder.is_dir():
+    if folder.is_dir() and (keep is None or not folder.samefile(keep)):
         _note_unfinished(folder)
     before = figures_of(out, folder)
     for file in write_page(folder, out, overview):
         say(f"written to {file}")
     for file in sorted(before - figures_of(out, folder)):
         if file.is_file():
-            say(f"note: {os.path.relpath(file)} is no longer shown; remove it if nothing needs it")
+            note = f"{os.path.relpath(file)} is no longer shown; remove it if nothing needs it"
+            say(f"note: {note}", error=True)
 
 
 def _note_unfinished(folder: Path) -> None:

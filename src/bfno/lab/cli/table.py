@@ -156,12 +156,16 @@ def _check(words: _Words, paper: PaperTable) -> None:
     find_format(words.layout, words.out)
     if words.out is not None:
         _check_out(words.out, words)
+    elif words.force:
+        raise ConfigError("--force", "is for --out", "leave it out, or name a file with --out")
 
 
 def _check_out(out: Path, words: _Words) -> None:
     """Refuse to write over a file before anything is trained."""
     if words.only_plan:
         raise ConfigError("--out", "is for tables, not for --plan", "leave out one of the two")
+    if out.is_dir():
+        raise ConfigError(out, "is a folder", f"name a file, such as {out / 'table.md'}")
     if os.path.lexists(out) and not words.force:
         raise ConfigError(out, "exists already", "pass --force, or name another file")
     tell_new_folder(out)
@@ -201,8 +205,8 @@ def _changes(words: _Words, paper: PaperTable) -> Tree:
     protocol = {} if chosen == paper.usual_protocol else PROTOCOLS[chosen].settings
     has_published = _PUBLISHED in paper.protocols
     options = {**_OPTIONS, **({"data.protocol": "--protocol"} if has_published else {})}
-    for name, _ in differences({section: {} for section in changes}, changes):
-        if changes.get("train", {}).get("epochs") == "auto":
+    for name, (_, value) in differences({section: {} for section in changes}, changes):
+        if (name, value) == ("train.epochs", "auto"):
             why = "would give every data set another number of epochs"
             raise ConfigError("--set train.epochs=auto", why, "write a number")
         if name in options:
@@ -214,7 +218,7 @@ def _changes(words: _Words, paper: PaperTable) -> Tree:
             raise ConfigError(f"--set {name}", why, "leave out one of the two")
         if name in CIRCUMSTANCES:
             fix = "leave it out; --seeds, --jobs and --data-dir say such things"
-            raise ConfigError(f"--set {name}", "is not the same for all runs of a table", fix)
+            raise ConfigError(f"--set {name}", "does not make another table", fix)
     return merged(protocol, changes)
 
 

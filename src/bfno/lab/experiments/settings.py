@@ -33,8 +33,10 @@ SCALES: tuple[str, ...] = get_args(Scale)
 
 DATA_PLACES = ("dir", "folder", "path", "test_path")
 """Settings of data that say where files are, which is nobody else's business."""
-CIRCUMSTANCES = frozenset({"seed", "threads", *(f"data.{name}" for name in DATA_PLACES)})
-"""Settings that say where and for which seed an experiment was run, not which one it was."""
+CIRCUMSTANCES = frozenset(
+    {"seed", "threads", "train.checkpoint_seconds", *(f"data.{name}" for name in DATA_PLACES)}
+)
+"""Settings that say where and for which seed an experiment was run, and not what it is."""
 
 
 # Epochs that are chosen by themselves for a single sample, before the bounds.

@@ -6,7 +6,7 @@ import itertools
 import math
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Literal, get_args
 
 from bfno.lab.paper.numbers import paper_table
@@ -206,9 +206,10 @@ def how_sure(full_size: bool) -> str:
     )
     return (
         f"A claim is borne out if the method leads every other with p < {LIMIT:g} (Welch's t-test "
-        "over the seeds; where those do not differ, an exact test of their order), and not borne "
-        "out if it is behind the best other with p as small, after multiplication by the number of "
-        "others. Nothing is corrected for the number of claims. "
+        "over the seeds; for evaluations that do not differ between seeds, an exact test of their "
+        "order), and not borne out if it is behind the best other with p as small, after "
+        "multiplication by the number of others. What diverged is behind. Nothing is "
+        "corrected for the number of claims. "
         f"Two or three seeds can prove only large differences.{'' if full_size else small}"
     )
 
@@ -318,8 +319,7 @@ def _estimate(claim: Claim, values: Sequence[float], most: int) -> Estimate:
     """The mean over seeds, which says so if other methods have more of them."""
     found = Estimate.of(values, claim.metric.digits)
     assert found is not None, "there are values"
-    few = f"({len(values)} of {most} seeds)" if len(values) < most else ""
-    return replace(found, remark=few)
+    return found.with_seeds(len(values), most)
 
 
 def _verdict(

@@ -6,7 +6,7 @@ import itertools
 import math
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from bfno.lab.paper.numbers import PaperCell, PaperRow, PaperTable, paper_table
 from bfno.lab.paper.sections import select_runs
@@ -146,9 +146,10 @@ def _table(content: _Content) -> Table:
         for number, rank in enumerate(column or ())
         if column and _is_best(rank, column)
     }
+    cells = list(itertools.chain(*lines))
     found = [
         *_notes(content),
-        *([_FEW_SEEDS] if any(map(_lacks_seeds, itertools.chain(*lines))) else []),
+        *([_FEW_SEEDS] if any(getattr(one, "lacks_seeds", False) for one in cells) else []),
         *(
             f"{name} with seed {seed} failed: {why}"
             for (name, seed), why in content.failures.items()
@@ -159,8 +160,9 @@ def _table(content: _Content) -> Table:
 
 
 def _why_left_out(run: Record) -> str:
-    changed = f", or had: {'; '.join(run.history)}" if run.history else ""
-    return f"most of its runs have other settings{changed}"
+    if run.history:
+        return f"it was trained otherwise before it was resumed ({'; '.join(run.history)})"
+    return "most of its runs have other settings"
 
 
 def _is_best(rank: float, ranks: list[float]) -> bool:
@@ -225,21 +227,14 @@ def _score(content: _Content, row: PaperRow, data: str, metric: Metric) -> Cell:
         experiment = row.experiment(data)
         failed = any((experiment, seed) in content.failures for seed in content.seeds)
         return "failed" if failed and not runs else None
-    known = sum(metric.key in run.result for run in runs)
-    if known < len(content.seeds):
-        return replace(found, remark=f"({known} of {len(content.seeds)} seeds)")
-    return found
+    return found.with_seeds(sum(metric.key in run.result for run in runs), len(content.seeds))
 
 
 def _rank(metric: Metric, cell: Cell) -> float:
     """The smallest is the best; what lacks seeds that others have has no rank."""
-    if not isinstance(cell, Estimate) or _lacks_seeds(cell):
+    if not isinstance(cell, Estimate) or cell.lacks_seeds:
         return metric.rank(None)
     return metric.rank(cell.mean)
-
-
-def _lacks_seeds(cell: Cell) -> bool:
-    return isinstance(cell, Estimate) and "seeds" in cell.remark
 
 
 def _notes(content: _Content) -> Iterator[str]:

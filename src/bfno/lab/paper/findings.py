@@ -253,9 +253,9 @@ def _trained(section: Section) -> str:
         score = metric.estimate(members)
         printed = paper.score(row, section.data)
         if score:
-            few = f" ({len(members)} of {len(seeds)} seeds)" if len(members) < len(seeds) else ""
             beside = f" (in the paper {printed})" if printed else ""
-            scores.append(f"{row.label} {score}{few}{beside}")
+            scored = score.with_seeds(len(members), len(seeds))
+            scores.append(f"{row.label} {scored}{beside}")
     if not scores:
         return ""
     epochs = max(len(run.epochs) for run in runs)

@@ -111,7 +111,7 @@ class Standing:
         remarks += [f"{name} diverged" for name in self.diverged]
         of = f"of {self.methods}" + (f" ({', '.join(remarks)})" if remarks else "")
         others = f" together with {counted(self.equals, 'other')}" if self.equals else ""
-        if self.place == 1:
+        if self.place == 1 or self.ours in self.diverged:
             return f"{self.leader} {self.best}, first {of}{others}"
         ours = f"{self.ours} {self.score}, place {self.place} {of}"
         return f"{self.leader} {self.best}{others}; {ours}"
@@ -137,8 +137,7 @@ def standing_here(
         members = [run for run in row.runs(data, runs) if metric.key in run.result]
         score = metric.estimate(members)
         if score is not None:
-            few = len(members) < len(seeds)
-            score = replace(score, remark=f"({len(members)} of {len(seeds)} seeds)" * few)
+            score = score.with_seeds(len(members), len(seeds))
             label = f"{row.label} †" if any(map(is_transductive, members)) else row.label
             scores[row.label] = (label, score)
     found = _standing(paper, data, scores, metric)

@@ -29,7 +29,7 @@ from bfno.lab.paper.findings import (
 )
 from bfno.lab.paper.overview import around_overview, overview, put_overview
 from bfno.lab.paper.sections import Section, sections_of
-from bfno.lab.runs.archive import finished_runs
+from bfno.lab.runs.archive import finished_runs, portable_record
 from bfno.lab.runs.folder import read_run
 from bfno.lab.runs.record import Record, flat_config
 from bfno.lab.views.figures.gallery import draw_figures
@@ -153,8 +153,7 @@ def _distinct_runs(folder: Path) -> list[tuple[Path, Record]]:
     """The finished runs; a mere copy of one is no other."""
     found: dict[bytes, tuple[Path, Record]] = {}
     for place in finished_runs(folder):
-        run = read_run(place)
-        found.setdefault(run.to_bytes(), (place, run))
+        found.setdefault(portable_record(place), (place, read_run(place)))
     return list(found.values())
 
 
@@ -204,8 +203,8 @@ def _left_out(
         return ""
     found = listed([f"{counted(many, 'run')} in `{name}`" for name, many in folders.items()])
     why = (
-        "their settings differ from those of a table, there is another run of their seed, or there "
-        "is nothing to compare them with"
+        "their settings differ from those of a table or changed on the way, there is another run "
+        "of their seed, or there is nothing to compare them with"
     )
     return f"No table shows {found}: {why}.\n"
 

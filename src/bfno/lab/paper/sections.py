@@ -12,13 +12,16 @@ from pathlib import Path
 from typing import NamedTuple
 
 from bfno.lab.errors import bfno_command
-from bfno.lab.experiments.seeds import FIRST_SEED, MOST_SEEDS
+from bfno.lab.experiments.seeds import FIRST_SEED
 from bfno.lab.paper.numbers import paper_table, table_names
 from bfno.lab.runs.record import Record, flat_config
 from bfno.lab.runs.variants import AS_DEFINED, Variant, variant_of
 from bfno.lab.views.methods import by_settings
 
 __all__ = ["Section", "Selection", "has_changes", "sections_of", "select_runs", "variants_of"]
+
+# Times as many seeds as there are: who has runs of seeds from anywhere does not want those between.
+_MOST_MISSING = 3
 
 
 @dataclass(frozen=True)
@@ -51,8 +54,8 @@ class Section:
     def command(self) -> str:
         """What trains it, or what is missing of it, with all seeds up to the last."""
         numbers = {run.seed for _, run in self.runs}
-        is_usual = FIRST_SEED <= min(numbers) <= max(numbers) < FIRST_SEED + MOST_SEEDS
-        seeds = max(numbers) - FIRST_SEED + 1 if is_usual else len(numbers)
+        last = max(numbers) - FIRST_SEED + 1
+        seeds = last if last <= _MOST_MISSING * len(numbers) else len(numbers)
         words = ["table", self.table, "--data", self.data, "--scale", self.scale]
         return bfno_command(*words, *self.variant.words, "--seeds", seeds)
 
@@ -107,18 +110,21 @@ def select_runs(runs: Iterable[Record], variant: Variant = AS_DEFINED) -> Select
     """One run for each experiment, scale and seed, all of an experiment with the same settings.
 
     Of runs with different settings, those count that more seeds share; of two with the same
-    settings and seed, the one whose name comes first.
+    settings and seed, the one whose name comes first. One that was trained otherwise before it was
+    resumed never counts.
 
     Args:
         runs: Any runs.
         variant: The changed settings of those that count; none means as experiments are defined.
     """
     known: dict[tuple[str, str], list[dict[int, Record]]] = defaultdict(list)
-    members = (run for run in runs if _belongs(run, variant))
-    for same in by_settings(sorted(members, key=lambda run: run.name, reverse=True)).values():
+    members = sorted(
+        (run for run in runs if _belongs(run, variant)), key=lambda run: run.name, reverse=True
+    )
+    for same in by_settings(run for run in members if not run.history).values():
         seeds = {run.seed: run for run in same}  # the last of a seed, whose name is the first
         known[same[0].experiment, same[0].scale].append(dict(sorted(seeds.items())))
-    found = Selection([], [])
+    found = Selection([], [run for run in members if run.history])
     for groups in known.values():
         most, *others = sorted(groups, key=len, reverse=True)
         found.counted.extend(most.values())

@@ -16,9 +16,9 @@ from bfno.lab.runs.folder import RunFolder, read_run, run_folders
 from bfno.lab.runs.record import Record, are_replicates, place_name
 from bfno.lab.runs.variants import Variant
 
-__all__ = ["Kept", "finished_runs", "keep_runs", "unfinished_runs"]
+__all__ = ["Kept", "finished_runs", "keep_runs", "portable_record", "unfinished_runs"]
 
-Kept = Literal["added", "updated", "replaced by another training"]
+Kept = Literal["added", "updated", "replaced by another record"]
 """What became of the record of a run."""
 _DEPTH = 3  # folders between the one that is named and a run
 _LARGEST_PICTURE = 200_000
@@ -41,7 +41,8 @@ def finished_runs(folder: Path) -> list[Path]:
 def unfinished_runs(folder: Path) -> list[Path]:
     """The folders of runs in a folder and its folders that `finished_runs` leaves out, in order."""
     finished = {place.resolve() for place in finished_runs(folder)}
-    return [place for place in run_folders(folder, _DEPTH) if place.resolve() not in finished]
+    found = {place.resolve(): place for place in reversed([*run_folders(folder, _DEPTH)])}
+    return sorted(place for real, place in found.items() if real not in finished)
 
 
 def _runs(folder: Path, depth: int) -> Iterator[Path]:
@@ -89,8 +90,9 @@ def keep_runs(source: Path, target: Path) -> dict[Path, Kept]:
     # By their records: a mere copy of a run is the same run.
     fresh: dict[bytes, tuple[Path, Record]] = {}
     for folder in finished_runs(source):
-        fresh.setdefault(_record(folder), (folder, read_run(folder)))
-    known = {_record(place): place for place in (finished_runs(target) if target.is_dir() else [])}
+        fresh.setdefault(portable_record(folder), (folder, read_run(folder)))
+    there = finished_runs(target) if target.is_dir() else []
+    known = {portable_record(place): place for place in there}
     outdated = {
         place: read_run(place)
         for record, place in known.items()
@@ -103,7 +105,7 @@ def keep_runs(source: Path, target: Path) -> dict[Path, Kept]:
             old = _old_place(run, outdated)
         place = same or old or _free_place(run, target)
         if not _is_training(place) and _bring_up_to_date(place, folder, record):
-            kept[place] = "updated" if same else "replaced by another training" if old else "added"
+            kept[place] = "updated" if same else "replaced by another record" if old else "added"
     return kept
 
 
@@ -142,7 +144,7 @@ def _bring_up_to_date(place: Path, folder: Path, record: bytes) -> bool:
     wanted = {name: (folder / name).read_bytes() for name in _files(folder)}
     there = {name: (place / name).read_bytes() for name in _files(place)}
     file = RunFolder(place).record_file
-    is_new = not file.is_file() or _record(place) != record
+    is_new = not file.is_file() or portable_record(place) != record
     if is_new:
         # The record goes first and comes last: only with it, a copy counts as complete.
         for name in (file.name, *(there.keys() - wanted.keys())):
@@ -166,8 +168,8 @@ def _files(folder: Path) -> list[str]:
     return [file.relative_to(folder).as_posix() for file in files if file.is_file()]
 
 
-def _record(folder: Path) -> bytes:
-    """The record without the places of files on the machine of the run."""
+def portable_record(folder: Path) -> bytes:
+    """The content of a run's record without the places of files; copies of a run have the same."""
     record = RunFolder(folder).record()
     data = record.section("data")
     if not data:

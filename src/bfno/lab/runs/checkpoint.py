@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from bfno.lab.errors import ConfigError, DataError
-from bfno.lab.experiments.settings import DATA_PLACES, migrated_weights
+from bfno.lab.experiments.settings import CIRCUMSTANCES, migrated_weights
 from bfno.lab.files import (
     read_plain,
     remove_file,
@@ -50,8 +50,6 @@ FORMAT = 2
 _MANIFEST = "manifest.json"
 _FILES = _MODEL, _TRAINING, _STATE = ("model.safetensors", "training.safetensors", "state.json")
 _BEST = {"by": str, "step": int, "metrics": dict, "confusion": list}
-# Where and how patiently a run is computed is no part of what it is.
-_CIRCUMSTANCES = {"threads", "train.checkpoint_seconds", *(f"data.{name}" for name in DATA_PLACES)}
 
 
 class ForeignCheckpoint(DataError):
@@ -70,8 +68,8 @@ class Progress(BaseModel):
         total_seconds: Time that the finished epochs have taken.
         best: The best epoch so far: its metrics, its step and its confusion matrix.
         metrics_size: Bytes of the metrics file that belong to the finished epochs.
-        history: What was otherwise before, each with the step until which it was so: settings
-            that a resumed run has changed, or weights that it did not begin with by chance.
+        history: What its settings do not say: those that were others before it was resumed, each
+            with the step until which they were so, and the file that its first weights are from.
         commits: Commits of the sources that it was trained with, in order.
     """
 
@@ -308,7 +306,8 @@ class CheckpointStore:
 def settings_digest(config: Mapping[str, Any]) -> str:
     """SHA-256 of what settings say of a run, without circumstances such as threads and places."""
     flat = flat_config(config)
-    said = {name: value for name, value in flat.items() if name not in _CIRCUMSTANCES}
+    kept = (flat.keys() - CIRCUMSTANCES) | {"seed"}
+    said = {name: value for name, value in flat.items() if name in kept}
     return hashlib.sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()
 
 

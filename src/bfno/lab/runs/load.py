@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
@@ -9,17 +10,17 @@ from typing import Any
 
 from bfno.lab.errors import ConfigError, DataError, bfno_command
 from bfno.lab.experiments.experiment import Experiment, TrainedRun
-from bfno.lab.experiments.settings import migrated, parse
+from bfno.lab.experiments.settings import CIRCUMSTANCES, migrated, parse
 from bfno.lab.experiments.trees import differences
 from bfno.lab.runs.checkpoint import Checkpoint, Progress, load_weights
 from bfno.lab.runs.folder import RunFolder
 
 __all__ = [
     "check_settings",
+    "history_of",
     "keep_exhibit",
     "open_run",
     "refuse_changes",
-    "settings_of",
     "whole_best",
 ]
 
@@ -99,7 +100,7 @@ def check_settings(
     Raises:
         ConfigError: If one differs that makes it another experiment.
     """
-    before = settings_of(checkpoint, config)
+    before = _with_defaults(config, checkpoint.state["config"])
     refuse_changes(before, config.as_dict(), "its checkpoints")
     newest, _ = run.checkpoints.newest()
     if run.is_config_of(checkpoint) or (newest is not None and run.is_config_of(newest)):
@@ -136,14 +137,32 @@ def _is_in(name: str, sections: Collection[str]) -> bool:
     return any(name == one or name.startswith(f"{one}.") for one in sections)
 
 
-def settings_of(checkpoint: Checkpoint, config: Experiment) -> Mapping[str, Any]:
-    """The settings that a checkpoint was trained with, nested.
+def history_of(checkpoint: Checkpoint, config: Experiment) -> list[str]:
+    """What settings will not say of a run that goes on with them from a checkpoint.
 
     Args:
         checkpoint: The checkpoint.
-        config: The settings of its run by now, for those that are younger than the checkpoint.
+        config: The settings.
     """
-    return _with_defaults(config, checkpoint.state["config"])
+    progress, now = checkpoint.progress, config.as_dict()
+    before = _with_defaults(config, checkpoint.state["config"])
+    if not progress.step:
+        return progress.history
+    free = CIRCUMSTANCES | _only_later(before["train"], now["train"], progress.epoch)
+    return progress.history + [
+        f"{name}={json.dumps(old)} until step {progress.step}"
+        for name, (old, _) in differences(before, now)
+        if name not in free
+    ]
+
+
+def _only_later(before: Mapping[str, Any], now: Mapping[str, Any], done: int) -> set[str]:
+    """Settings of training whose change makes no difference to the epochs that are done."""
+    if now["restart"] == before["epochs"] == done and not before["restart"]:
+        return {"train.patience", "train.epochs", "train.restart"}
+    # Where the rates depend on the number of all steps, those before would have been others.
+    knows_the_end = now["schedule"] == "cosine" or 0 < now["warmup"] < 1
+    return {"train.patience"} | (set() if knows_the_end else {"train.epochs"})
 
 
 def _with_defaults(config: Experiment, settings: Mapping[str, Any]) -> Mapping[str, Any]:

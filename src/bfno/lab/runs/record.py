@@ -107,7 +107,7 @@ class Record:
         config: The resolved settings, nested.
         versions: Versions of the programs, by name.
         hardware: Name of the processor, number of its cores, names of graphics cards.
-        commit: Commit of the sources.
+        commit: Commit of the sources; several, if it was resumed with others.
         threads: Threads of each process.
         processes: Number of processes.
         epochs: Metrics of each epoch, in order; not in the file, but in the run's metrics.
@@ -115,8 +115,9 @@ class Record:
         epoch_count: Number of finished epochs; `epochs` in the file.
         chosen_step: Step whose weights were kept.
         metrics_sha256: Checksum of the run's metrics when it was finished.
-        history: What was otherwise before a run was resumed, each with the step until which it was
-            so; a run that has some is no replicate of one that has not.
+        history: What its settings do not say: those that were others before it was resumed, each
+            with the step until which they were so, and the file that its first weights are from. A
+            run that has some is no replicate of one that has not.
         facts: What else the data had to say, such as the names of features.
     """
 
@@ -183,6 +184,8 @@ class Record:
         values = {one.name: getattr(self, one.name) for one in fields(self)}
         for own in ("name", "epochs", "facts"):
             del values[own]
+        if not self.history:  # as records were written when there was no such thing
+            del values["history"]
         count = values.pop("epoch_count")
         content = {"format": FORMAT, **values, "epochs": count, **self.facts}
         return (json.dumps({**content, _CHECKSUM: _checksum(content)}, indent=1) + "\n").encode()

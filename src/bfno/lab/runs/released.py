@@ -55,7 +55,7 @@ def import_released(file: Path, folder: Path) -> Experiment:
     config = resolve("cifar10/bfno-node", scale="paper", changes=_CHANGES)
     facts = {"classes": DATA_SETS["cifar10"].class_names}
     model = config.build(facts)
-    progress = Progress(history=[f"weights={file.name} until step 0"])
+    progress = Progress(history=[f"first weights from {file.name}"])
     state = {**facts, "config": config.as_dict(), "progress": progress.model_dump()}
     checkpoint = Checkpoint(0, weights, {}, {**state, "released": file.name})
     load_weights(model, checkpoint)

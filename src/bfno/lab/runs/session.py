@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import logging
 import os
 from collections.abc import Iterator, Mapping, Sequence
@@ -18,13 +17,13 @@ from bfno.lab.experiments.experiment import Experiment
 from bfno.lab.experiments.processes import is_one_of_several
 from bfno.lab.experiments.resolve import changed_settings, resolve
 from bfno.lab.experiments.seeds import derive_seed
-from bfno.lab.experiments.settings import CIRCUMSTANCES, parse
+from bfno.lab.experiments.settings import parse
 from bfno.lab.experiments.tasks import without_test
-from bfno.lab.experiments.trees import differences, merged
+from bfno.lab.experiments.trees import merged
 from bfno.lab.runs.checkpoint import settings_digest
 from bfno.lab.runs.cores import free_cores, own_cores
 from bfno.lab.runs.folder import RunFolder
-from bfno.lab.runs.load import check_settings, open_run, refuse_changes, settings_of
+from bfno.lab.runs.load import check_settings, history_of, open_run, refuse_changes
 from bfno.lab.runs.loop import Trainer, Watcher
 from bfno.lab.runs.record import Record, flat_config, make_record, source_commit
 
@@ -131,8 +130,10 @@ def resume(
             check_settings(run, checkpoint, config, flat_config(changes or {}).keys())
             run.check_metrics(checkpoint)
             trainer.restore(checkpoint)
-            _note_changes(trainer, settings_of(checkpoint, config))
-        _note_commit(trainer)
+        if not trainer.is_done:
+            _note_commit(trainer)
+            if checkpoint is not None:
+                trainer.progress.history = history_of(checkpoint, trainer.config)
         is_other = settings_digest(config.as_dict()) != settings_digest(before.as_dict())
         if trainer.is_done and is_other and not _ends_here(trainer, before):
             raise _nothing_to_do(trainer)
@@ -145,27 +146,11 @@ def resume(
 
 def _note_commit(trainer: Trainer) -> None:
     commit, commits = source_commit(), trainer.progress.commits
+    if trainer.progress.step and not commits:  # of a release that did not keep them
+        record = trainer.run.finished_record()
+        commits.append((record and record.commit) or "unknown")
     if commit is not None and commit not in commits:
         commits.append(commit)
-
-
-def _note_changes(trainer: Trainer, before: Mapping[str, Any]) -> None:
-    """Keep what is about to change in the middle of a training, which its settings no longer tell.
-
-    More epochs change nothing about those before them, unless the rates depend on their number.
-    """
-    free = CIRCUMSTANCES | (set() if _rates_know_the_end(trainer) else {"train.epochs"})
-    trainer.progress.history += [
-        f"{name}={json.dumps(old)} until step {trainer.progress.step}"
-        for name, (old, _) in differences(before, trainer.config.as_dict())
-        if name not in free
-    ]
-
-
-def _rates_know_the_end(trainer: Trainer) -> bool:
-    """Whether learning rates depend on the number of all steps."""
-    train = trainer.config.train
-    return train.schedule == "cosine" or 0 < train.warmup < 1
 
 
 def _say_how_the_rate_goes_on(trainer: Trainer, before: int | str) -> None:
@@ -183,8 +168,9 @@ def _say_how_the_rate_goes_on(trainer: Trainer, before: int | str) -> None:
 
 def _ends_here(trainer: Trainer, before: Experiment) -> bool:
     """Whether it merely ends with the epochs that it has, as if it had begun with so many."""
-    progress = trainer.progress
-    if _rates_know_the_end(trainer):
+    train, progress = trainer.config.train, trainer.progress
+    # Rates that depend on the number of all steps would have been others.
+    if train.schedule == "cosine" or 0 < train.warmup < 1:
         return False
     others = merged(trainer.config.as_dict(), {"train": {"epochs": before.train.epochs}})
     is_same = settings_digest(others) == settings_digest(before.as_dict())

@@ -171,6 +171,7 @@ class Estimate:
         std: Their standard deviation, dividing by one less than their number; none for a single.
         digits: Decimals that are worth printing.
         remark: What has to stand beside it.
+        lacks_seeds: Whether others that it is compared with were measured more often.
 
     Example:
         >>> str(Estimate.of([0.96, 0.98], digits=2))
@@ -181,6 +182,7 @@ class Estimate:
     std: float | None
     digits: int
     remark: str = ""
+    lacks_seeds: bool = False
 
     @classmethod
     def of(cls, values: Iterable[float | None], digits: int) -> Estimate | None:
@@ -193,6 +195,16 @@ class Estimate:
             return cls(middle, None, digits)
         squares = sum((value - middle) * (value - middle) for value in known)
         return cls(middle, math.sqrt(squares / (len(known) - 1)), digits)
+
+    def with_seeds(self, seeds: int, most: int) -> Estimate:
+        """The same, with a remark if it is over fewer seeds than others have.
+
+        Example:
+            >>> str(Estimate(0.97, None, 2).with_seeds(1, 3))
+            '0.97 (1 of 3 seeds)'
+        """
+        remark = f"({seeds} of {most} seeds)"
+        return replace(self, remark=remark, lacks_seeds=True) if seeds < most else self
 
     def __str__(self) -> str:
         text = _number(self.mean, self.digits)

@@ -19,6 +19,7 @@ from bfno.lab.experiments.resolve import changed_settings, read_experiment, reso
 from bfno.lab.experiments.series.data import SeriesDataSettings
 from bfno.lab.files import parse_yaml, read_plain
 from bfno.lab.runs.folder import RunFolder, run_folders
+from bfno.lab.runs.load import history_of
 from bfno.lab.runs.record import Record
 from bfno.lab.runs.variants import Variant
 
@@ -181,20 +182,20 @@ def _known_runs(root: Path, changed: Mapping[str, tuple[str, ...]], scale: str) 
             if tuple(changed_settings(config)) != changed[config.experiment]:
                 continue
             state = state_of(folder)
-            if _history(folder, record, state):
+            if record.history if record else _history(folder, config):
                 continue
         except _UNREADABLE:
             continue
         yield _Known(folder, config, state, _seconds(record) if record else None)
 
 
-def _history(folder: Path, record: Record | None, state: RunState) -> list[str]:
-    """What a run had before that its settings do not say: it is not the run that is wanted."""
-    if record is not None:
-        return record.history
-    # Who trains may be at its first checkpoint just now.
-    newest = RunFolder(folder).checkpoints.newest()[0] if state == "begun" else None
-    return [] if newest is None else newest.progress.history
+def _history(folder: Path, config: Experiment) -> list[str]:
+    """What the settings of a run that has begun do not say of it: it is not the one wanted."""
+    try:
+        newest, _ = RunFolder(folder).checkpoints.newest()
+    except UserError:  # which whoever goes on with it will be told
+        return []
+    return [] if newest is None else history_of(newest, config)
 
 
 def _seconds(record: Record) -> float | None:

@@ -124,7 +124,7 @@ def _facts(run: Record) -> dict[str, str | int | None]:
         "samples": samples_text(run) or None,
         "training steps": run.steps,
         "kept epoch": chosen,
-        "otherwise before": "; ".join(run.history) or None,
+        "before it was resumed": "; ".join(run.history) or None,
     }
 
 
