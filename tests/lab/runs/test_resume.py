@@ -384,4 +384,5 @@ def test_a_run_of_a_release_that_kept_no_commits_is_not_said_to_be_of_this_one(
     monkeypatch.setattr(session, "source_commit", lambda: None)
     start(tiny(), tmp_path / "run")
     monkeypatch.setattr(session, "source_commit", lambda: "two")
+    assert resume(tmp_path / "run").commit == "unknown"
     assert resume(tmp_path / "run", {"train": {"epochs": 3}}).commit == "unknown and two"

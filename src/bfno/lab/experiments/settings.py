@@ -183,6 +183,11 @@ class TrainSettings(Settings):
     eval_batch: int = Field(default=100, ge=1, le=10**9)
     checkpoint_seconds: float = Field(default=60.0, ge=0)
 
+    @property
+    def knows_its_end(self) -> bool:
+        """Whether learning rates depend on the number of all steps."""
+        return self.schedule == "cosine" or 0 < self.warmup < 1
+
     def epochs_for(self, samples: int) -> int:
         """The number of epochs for so many training samples.
 

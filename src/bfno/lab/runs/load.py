@@ -10,7 +10,7 @@ from typing import Any
 
 from bfno.lab.errors import ConfigError, DataError, bfno_command
 from bfno.lab.experiments.experiment import Experiment, TrainedRun
-from bfno.lab.experiments.settings import CIRCUMSTANCES, migrated, parse
+from bfno.lab.experiments.settings import CIRCUMSTANCES, TrainSettings, migrated, parse
 from bfno.lab.experiments.trees import differences
 from bfno.lab.runs.checkpoint import Checkpoint, Progress, load_weights
 from bfno.lab.runs.folder import RunFolder
@@ -148,7 +148,7 @@ def history_of(checkpoint: Checkpoint, config: Experiment) -> list[str]:
     before = _with_defaults(config, checkpoint.state["config"])
     if not progress.step:
         return progress.history
-    free = CIRCUMSTANCES | _only_later(before["train"], now["train"], progress.epoch)
+    free = CIRCUMSTANCES | _only_later(before["train"], config.train, progress.epoch)
     return progress.history + [
         f"{name}={json.dumps(old)} until step {progress.step}"
         for name, (old, _) in differences(before, now)
@@ -156,13 +156,11 @@ def history_of(checkpoint: Checkpoint, config: Experiment) -> list[str]:
     ]
 
 
-def _only_later(before: Mapping[str, Any], now: Mapping[str, Any], done: int) -> set[str]:
+def _only_later(before: Mapping[str, Any], now: TrainSettings, done: int) -> set[str]:
     """Settings of training whose change makes no difference to the epochs that are done."""
-    if now["restart"] == before["epochs"] == done and not before["restart"]:
+    if now.restart == before["epochs"] == done and not before["restart"]:
         return {"train.patience", "train.epochs", "train.restart"}
-    # Where the rates depend on the number of all steps, those before would have been others.
-    knows_the_end = now["schedule"] == "cosine" or 0 < now["warmup"] < 1
-    return {"train.patience"} | (set() if knows_the_end else {"train.epochs"})
+    return {"train.patience"} | (set() if now.knows_its_end else {"train.epochs"})
 
 
 def _with_defaults(config: Experiment, settings: Mapping[str, Any]) -> Mapping[str, Any]:

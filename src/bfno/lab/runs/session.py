@@ -130,10 +130,9 @@ def resume(
             check_settings(run, checkpoint, config, flat_config(changes or {}).keys())
             run.check_metrics(checkpoint)
             trainer.restore(checkpoint)
-        if not trainer.is_done:
-            _note_commit(trainer)
-            if checkpoint is not None:
+            if not trainer.is_done:
                 trainer.progress.history = history_of(checkpoint, trainer.config)
+        _note_commit(trainer)
         is_other = settings_digest(config.as_dict()) != settings_digest(before.as_dict())
         if trainer.is_done and is_other and not _ends_here(trainer, before):
             raise _nothing_to_do(trainer)
@@ -145,11 +144,12 @@ def resume(
 
 
 def _note_commit(trainer: Trainer) -> None:
+    """Add the commit of the sources to those that the run was trained with, if it will be."""
     commit, commits = source_commit(), trainer.progress.commits
     if trainer.progress.step and not commits:  # of a release that did not keep them
         record = trainer.run.finished_record()
         commits.append((record and record.commit) or "unknown")
-    if commit is not None and commit not in commits:
+    if commit is not None and commit not in commits and not trainer.is_done:
         commits.append(commit)
 
 
@@ -168,9 +168,8 @@ def _say_how_the_rate_goes_on(trainer: Trainer, before: int | str) -> None:
 
 def _ends_here(trainer: Trainer, before: Experiment) -> bool:
     """Whether it merely ends with the epochs that it has, as if it had begun with so many."""
-    train, progress = trainer.config.train, trainer.progress
-    # Rates that depend on the number of all steps would have been others.
-    if train.schedule == "cosine" or 0 < train.warmup < 1:
+    progress = trainer.progress
+    if trainer.config.train.knows_its_end:
         return False
     others = merged(trainer.config.as_dict(), {"train": {"epochs": before.train.epochs}})
     is_same = settings_digest(others) == settings_digest(before.as_dict())
