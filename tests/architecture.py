@@ -35,7 +35,7 @@ ALLOWED: dict[str, set[str]] = {
     "lab.estimators": {"lab.runs", "lab.experiments", "lab.data"} | _WORDS,
     "lab.views": _RECORDS | {"lab.experiments.settings", "ode"} | _WORDS,
     "lab.paper": _RECORDS
-    | {"lab.data.catalogue", "lab.experiments.settings", "lab.views"}
+    | {"lab.data.catalogue", "lab.experiments.seeds", "lab.experiments.settings", "lab.views"}
     | _WORDS,
     "lab.cli": {"lab.data", "lab.experiments", "lab.runs", "lab.views", "lab.paper"} | _WORDS,
     "__main__": {"lab.cli"},

@@ -61,8 +61,8 @@ def write_atomically(path: Path, content: bytes, *, sync: bool = True) -> None:
             _unlink(partial)
             others = os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
             mode = _mode(path)
-            flags = os.O_WRONLY | os.O_CREAT | others
-            descriptor = os.open(partial, flags, 0o666 if mode is None else 0o600)
+            rights = 0o666 if mode is None else 0o600
+            descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | others, rights)
             if mode is not None:
                 with contextlib.suppress(OSError):  # some file systems know no modes
                     os.fchmod(descriptor, mode)

@@ -156,7 +156,6 @@ def test_csv_on_the_terminal_has_all_digits(tmp_path, capsys):
         (["1", "--scale", "huge"], "smoke, cpu, paper"),
         (["1", "--seeds", "0"], "--seeds 0: is too few"),
         (["1", "--seeds", "99999999999"], "--seeds 99999999999: is too many"),
-        (["1", "-o", "table.md"], "--out: is for tables, not for --plan"),
         (
             ["1", "--data", "cifar10", "--only", "node", "--only", "bfno-node-budget"],
             "--only bfno-node-budget: is not in table 1 for cifar10",

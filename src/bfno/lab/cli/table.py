@@ -154,19 +154,17 @@ def _check(words: _Words, paper: PaperTable) -> None:
     if words.runs.exists() and not words.runs.is_dir():
         raise ConfigError(f"--runs {words.runs}", "is not a folder", "name a folder, or a new one")
     find_format(words.layout, words.out)
-    if words.out is not None:
-        _check_out(words.out, words)
-    elif words.force:
+    if words.out is not None and not words.only_plan:
+        _check_out(words.out, words.force)
+    elif words.force and words.out is None:
         raise ConfigError("--force", "is for --out", "leave it out, or name a file with --out")
 
 
-def _check_out(out: Path, words: _Words) -> None:
+def _check_out(out: Path, force: bool) -> None:
     """Refuse to write over a file before anything is trained."""
-    if words.only_plan:
-        raise ConfigError("--out", "is for tables, not for --plan", "leave out one of the two")
     if out.is_dir():
         raise ConfigError(out, "is a folder", f"name a file, such as {out / 'table.md'}")
-    if os.path.lexists(out) and not words.force:
+    if os.path.lexists(out) and not force:
         raise ConfigError(out, "exists already", "pass --force, or name another file")
     tell_new_folder(out)
 
