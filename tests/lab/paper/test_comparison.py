@@ -213,7 +213,7 @@ def test_a_control_is_shown_once_it_has_runs_and_counts_for_nobody():
     assert len(paper_comparison("1", runs, "cpu", failures=failed).rows) == 10
     # Whose lead says nothing about the paper's method.
     standing = standing_here(paper_table("1"), "mnist", [*runs, budget])
-    assert str(standing) == "BFNO-NODE 0.9000, first of 2 (7 not trained yet)"
+    assert str(standing) == "BFNO-NODE 0.9000, first of 2 (7 without a score)"
 
 
 PUBLISHED = Variant(('data.protocol="published"',))

@@ -433,13 +433,13 @@ def test_where_less_is_better_the_lowest_leads(tmp_path):
     scores = {"glow": [2.0], "ffjord-bfno-rnode": [1.9]}
     runs = _runs(tmp_path, "mnist-density", scores, "test_bits_per_dim")
     found = standing_here(paper_table("4"), "mnist-density", runs)
-    assert str(found) == "FFJORD-BFNO-RNODE 1.900, first of 2 (4 not trained yet)"
+    assert str(found) == "FFJORD-BFNO-RNODE 1.900, first of 2 (4 without a score)"
 
 
 def test_equals_share_a_place(tmp_path):
     runs = _runs(tmp_path, "mnist", {"node": [0.9], "bfno-node": [0.9]})
     found = str(standing_here(paper_table("1"), "mnist", runs))
-    assert found == "BFNO-NODE 0.9000, first of 2 (7 not trained yet) together with 1 other"
+    assert found == "BFNO-NODE 0.9000, first of 2 (7 without a score) together with 1 other"
 
 
 def test_those_who_lead_together_are_counted(tmp_path):
@@ -451,10 +451,10 @@ def test_those_who_lead_together_are_counted(tmp_path):
 def test_methods_that_diverged_have_no_place_and_are_named(tmp_path):
     runs = _runs(tmp_path, "mnist", {"node": [0.9, math.nan], "bfno-node": [0.8, 0.8]})
     found = str(standing_here(paper_table("1"), "mnist", runs))
-    assert found.endswith("first of 2 (7 not trained yet, NODE diverged)")
+    assert found.endswith("first of 2 (7 without a score, NODE diverged)")
     ours = _runs(tmp_path / "ours", "mnist", {"node": [0.9, 0.8], "bfno-node": [math.nan, 0.8]})
     found = str(standing_here(paper_table("1"), "mnist", ours))
-    assert found == "NODE 0.8500 ± 0.0707, first of 2 (7 not trained yet, BFNO-NODE diverged)"
+    assert found == "NODE 0.8500 ± 0.0707, first of 2 (7 without a score, BFNO-NODE diverged)"
 
 
 def test_where_all_diverged_nobody_has_a_place(tmp_path):
@@ -472,7 +472,7 @@ def test_seeds_without_a_score_are_not_counted(tmp_path):
     runs = _runs(tmp_path, "mnist", {"node": [0.9, 0.9], "bfno-node": [0.8, 0.9]})
     del runs[-1].result["test_accuracy"]
     found = str(standing_here(paper_table("1"), "mnist", runs))
-    assert found.endswith("BFNO-NODE 0.8000 (1 of 2 seeds), place 2 of 2 (7 not trained yet)")
+    assert found.endswith("BFNO-NODE 0.8000 (1 of 2 seeds), place 2 of 2 (7 without a score)")
 
 
 def test_copies_and_links_are_no_further_runs(folder, tmp_path):

@@ -39,7 +39,6 @@ Outcome = Literal["borne out", "not borne out", "undecided", "not comparable"]
 """What can be said of a claim."""
 ONE_SEED = "with one seed, which says little"
 """How the reason ends where nothing was repeated."""
-_ALL_OTHERS = "every other diverged"
 Methods = dict[tuple[str, str], list[Record]]
 """Runs by the names of their data and their method."""
 
@@ -339,11 +338,12 @@ def _verdict(
     if math.isnan(lead):
         return "undecided", "all diverged"
     stands = "leads" if lead > 0 else "behind"
-    if lead == math.inf:
-        is_single = len(scores[claim.method]) == 1
-        return ("undecided", f"{stands} {ONE_SEED}") if is_single else ("borne out", _ALL_OTHERS)
     if lead == -math.inf:
         return "not borne out", "it diverged"
+    if lead == math.inf and len(scores[claim.method]) == 1:
+        return "undecided", f"{stands} {ONE_SEED}"
+    if lead == math.inf:
+        return "borne out", "every other diverged"
     ours, best = scores[claim.method], scores[rival]
     # Evaluations may well be equal; scores are so if a model has learned nothing.
     if claim.metric.name != "nfe" and len(set(ours)) == len(set(best)) == 1 < len(ours):

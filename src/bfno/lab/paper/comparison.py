@@ -149,7 +149,7 @@ def _table(content: _Content) -> Table:
     cells = list(itertools.chain(*lines))
     found = [
         *_notes(content),
-        *([_FEW_SEEDS] if any(getattr(one, "lacks_seeds", False) for one in cells) else []),
+        *([_FEW_SEEDS] if any(map(_lacks_seeds, cells)) else []),
         *(
             f"{name} with seed {seed} failed: {why}"
             for (name, seed), why in content.failures.items()
@@ -222,19 +222,23 @@ def _prints_sizes(paper: PaperTable) -> bool:
 
 def _score(content: _Content, row: PaperRow, data: str, metric: Metric) -> Cell:
     runs = content.runs_of(row, data)
-    found = metric.estimate(runs)
+    found = metric.estimate(runs, len(content.seeds))
     if found is None:
         experiment = row.experiment(data)
         failed = any((experiment, seed) in content.failures for seed in content.seeds)
         return "failed" if failed and not runs else None
-    return found.with_seeds(sum(metric.key in run.result for run in runs), len(content.seeds))
+    return found
 
 
 def _rank(metric: Metric, cell: Cell) -> float:
     """The smallest is the best; what lacks seeds that others have has no rank."""
-    if not isinstance(cell, Estimate) or cell.lacks_seeds:
+    if not isinstance(cell, Estimate) or _lacks_seeds(cell):
         return metric.rank(None)
     return metric.rank(cell.mean)
+
+
+def _lacks_seeds(cell: Cell) -> bool:
+    return isinstance(cell, Estimate) and cell.lacks_seeds
 
 
 def _notes(content: _Content) -> Iterator[str]:

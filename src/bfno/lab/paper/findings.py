@@ -249,13 +249,11 @@ def _trained(section: Section) -> str:
     metric, runs = find_metric(paper.metrics[0]), [run for _, run in section.runs]
     seeds, scores = {run.seed for run in runs}, []
     for row in paper.rows:
-        members = [one for one in row.runs(section.data, runs) if metric.key in one.result]
-        score = metric.estimate(members)
+        score = metric.estimate(row.runs(section.data, runs), len(seeds))
         printed = paper.score(row, section.data)
         if score:
             beside = f" (in the paper {printed})" if printed else ""
-            scored = score.with_seeds(len(members), len(seeds))
-            scores.append(f"{row.label} {scored}{beside}")
+            scores.append(f"{row.label} {score}{beside}")
     if not scores:
         return ""
     epochs = max(len(run.epochs) for run in runs)

@@ -107,7 +107,7 @@ class Standing:
     diverged: tuple[str, ...] = ()
 
     def __str__(self) -> str:
-        remarks = [f"{self.missing} not trained yet"] if self.missing else []
+        remarks = [f"{self.missing} without a score"] if self.missing else []
         remarks += [f"{name} diverged" for name in self.diverged]
         of = f"of {self.methods}" + (f" ({', '.join(remarks)})" if remarks else "")
         others = f" together with {counted(self.equals, 'other')}" if self.equals else ""
@@ -134,10 +134,9 @@ def standing_here(
     seeds = {run.seed for run in runs}
     scores, possible = {}, _rows(paper, data)
     for row in possible:
-        members = [run for run in row.runs(data, runs) if metric.key in run.result]
-        score = metric.estimate(members)
+        members = row.runs(data, runs)
+        score = metric.estimate(members, len(seeds))
         if score is not None:
-            score = score.with_seeds(len(members), len(seeds))
             label = f"{row.label} †" if any(map(is_transductive, members)) else row.label
             scores[row.label] = (label, score)
     found = _standing(paper, data, scores, metric)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Literal
@@ -33,16 +33,20 @@ def finished_runs(folder: Path) -> list[Path]:
     """
     if not folder.is_dir():
         raise ConfigError(folder, "is not a folder", "name a folder that holds runs, such as runs")
-    # By where they are: a link to a run is not another one.
-    found = {place.resolve(): place for place in sorted(_runs(folder, _DEPTH), reverse=True)}
-    return sorted(found.values())
+    return _distinct(_runs(folder, _DEPTH))
 
 
 def unfinished_runs(folder: Path) -> list[Path]:
     """The folders of runs in a folder and its folders that `finished_runs` leaves out, in order."""
     finished = {place.resolve() for place in finished_runs(folder)}
-    found = {place.resolve(): place for place in reversed([*run_folders(folder, _DEPTH)])}
-    return sorted(place for real, place in found.items() if real not in finished)
+    others = (one for one in run_folders(folder, _DEPTH) if one.resolve() not in finished)
+    return _distinct(others)
+
+
+def _distinct(places: Iterable[Path]) -> list[Path]:
+    """The places in order; a link to a run is not another one."""
+    found = {place.resolve(): place for place in sorted(places, reverse=True)}
+    return sorted(found.values())
 
 
 def _runs(folder: Path, depth: int) -> Iterator[Path]:
@@ -100,9 +104,8 @@ def keep_runs(source: Path, target: Path) -> dict[Path, Kept]:
     }
     kept: dict[Path, Kept] = {}
     for record, (folder, run) in fresh.items():
-        same, old = known.get(record), None
-        if same is None:
-            old = _old_place(run, outdated)
+        same = known.get(record)
+        old = None if same else _old_place(run, outdated)
         place = same or old or _free_place(run, target)
         if not _is_training(place) and _bring_up_to_date(place, folder, record):
             kept[place] = "updated" if same else "replaced by another record" if old else "added"

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass
-from itertools import groupby
 from typing import Any
 
 from bfno.lab.runs.record import Record, comparable_settings, shared_settings, task_of
@@ -106,17 +105,12 @@ def replicates(runs: Iterable[Record]) -> list[Replicates]:
 
 
 def _one_per_seed(runs: Iterable[Record]) -> list[list[Record]]:
-    found: list[list[Record]] = []
-    for _, repeated in groupby(sorted(runs, key=lambda run: (run.seed, run.name)), _seed):
-        for place, run in enumerate(repeated):
-            if place == len(found):
-                found.append([])
-            found[place].append(run)
-    return found
-
-
-def _seed(run: Record) -> int:
-    return run.seed
+    found: dict[int, list[Record]] = defaultdict(list)
+    times: Counter[int] = Counter()
+    for run in sorted(runs, key=lambda run: (run.seed, run.name)):
+        found[times[run.seed]].append(run)
+        times[run.seed] += 1
+    return list(found.values())
 
 
 def by_settings(

@@ -87,9 +87,16 @@ class Metric:
         """A single value for people."""
         return "unknown" if value is None else format(value, self.form)
 
-    def estimate(self, runs: Iterable[Any]) -> Estimate | None:
-        """Its mean and deviation over runs, some of which may lack it; none without any."""
-        return Estimate.of((run.result.get(self.key) for run in runs), self.digits)
+    def estimate(self, runs: Iterable[Any], seeds: int = 0) -> Estimate | None:
+        """Its mean and deviation over runs, some of which may lack it; none without any.
+
+        Args:
+            runs: The runs.
+            seeds: How many there should be; fewer are remarked on.
+        """
+        values = [run.result[self.key] for run in runs if self.key in run.result]
+        found = Estimate.of(values, self.digits)
+        return found and found.with_seeds(len(values), seeds)
 
     def rank(self, value: float | None) -> float:
         """A number to sort by: the best value is the smallest; what is not finite comes last."""
