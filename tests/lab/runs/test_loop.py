@@ -204,6 +204,29 @@ def test_a_loss_out_of_bounds_stops_before_the_step_and_keeps_the_state(
     assert weights(tmp_path / "run") == weights(tmp_path / "whole")
 
 
+def test_a_gradient_too_long_to_be_squared_is_shortened(tmp_path, monkeypatch):
+    """In float32 the square of 1e20 is infinite, but its direction is as good as any other."""
+    ends = []
+    for exponent in (20, 100):
+        run = tmp_path / str(exponent)
+        with monkeypatch.context() as patch:
+            _spoil(patch, 4, lambda loss, factor=2.0**exponent: loss * factor)
+            start(tiny({"train": {"clip": 0.5}}), run)
+        ends.append(session.RunFolder(run).checkpoints.newest()[0])
+    for name, tensor in ends[0].model.items():
+        torch.testing.assert_close(ends[1].model[name], tensor, rtol=1e-4, atol=1e-6)
+
+
+def test_a_gradient_too_long_to_be_squared_is_an_error_where_nothing_shortens_it(
+    tmp_path, monkeypatch
+):
+    """Adam would divide by the infinite square, in this step and in all that follow."""
+    _spoil(monkeypatch, 3, lambda loss: loss * 2.0**100)
+    expected = r"step 3 .*the gradient is not a finite number.*or a smaller train\.clip"
+    with pytest.raises(NumericalError, match=expected):
+        start(tiny({"train": {"clip": None}}), tmp_path / "run")
+
+
 def test_a_solver_that_gives_up_stops_with_its_remedy(tmp_path, monkeypatch):
     def give_up(self, model, samples, device):
         raise SolverError(Status.STEP_LIMIT, "t = 0.5", Stats())

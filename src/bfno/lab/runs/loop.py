@@ -310,8 +310,8 @@ class Trainer:
         loss, found = self._loss(chosen)
         # The processes' gradients are averaged, so each share weighs as much as it has samples.
         accelerator.backward(loss * (weight * processes.count))
-        longest = self.config.train.clip or math.inf
-        norm = accelerator.clip_grad_norm_(self.model.parameters(), longest)
+        accelerator.unscale_gradients()  # half precision, if the launcher asks for it, scales them
+        norm = nn.utils.get_total_norm(self._gradient())
         stats = solver_stats(self.model)
         # The only time that this loop waits for a device.
         read = read_together({"loss": loss, "norm": norm, **found})
@@ -324,13 +324,30 @@ class Trainer:
             "backward_nfe": stats.backward_evaluations,
         }
         totals = self._total(sums)
-        if not math.isfinite(totals["loss"]) or not math.isfinite(read["norm"]):
-            what = "loss" if not math.isfinite(totals["loss"]) else "gradient"
-            raise self._failed(f"the {what} is not a finite number")
+        if not math.isfinite(totals["loss"]):
+            raise self._failed("the loss is not a finite number")
+        self._shorten_gradient(read["norm"])
         self._last_good.note(totals["loss"] / totals["samples"], self.progress)
         self.optimizer.step()
         self.average.update(self.progress.step)
         return totals
+
+    def _gradient(self) -> list[Tensor]:
+        parameters = self.model.parameters()
+        return [parameter.grad for parameter in parameters if parameter.grad is not None]
+
+    def _shorten_gradient(self, norm: float) -> None:
+        """Scale the gradient, which has this norm, down to `train.clip`."""
+        longest, gradient = self.config.train.clip, self._gradient()
+        if longest and math.isinf(norm):
+            # Entries whose squares are too large for their dtype still have a direction.
+            wide = [entries.to("cpu", torch.float64) for entries in gradient]
+            norm = nn.utils.get_total_norm(wide).item()
+        as_tensor = torch.tensor(norm, dtype=gradient[0].dtype)
+        if not as_tensor.isfinite():
+            raise self._failed("the gradient is not a finite number")
+        if longest:
+            nn.utils.clip_grads_with_norm_(self.model.parameters(), longest, as_tensor)
 
     def _loss(self, samples: Tensor) -> tuple[Tensor, Found]:
         """Loss of some samples; where the solver of one process gives up, all of them hear it."""
