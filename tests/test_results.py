@@ -8,8 +8,8 @@ from bfno.lab.paper.findings import read_released, verdicts_of
 from bfno.lab.paper.overview import overview
 from bfno.lab.paper.page import claims_text, introduction, section_text, summary_text
 from bfno.lab.paper.sections import sections_of
-from bfno.lab.runs.archive import finished_runs
-from bfno.lab.runs.folder import read_run
+from bfno.lab.runs.archive import ended_runs
+from bfno.lab.runs.folder import RunFolder, read_run
 from tests.conftest import REPOSITORY
 
 RESULTS = REPOSITORY / "results"
@@ -17,7 +17,7 @@ LARGEST_FIGURE = 200_000
 
 
 def _runs():
-    return [(place, read_run(place)) for place in finished_runs(RESULTS)]
+    return [(place, RunFolder(place).ended()) for place in ended_runs(RESULTS)]
 
 
 def _sections():
@@ -59,7 +59,7 @@ def test_figures_on_the_page_of_results_are_there_and_small():
 
 
 def test_records_name_no_place_on_the_machine_that_made_them():
-    for place in finished_runs(RESULTS):
+    for place in ended_runs(RESULTS):
         for file in place.glob("*.json*"):
             assert not re.search('"/[a-z]+/', file.read_text()), file
 

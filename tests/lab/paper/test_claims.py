@@ -52,12 +52,12 @@ def _verdict(runs, claim=CLAIM, scale="cpu") -> Any:
         ([0.95, 0.95], [0.95, 0.95], "a tie"),
         ([0.95], [0.90], "leads with one seed, which says little"),
         ([0.90], [0.95, 0.95], "behind with one seed, which says little"),
-        ([math.nan, math.nan], [0.90, 0.91], "not borne out: it diverged"),
-        ([math.nan, 0.95], [0.90, 0.91], "1 of 2 seeds of AFNO-NODE diverged"),
-        ([0.95, 0.95], [0.90, math.inf], "1 of 2 seeds of FNO-NODE diverged"),
-        ([math.nan], [0.90, 0.91], "1 of 1 seed of AFNO-NODE diverged"),
+        ([math.nan, math.nan], [0.90, 0.91], "not borne out: it diverged or failed"),
+        ([math.nan, 0.95], [0.90, 0.91], "1 of 2 seeds of AFNO-NODE diverged or failed"),
+        ([0.95, 0.95], [0.90, math.inf], "1 of 2 seeds of FNO-NODE diverged or failed"),
+        ([math.nan], [0.90, 0.91], "1 of 1 seed of AFNO-NODE diverged or failed"),
         ([0.95, 0.95], [0.90, 0.90], "leads, but all seeds are equal"),
-        ([math.inf, math.inf], [0.90, 0.91], "not borne out: it diverged"),
+        ([math.inf, math.inf], [0.90, 0.91], "not borne out: it diverged or failed"),
     ],
 )
 def test_a_verdict_weighs_the_lead_against_the_spread(tmp_path, ours, best, expected):
@@ -90,9 +90,9 @@ def test_a_rival_that_diverged_is_behind(tmp_path, less_is_better, lost):
 @pytest.mark.parametrize(
     ("ours", "theirs", "expected"),
     [
-        ([0.5, 0.501], [math.inf, math.nan], "borne out: every other diverged"),
+        ([0.5, 0.501], [math.inf, math.nan], "borne out: every other diverged or failed"),
         ([0.5], [math.nan, math.nan], "leads with one seed, which says little"),
-        ([math.nan, math.nan], [math.nan, math.inf], "all diverged"),
+        ([math.nan, math.nan], [math.nan, math.inf], "all diverged or failed"),
     ],
 )
 def test_where_every_other_diverged_one_seed_proves_nothing(tmp_path, ours, theirs, expected):

@@ -37,9 +37,17 @@ from bfno.lab.paper.page import (
 )
 from bfno.lab.paper.sections import sections_of, select_runs
 from bfno.lab.runs.archive import keep_runs
-from bfno.lab.runs.folder import read_run, read_runs
+from bfno.lab.runs.folder import RunFolder, read_run, read_runs
 from bfno.lab.runs.variants import PROTOCOLS, Variant
-from tests.lab.views.runs import epoch_lines, record, result, write_files
+from tests.lab.views.runs import (
+    FAILURE,
+    epoch_lines,
+    record,
+    result,
+    write_failed,
+    write_files,
+    write_run,
+)
 
 
 @pytest.fixture(scope="module")
@@ -455,6 +463,33 @@ def test_methods_that_diverged_have_no_place_and_are_named(tmp_path):
     ours = _runs(tmp_path / "ours", "mnist", {"node": [0.9, 0.8], "bfno-node": [math.nan, 0.8]})
     found = str(standing_here(paper_table("1"), "mnist", ours))
     assert found == "NODE 0.8500 ± 0.0707, first of 2 (7 without a score, BFNO-NODE diverged)"
+
+
+def test_a_page_tells_of_trainings_that_failed(tmp_path):
+    """Of NODE all failed; the seed that FNO lost has been trained anew in another folder."""
+    for method, accuracy in (("bfno-node", 0.9), ("fno-node", 0.8), ("afno-node", 0.7)):
+        for seed in (7, 8):
+            found = result(accuracy + seed / 1000)
+            write_run(tmp_path / "runs" / "cpu", "mnist", method, seed, result=found)
+    for seed in (7, 8):
+        write_failed(tmp_path / "runs" / "cpu", "node", seed)
+    write_failed(tmp_path / "runs" / "again", "fno-node", 7)
+    write_failed(tmp_path / "runs" / "again", "bfno-node-branches1", 7)
+    page = write_page(tmp_path / "runs", tmp_path / "RESULTS.md")[0].read_text()
+    assert "10 runs (4 of them failed)" in page
+    assert re.search(r"\n\| NODE \|.*\| failed \|", page)
+    for seed in (7, 8):
+        assert f"mnist/node with seed {seed} failed: {FAILURE}" in page
+    assert "fno-node with seed 7 failed" not in page
+    verdict = "BFNO-NODE 0.9075 ± 0.0007, NODE without a score | borne out: every other diverged or"
+    assert verdict in page
+
+
+def test_a_method_that_failed_has_no_place_and_is_named(tmp_path):
+    runs = _runs(tmp_path, "mnist", {"anode": [0.9], "bfno-node": [0.8]})
+    runs.append(RunFolder(write_failed(tmp_path, "node", 0)).ended())
+    found = str(standing_here(paper_table("1"), "mnist", runs))
+    assert found.endswith("BFNO-NODE 0.8000, place 2 of 2 (6 without a score, NODE failed)")
 
 
 def test_where_all_diverged_nobody_has_a_place(tmp_path):

@@ -6,10 +6,10 @@ import shutil
 import pytest
 
 from bfno.lab.errors import ConfigError
-from bfno.lab.runs.archive import finished_runs, keep_runs
-from bfno.lab.runs.folder import read_run
+from bfno.lab.runs.archive import ended_runs, keep_runs
+from bfno.lab.runs.folder import RunFolder, read_run
 from tests.lab.views.exhibits import write_exhibit
-from tests.lab.views.runs import record, result, write_files, write_run
+from tests.lab.views.runs import FAILURE, record, result, write_failed, write_files, write_run
 
 
 def test_a_kept_run_is_read_as_the_run_itself(tmp_path):
@@ -22,6 +22,20 @@ def test_a_kept_run_is_read_as_the_run_itself(tmp_path):
     assert read_run(kept[0]) == read_run(folder)
     names = sorted(file.name for file in kept[0].iterdir())
     assert names == ["exhibit.json", "metrics.jsonl", "record.json"]
+
+
+def test_a_training_that_failed_is_kept_until_it_succeeds(tmp_path):
+    failed = write_failed(tmp_path / "runs" / "cpu", "node")
+    (kept,) = keep_runs(tmp_path / "runs", tmp_path / "results")
+    assert RunFolder(kept).ended() == RunFolder(failed).ended()
+    with pytest.raises(ConfigError, match=f"has failed: {FAILURE}"):
+        read_run(kept)
+    shutil.rmtree(failed)
+    write_run(tmp_path / "runs" / "cpu", "mnist", "node")
+    assert keep_runs(tmp_path / "runs", tmp_path / "results") == {
+        kept: "replaced by another record"
+    }
+    assert read_run(kept).result == result()
 
 
 def test_small_pictures_are_kept_and_large_ones_are_not(tmp_path):
@@ -87,7 +101,7 @@ def _keep(tmp_path):
     assert keep_runs(tmp_path / "runs", tmp_path / "results") == {}
     found = {
         place.name: read_run(place).result["test_accuracy"]
-        for place in finished_runs(tmp_path / "results")
+        for place in ended_runs(tmp_path / "results")
     }
     return [place.name for place in kept], found
 
@@ -207,9 +221,9 @@ def test_runs_are_found_in_folders_of_folders_and_unfinished_ones_are_not(tmp_pa
     unfinished = tmp_path / "unfinished"
     unfinished.mkdir()
     (unfinished / "config.yaml").write_text("seed: 7")
-    assert finished_runs(tmp_path) == sorted([deep, flat])
+    assert ended_runs(tmp_path) == sorted([deep, flat])
 
 
 def test_a_folder_that_is_none_is_named(tmp_path):
     with pytest.raises(ConfigError, match="nowhere: is not a folder"):
-        finished_runs(tmp_path / "nowhere")
+        ended_runs(tmp_path / "nowhere")

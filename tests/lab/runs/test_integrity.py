@@ -14,7 +14,7 @@ import pytest
 from bfno.lab import files
 from bfno.lab.cli import main
 from bfno.lab.errors import ConfigError, DataError, UserError
-from bfno.lab.runs.archive import finished_runs
+from bfno.lab.runs.archive import ended_runs
 from bfno.lab.runs.campaign.child import _open_log
 from bfno.lab.runs.campaign.plan import state_of
 from bfno.lab.runs.checkpoint import ForeignCheckpoint, settings_digest
@@ -99,7 +99,7 @@ def test_a_finished_run_that_goes_on_is_unfinished_from_its_first_step(run):
     assert json.loads((run / "record.json").read_text())["status"] == "unfinished"
     with pytest.raises(ConfigError, match=r"is unfinished, not finished\. Fix: bfno resume"):
         read_run(run)
-    assert state_of(run) == "begun" and finished_runs(run.parent) == []
+    assert state_of(run) == "begun" and ended_runs(run.parent) == []
     best = RunFolder(run).checkpoints.newest()[0]
     assert best is not None and open_run(run).step == best.progress.best["step"]
     assert resume(run).is_finished and read_run(run).epoch_count == 9

@@ -199,8 +199,12 @@ def test_a_loss_out_of_bounds_stops_before_the_step_and_keeps_the_state(
     # The step before may be to blame: the state before that one, whose loss was sane, is saved.
     assert saved is not None and saved.step == max(step - 2, 0)
     assert all(tensor.isfinite().all() for tensor in saved.model.values())
+    record = session.RunFolder(tmp_path / "run").record()
+    assert record.has_failed and record.failure == f"step {step}: the {what} is not a finite number"
+    assert not record.result and record.parameters
     # The spoilt step left no trace.
-    resume(tmp_path / "run")
+    assert resume(tmp_path / "run").is_finished
+    assert session.RunFolder(tmp_path / "run").finished().failure == ""
     assert weights(tmp_path / "run") == weights(tmp_path / "whole")
 
 

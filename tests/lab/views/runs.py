@@ -8,6 +8,7 @@ from bfno.lab.runs.folder import RunFolder
 from bfno.lab.runs.record import Record
 
 EPOCHS = 3
+FAILURE = "step 5: the loss is not a finite number"
 
 
 def write_run(
@@ -26,6 +27,14 @@ def write_files(folder: Path, content: dict[str, Any], lines: list[str] | None =
     written = Record.from_bytes(json.dumps(content).encode(), folder.name)
     RunFolder(folder).write_record(written)
     return folder
+
+
+def write_failed(root: Path, method: str = "bfno-node", seed: int = 7, data: str = "mnist") -> Path:
+    """Write a run below `root` whose training failed in its first epoch."""
+    content = {**record(data, method, seed), "result": {}, "status": "failed", "failure": FAILURE}
+    for found in ("chosen_epoch", "chosen_by", "confusion"):
+        del content[found]
+    return write_files(root / f"{data}-{method}-s{seed}", {**content, "epochs": 0}, lines=[])
 
 
 def write_old_record(folder: Path, **changes: Any) -> Path:

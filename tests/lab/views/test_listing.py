@@ -17,7 +17,7 @@ from bfno.lab.views.layout import as_text
 from bfno.lab.views.listing import look_at, look_for_runs, read_finished, run_table
 from tests.lab.cli.output import error_line
 from tests.lab.runs.runs import tiny
-from tests.lab.views.runs import record, result, write_files, write_run
+from tests.lab.views.runs import FAILURE, record, result, write_failed, write_files, write_run
 
 CONFIG = "experiment: digits/node\nscale: cpu\nseed: 3\ntrain: {epochs: 10}\n"
 
@@ -82,6 +82,8 @@ def test_a_run_that_failed_says_why(tmp_path):
     (folder / "output.log").write_text("epoch 1\nerror: the loss is not finite. Fix: lower it\n")
     one = look_at(folder)
     assert (one.state, one.why) == ("failed", "the loss is not finite. Fix: lower it")
+    kept = look_at(write_failed(tmp_path))  # which has neither a log nor settings
+    assert (kept.state, kept.why, kept.epochs, kept.score) == ("failed", FAILURE, 0, None)
 
 
 @pytest.mark.parametrize(

@@ -207,7 +207,7 @@ def how_sure(full_size: bool) -> str:
         f"A claim is borne out if the method leads every other with p < {LIMIT:g} (Welch's t-test "
         "over the seeds; for evaluations that do not differ between seeds, an exact test of their "
         "order), and not borne out if it is behind the best other with p as small, after "
-        "multiplication by the number of others. What diverged is behind. Nothing is "
+        "multiplication by the number of others. What diverged or failed is behind. Nothing is "
         "corrected for the number of claims. "
         f"Two or three seeds can prove only large differences.{'' if full_size else small}"
     )
@@ -220,7 +220,7 @@ Scores = Mapping[str, Sequence[float]]
 def _judged(claim: Claim, methods: Methods) -> Judgement | None:
     labels = _labels(claim)
     runs = {method: methods.get((claim.data, method), []) for method in labels}
-    found = {method: [run.result.get(claim.key) for run in runs[method]] for method in labels}
+    found = {method: [_measured(claim, run) for run in runs[method]] for method in labels}
     scores = {
         method: [value for value in values if value is not None] for method, values in found.items()
     }
@@ -231,7 +231,11 @@ def _judged(claim: Claim, methods: Methods) -> Judgement | None:
     others = [method for method in labels if method != claim.method]
     rival = min(others, key=lambda method: claim.rank(means[method]))
     best = "best other " if len(others) > 1 else ""
-    text = f"{labels[claim.method]} {means[claim.method]}, {best}{labels[rival]} {means[rival]}"
+    told = {
+        method: f"{labels[method]} {score if math.isfinite(score.mean) else 'without a score'}"
+        for method, score in means.items()
+    }
+    text = f"{told[claim.method]}, {best}{told[rival]}"
     equal = sum(claim.rank(means[method]) == claim.rank(means[rival]) for method in others) - 1
     text += f" (and {counted(equal, 'other')})" if equal else ""
     lead = _lead(claim, means[claim.method], means[rival])
@@ -248,6 +252,11 @@ def _judged(claim: Claim, methods: Methods) -> Judgement | None:
             reason = f"leads at the end ({reason}), but not in every epoch"
             outcome = "undecided"
     return Judgement(claim, text, outcome, reason, relative)
+
+
+def _measured(claim: Claim, run: Record) -> float | None:
+    """What a claim is about; that of a training that failed is no number."""
+    return math.nan if run.has_failed else run.result.get(claim.key)
 
 
 def _differing(claim: Claim, runs: Iterable[Record]) -> list[str]:
@@ -326,7 +335,7 @@ def _verdict(
 ) -> tuple[Outcome, str]:
     """What a lead says of the claim, and how sure it is."""
     unclear = [
-        f"{lost} of {counted(len(values), 'seed')} of {labels[method]} diverged"
+        f"{lost} of {counted(len(values), 'seed')} of {labels[method]} diverged or failed"
         for method, values in scores.items()
         if (lost := sum(not math.isfinite(value) for value in values))
         and lost < max(len(values), 2)
@@ -336,14 +345,14 @@ def _verdict(
     if lead == 0:
         return "undecided", "a tie"
     if math.isnan(lead):
-        return "undecided", "all diverged"
+        return "undecided", "all diverged or failed"
     stands = "leads" if lead > 0 else "behind"
     if lead == -math.inf:
-        return "not borne out", "it diverged"
+        return "not borne out", "it diverged or failed"
     if lead == math.inf and len(scores[claim.method]) == 1:
         return "undecided", f"{stands} {ONE_SEED}"
     if lead == math.inf:
-        return "borne out", "every other diverged"
+        return "borne out", "every other diverged or failed"
     ours, best = scores[claim.method], scores[rival]
     # Evaluations may well be equal; scores are so if a model has learned nothing.
     if claim.metric.name != "nfe" and len(set(ours)) == len(set(best)) == 1 < len(ours):

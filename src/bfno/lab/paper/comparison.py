@@ -86,12 +86,12 @@ def paper_comparison(
 
     Args:
         table_name: 1, 2, 3, 4, ablation-branches or ablation-operator.
-        runs: Any finished runs.
+        runs: Any runs that have ended.
         scale: Scale of the runs to show; no column of the paper ever holds them.
         seeds: The seeds that were asked for; None takes those that runs have.
         data: The data sets to show; None takes those that runs have, or all of the paper.
         methods: The methods to show; none means all.
-        failures: Why runs failed, by experiment and seed.
+        failures: Why other runs failed, by experiment and seed.
         variant: The settings in which the runs differ from their experiments, all alike.
         has_heading: Whether a heading above names data, scale and variant, and columns need not.
 
@@ -105,21 +105,24 @@ def paper_comparison(
     """
     paper = paper_table(table_name)
     paper.check_data(data or ())
-    rows, failures = paper.selected(methods), failures or {}
+    rows = paper.selected(methods)
     wanted = {row.experiment(name) for row in rows for name in paper.titles}
     offered = [run for run in runs if run.scale == scale and run.experiment in wanted]
     counted, others = select_runs(offered, variant)
-    known = {(run.experiment, run.seed): run for run in counted}
     if seeds is None:
-        seeds = sorted({run.seed for run in (*known.values(), *others)})
+        seeds = sorted({run.seed for run in (*counted, *others)})
     if data is None:
-        used = {run.data for run in known.values()}
+        used = {run.data for run in counted}
         data = [name for name in paper.titles if name in used] or list(paper.data)
-    shown = {key: run for key, run in known.items() if run.data in data and run.seed in seeds}
+    shown, left_out = (
+        tuple(run for run in some if run.data in data and run.seed in seeds)
+        for some in (counted, others)
+    )
+    known = {(run.experiment, run.seed): run for run in shown if not run.has_failed}
+    failed = {(run.experiment, run.seed): run.failure for run in shown if run.has_failed}
     ordered = tuple(name for name in paper.titles if name in data)
-    left_out = tuple(run for run in others if run.data in data and run.seed in seeds)
-    parts = paper, rows, ordered, scale, tuple(seeds), shown, failures, left_out, variant
-    return _table(_Content(*parts, has_heading))
+    parts = paper, rows, ordered, scale, tuple(seeds), known, {**failed, **(failures or {})}
+    return _table(_Content(*parts, left_out, variant, has_heading))
 
 
 def shown_metrics(paper: PaperTable, variant: Variant) -> list[Metric]:
@@ -151,7 +154,7 @@ def _table(content: _Content) -> Table:
         *_notes(content),
         *([_FEW_SEEDS] if any(map(_lacks_seeds, cells)) else []),
         *(
-            f"{name} with seed {seed} failed: {why}"
+            f"{name} with seed {seed} failed: {why.partition(';')[0]}"
             for (name, seed), why in content.failures.items()
         ),
         *(f"{run.name}: left out, {_why_left_out(run)}." for run in content.left_out),

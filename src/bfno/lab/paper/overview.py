@@ -92,7 +92,8 @@ class Standing:
         place: Its place, from 1.
         methods: Number of methods that have a score.
         equals: Number of others with the same score as the best method.
-        missing: Number of methods of the table that have no score yet.
+        missing: Number of methods of the table that have no score.
+        failed: Names of methods of which every training failed: they have no place either.
         diverged: Names of methods of which a seed has diverged: they have no place.
     """
 
@@ -104,10 +105,12 @@ class Standing:
     methods: int
     equals: int = 0
     missing: int = 0
+    failed: tuple[str, ...] = ()
     diverged: tuple[str, ...] = ()
 
     def __str__(self) -> str:
         remarks = [f"{self.missing} without a score"] if self.missing else []
+        remarks += [f"{name} failed" for name in self.failed]
         remarks += [f"{name} diverged" for name in self.diverged]
         of = f"of {self.methods}" + (f" ({', '.join(remarks)})" if remarks else "")
         others = f" together with {counted(self.equals, 'other')}" if self.equals else ""
@@ -132,15 +135,18 @@ def standing_here(
     """
     metric = metric or find_metric(paper.metrics[0])
     seeds = {run.seed for run in runs}
-    scores, possible = {}, _rows(paper, data)
+    scores, failed, possible = {}, [], _rows(paper, data)
     for row in possible:
         members = row.runs(data, runs)
         score = metric.estimate(members, len(seeds))
         if score is not None:
             label = f"{row.label} †" if any(map(is_transductive, members)) else row.label
             scores[row.label] = (label, score)
+        elif any(run.has_failed for run in members):
+            failed.append(row.label)
     found = _standing(paper, data, scores, metric)
-    return found and replace(found, missing=len(possible) - len(scores))
+    missing = len(possible) - len(scores) - len(failed)
+    return found and replace(found, missing=missing, failed=tuple(failed))
 
 
 def _rows(paper: PaperTable, data: str) -> list[PaperRow]:

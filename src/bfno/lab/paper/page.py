@@ -29,8 +29,8 @@ from bfno.lab.paper.findings import (
 )
 from bfno.lab.paper.overview import around_overview, overview, put_overview
 from bfno.lab.paper.sections import Section, sections_of
-from bfno.lab.runs.archive import finished_runs, portable_record
-from bfno.lab.runs.folder import read_run
+from bfno.lab.runs.archive import ended_runs, portable_record
+from bfno.lab.runs.folder import RunFolder
 from bfno.lab.runs.record import Record, flat_config
 from bfno.lab.views.figures.gallery import draw_figures
 from bfno.lab.views.layout import as_markdown
@@ -150,10 +150,10 @@ def _check_own(out: Path) -> None:
 
 
 def _distinct_runs(folder: Path) -> list[tuple[Path, Record]]:
-    """The finished runs; a mere copy of one is no other."""
+    """The runs that have ended; a mere copy of one is no other."""
     found: dict[bytes, tuple[Path, Record]] = {}
-    for place in finished_runs(folder):
-        found.setdefault(portable_record(place), (place, read_run(place)))
+    for place in ended_runs(folder):
+        found.setdefault(portable_record(place), (place, RunFolder(place).ended()))
     return list(found.values())
 
 
@@ -184,6 +184,8 @@ def introduction(folder: Path, out: Path, runs: Sequence[tuple[Path, Record]]) -
     command, place = bfno_command("results", folder, "-o", out), shlex.quote(str(folder))
     known = [run.seconds for _, run in runs if run.seconds and math.isfinite(run.seconds)]
     number, hours = counted(len(runs), "run"), sum(known) / 3600
+    failed = sum(run.has_failed for _, run in runs)
+    number += f" ({failed} of them failed)" if failed else ""
     return (
         f"{number}, {hours:.1f} hours of training. Every number here is computed "
         f"from the records in `{place}`; only the paper's own are typed in. `{command}` makes "
@@ -235,8 +237,9 @@ def _write_leads(verdicts: Sequence[Verdicts], file: Path) -> Path | None:
 
 def _draw(section: Section, pictures: Path) -> dict[Path, str]:
     """Files of the figures, each with what it shows in words."""
-    runs = [run for _, run in section.runs]
-    figures = draw_figures(runs, [place for place, _ in section.runs])
+    places = {place: run for place, run in section.runs if not run.has_failed}
+    runs = [*places.values()]
+    figures = draw_figures(runs, [*places]) if runs else {}
     wanted, written = section.variant.measures or _FIGURES[section.table], {}
     # Other gradients than adjoint ones take no evaluations backwards.
     adjoint = all(flat_config(run.config).get("solver.gradient") == "adjoint" for run in runs)

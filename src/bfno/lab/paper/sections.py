@@ -110,8 +110,8 @@ def select_runs(runs: Iterable[Record], variant: Variant = AS_DEFINED) -> Select
     """One run for each experiment, scale and seed, all of an experiment with the same settings.
 
     Of runs with different settings, those count that more seeds share; of two with the same
-    settings and seed, the one whose name comes first. One that was trained otherwise before it was
-    resumed never counts.
+    settings and seed, one that has not failed, and then the one whose name comes first. One that
+    was trained otherwise before it was resumed never counts.
 
     Args:
         runs: Any runs.
@@ -119,7 +119,9 @@ def select_runs(runs: Iterable[Record], variant: Variant = AS_DEFINED) -> Select
     """
     known: dict[tuple[str, str], list[dict[int, Record]]] = defaultdict(list)
     members = sorted(
-        (run for run in runs if _belongs(run, variant)), key=lambda run: run.name, reverse=True
+        (run for run in runs if _belongs(run, variant)),
+        key=lambda run: (run.has_failed, run.name),
+        reverse=True,
     )
     for same in by_settings(run for run in members if not run.history).values():
         seeds = {run.seed: run for run in same}  # the last of a seed, whose name is the first

@@ -12,11 +12,11 @@ from typing import Literal
 from bfno.lab.errors import ConfigError, UserError
 from bfno.lab.experiments.settings import DATA_PLACES
 from bfno.lab.files import remove_file, write_atomically
-from bfno.lab.runs.folder import RunFolder, read_run, run_folders
+from bfno.lab.runs.folder import RunFolder, run_folders
 from bfno.lab.runs.record import Record, are_replicates, place_name
 from bfno.lab.runs.variants import Variant
 
-__all__ = ["Kept", "finished_runs", "keep_runs", "portable_record", "unfinished_runs"]
+__all__ = ["Kept", "ended_runs", "keep_runs", "portable_record", "unfinished_runs"]
 
 Kept = Literal["added", "updated", "replaced by another record"]
 """What became of the record of a run."""
@@ -25,8 +25,8 @@ _LARGEST_PICTURE = 200_000
 _LONGEST_NAME = 100
 
 
-def finished_runs(folder: Path) -> list[Path]:
-    """The folders of finished runs in a folder and its folders, in order.
+def ended_runs(folder: Path) -> list[Path]:
+    """The folders of runs in a folder and its folders that are finished or have failed, in order.
 
     Raises:
         ConfigError: If there is no such folder.
@@ -37,9 +37,9 @@ def finished_runs(folder: Path) -> list[Path]:
 
 
 def unfinished_runs(folder: Path) -> list[Path]:
-    """The folders of runs in a folder and its folders that `finished_runs` leaves out, in order."""
-    finished = {place.resolve() for place in finished_runs(folder)}
-    others = (one for one in run_folders(folder, _DEPTH) if one.resolve() not in finished)
+    """The folders of runs in a folder and its folders that `ended_runs` leaves out, in order."""
+    ended = {place.resolve() for place in ended_runs(folder)}
+    others = (one for one in run_folders(folder, _DEPTH) if one.resolve() not in ended)
     return _distinct(others)
 
 
@@ -60,15 +60,15 @@ def _runs(folder: Path, depth: int) -> Iterator[Path]:
 
 
 def _goes_on(folder: Path) -> bool:
-    """Whether a run was resumed after it was finished; a spoilt record is for others to name."""
+    """Whether a run was resumed after it had ended; a spoilt record is for others to name."""
     try:
-        return not RunFolder(folder).record().is_finished
+        return not RunFolder(folder).record().has_ended
     except UserError:
         return False
 
 
 def keep_runs(source: Path, target: Path) -> dict[Path, Kept]:
-    """Copy records, metrics, exhibits and small pictures of finished runs.
+    """Copy records, metrics, exhibits and small pictures of runs that have ended.
 
     A run gets `SCALE/DATA-METHOD-sSEED`; one with changed settings goes to a folder beside that of
     the scale which names them, as `bfno table --set` has it. If another run has that name, a number
@@ -93,12 +93,12 @@ def keep_runs(source: Path, target: Path) -> dict[Path, Kept]:
     """
     # By their records: a mere copy of a run is the same run.
     fresh: dict[bytes, tuple[Path, Record]] = {}
-    for folder in finished_runs(source):
-        fresh.setdefault(portable_record(folder), (folder, read_run(folder)))
-    there = finished_runs(target) if target.is_dir() else []
+    for folder in ended_runs(source):
+        fresh.setdefault(portable_record(folder), (folder, RunFolder(folder).ended()))
+    there = ended_runs(target) if target.is_dir() else []
     known = {portable_record(place): place for place in there}
     outdated = {
-        place: read_run(place)
+        place: RunFolder(place).ended()
         for record, place in known.items()
         if record not in fresh and not _is_training(place)
     }

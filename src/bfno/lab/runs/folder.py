@@ -278,10 +278,22 @@ class RunFolder:
             ConfigError: There is no run, or it is not finished.
             DataError: A file of it cannot be understood.
         """
+        record = self.ended()
+        if record.has_failed:
+            raise ConfigError(self.path, f"has failed: {record.failure}", self._resume())
+        return record
+
+    def ended(self) -> Record:
+        """The record of a run that is finished or has failed, with the metrics of its epochs.
+
+        Raises:
+            ConfigError: There is no run, or it is to go on.
+            DataError: A file of it cannot be understood.
+        """
         if not _is_folder(self.path):
             raise ConfigError(_shortened(self.path), "is not a folder", _TRAINED)
         record = self.record()
-        if not record.is_finished:
+        if not record.has_ended:
             raise ConfigError(self.path, f"is {record.status}, not finished", self._resume())
         epochs = self.epochs()
         known = record.metrics_sha256
@@ -295,7 +307,7 @@ class RunFolder:
         if not os.path.lexists(self.record_file):
             return
         try:
-            self.write_record(replace(self.record(), status=UNFINISHED))
+            self.write_record(replace(self.record(), status=UNFINISHED, failure=""))
         except (ConfigError, DataError):  # what nobody can read says nothing
             remove_file(self.record_file)
 

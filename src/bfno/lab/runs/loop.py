@@ -153,6 +153,10 @@ class Trainer:
         run: Where everything is written; only the first process writes.
         facts: What else a checkpoint should know, such as the names of the classes.
         watchers: Who is told of steps and epochs.
+
+    Attributes:
+        progress: How far it has come.
+        failure: The step at which it left the finite numbers, and how; empty if it did not.
     """
 
     def __init__(
@@ -180,7 +184,7 @@ class Trainer:
         self._bare_model = accelerator.unwrap_model(self.model)
         self.average = WeightAverage(self._bare_model, settings.average)
         self._last_good = _LastGood(self._bare_model, self.optimizer.optimizer, self.average)
-        self.progress = Progress()
+        self.progress, self.failure = Progress(), ""
         self._is_new = True
         self.stop = StopSignals()
         self._last_save = time.monotonic()
@@ -484,6 +488,7 @@ class Trainer:
             store = self.run.checkpoints
             store.keep({step for step in store.steps() if step <= self.progress.step})
         self.save()
+        self.failure = f"step {failed}: {why}"
         return NumericalError(
             f"step {failed} of {self.config.experiment}",
             f"{why}; the state after step {self.progress.step}, which was sound, is saved",

@@ -47,7 +47,7 @@ __all__ = [
 ]
 
 FORMAT = 2
-FINISHED, UNFINISHED = "finished", "unfinished"
+FINISHED, UNFINISHED, FAILED = "finished", "unfinished", "failed"
 COMMITS = " and "
 """What is between the commits of a run that was resumed with other sources."""
 _KINDS = ("int", "constrained-int", "float")  # of numbers, as messages of pydantic name them
@@ -111,7 +111,9 @@ class Record:
         threads: Threads of each process.
         processes: Number of processes.
         epochs: Metrics of each epoch, in order; not in the file, but in the run's metrics.
-        status: `finished`, or why there is more to come.
+        status: `finished`; `failed`, if numbers that are not finite or a solver that gave up ended
+            the training, which then has no result; else `unfinished`.
+        failure: Why it failed; empty if it did not.
         epoch_count: Number of finished epochs; `epochs` in the file.
         chosen_step: Step whose weights were kept.
         metrics_sha256: Checksum of the run's metrics when it was finished.
@@ -148,6 +150,7 @@ class Record:
     processes: _Int | None = None
     epochs: list[dict[str, Any]] = field(default_factory=list)
     status: str = FINISHED
+    failure: str = ""
     epoch_count: _Int | None = None
     chosen_step: _Int | None = None
     metrics_sha256: str | None = None
@@ -184,8 +187,9 @@ class Record:
         values = {one.name: getattr(self, one.name) for one in fields(self)}
         for own in ("name", "epochs", "facts"):
             del values[own]
-        if not self.history:  # as records were written when there was no such thing
-            del values["history"]
+        for later in ("history", "failure"):  # as records were written when there was no such thing
+            if not values[later]:
+                del values[later]
         count = values.pop("epoch_count")
         content = {"format": FORMAT, **values, "epochs": count, **self.facts}
         return (json.dumps({**content, _CHECKSUM: _checksum(content)}, indent=1) + "\n").encode()
@@ -194,6 +198,16 @@ class Record:
     def is_finished(self) -> bool:
         """Whether the run has come to its end, and not gone on since."""
         return self.status == FINISHED
+
+    @property
+    def has_failed(self) -> bool:
+        """Whether its training came to an end that gave no result."""
+        return self.status == FAILED
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether it is finished or has failed."""
+        return self.is_finished or self.has_failed
 
     @property
     def command(self) -> str:
@@ -380,19 +394,22 @@ def flat_config(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 
 
 def make_record(
-    config: Mapping[str, Any], progress: Mapping[str, Any], facts: Mapping[str, Any], name: str
+    config: Mapping[str, Any],
+    progress: Mapping[str, Any],
+    facts: Mapping[str, Any],
+    name: str,
+    failure: str = "",
 ) -> Record:
-    """Put together what a finished run has found and under which circumstances.
+    """Put together what a run has found and under which circumstances.
 
     Args:
         config: The settings of the run.
         progress: How far it came, with its best epoch.
         facts: What the loop does not know: sizes, class names, threads, processes.
         name: Name of the run.
+        failure: Why it failed; then its best epoch does not count.
     """
     data, _, method = config["experiment"].partition("/")
-    best = progress["best"]
-    left_out = {"epoch", "step", "lr", "seconds", "peak_memory"}
     values = {
         "format": FORMAT,
         "experiment": config["experiment"],
@@ -402,11 +419,7 @@ def make_record(
         "seed": config["seed"],
         "epochs": progress["epoch"],
         "steps": progress["step"],
-        "chosen_epoch": best["metrics"]["epoch"],
-        "chosen_step": best["step"],
-        "chosen_by": best["by"],
-        "result": {key: value for key, value in best["metrics"].items() if key not in left_out},
-        "confusion": best["confusion"],
+        **(_failed(failure) if failure else _chosen(progress["best"])),
         "seconds": round(progress["total_seconds"], 3),
         "history": progress["history"],
         "peak_memory": peak_memory(),
@@ -417,6 +430,21 @@ def make_record(
         "commit": COMMITS.join(progress["commits"]) or None,
     }
     return _ADAPTER.validate_python({"name": name, **_by_attribute(values)})
+
+
+def _chosen(best: Mapping[str, Any]) -> dict[str, Any]:
+    left_out = {"epoch", "step", "lr", "seconds", "peak_memory"}
+    return {
+        "chosen_epoch": best["metrics"]["epoch"],
+        "chosen_step": best["step"],
+        "chosen_by": best["by"],
+        "result": {key: value for key, value in best["metrics"].items() if key not in left_out},
+        "confusion": best["confusion"],
+    }
+
+
+def _failed(why: str) -> dict[str, Any]:
+    return {"status": FAILED, "failure": why}
 
 
 def peak_memory() -> int:

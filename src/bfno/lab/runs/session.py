@@ -255,17 +255,13 @@ def _held(trainer: Trainer) -> Any:
 def _fit(trainer: Trainer) -> Record:
     if trainer.processes.is_first and not trainer.is_done:
         trainer.run.mark_unfinished()
-    progress, task = trainer.fit(), trainer.task
-    facts = {
-        **trainer.facts,
-        "samples": {name: len(getattr(task.data, name)) for name in ("train", *task.splits)},
-        "judged_by": f"{task.splits[-1] if task.splits else 'train'}_{task.selection}",
-        "threads": torch.get_num_threads(),
-        "processes": trainer.processes.count,
-        "changes": changed_settings(_as_asked(trainer)),
-    }
-    name = trainer.run.path.resolve().name
-    record = make_record(trainer.config.as_dict(), progress.model_dump(), facts, name)
+    try:
+        trainer.fit()
+    except NumericalError:
+        if trainer.processes.is_first and trainer.failure:
+            trainer.run.write_record(_record(trainer))  # that it fails, others want to know too
+        raise
+    record = _record(trainer)
     if trainer.processes.is_first:
         trainer.run.write_record(record)  # first: what follows may fail in ways nobody foresaw
         concluded = _concluded(trainer, record)
@@ -275,6 +271,20 @@ def _fit(trainer: Trainer) -> Record:
     for watcher in trainer.watchers:
         watcher.on_finish(record.result)
     return record
+
+
+def _record(trainer: Trainer) -> Record:
+    task = trainer.task
+    facts = {
+        **trainer.facts,
+        "samples": {name: len(getattr(task.data, name)) for name in ("train", *task.splits)},
+        "judged_by": f"{task.splits[-1] if task.splits else 'train'}_{task.selection}",
+        "threads": torch.get_num_threads(),
+        "processes": trainer.processes.count,
+        "changes": changed_settings(_as_asked(trainer)),
+    }
+    name, settings = trainer.run.path.resolve().name, trainer.config.as_dict()
+    return make_record(settings, trainer.progress.model_dump(), facts, name, trainer.failure)
 
 
 def _as_asked(trainer: Trainer) -> Experiment:

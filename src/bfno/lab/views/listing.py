@@ -110,8 +110,8 @@ def look_at(folder: Path) -> ListedRun:
     run = RunFolder(folder)
     try:
         record = run.record() if os.path.lexists(run.record_file) else None
-        if record is not None and record.is_finished:
-            return _finished(folder, run.finished())
+        if record is not None and record.has_ended:
+            return _ended(folder, run.ended())
         return _unfinished(run)
     except (ConfigError, DataError) as error:
         return ListedRun(folder, "damaged", why=f"{Path(str(error.what)).name}: {error.why}")
@@ -188,11 +188,11 @@ def _score_text(one: ListedRun) -> str | None:
     return f"{metric.title} {metric.text(one.score)}{'' if one.state == 'finished' else ' so far'}"
 
 
-def _finished(folder: Path, record: Record) -> ListedRun:
+def _ended(folder: Path, record: Record) -> ListedRun:
     metric = headline_of(record)
     return ListedRun(
         folder,
-        "finished",
+        "failed" if record.has_failed else "finished",
         record.experiment,
         record.scale,
         record.seed,
@@ -201,6 +201,7 @@ def _finished(folder: Path, record: Record) -> ListedRun:
         metric and metric.key,
         metric and record.result[metric.key],
         record.seconds,
+        record.failure,
     )
 
 
