@@ -343,15 +343,18 @@ class Trainer:
     def _shorten_gradient(self, norm: float) -> None:
         """Scale the gradient, which has this norm, down to `train.clip`."""
         longest, gradient = self.config.train.clip, self._gradient()
-        if longest and math.isinf(norm):
+        length = torch.tensor(norm, dtype=gradient[0].dtype)
+        largest = max(entries.abs().max().item() for entries in gradient) if math.isinf(norm) else 0
+        if largest and math.isfinite(largest):
+            if not longest:  # an optimizer squares it as well
+                raise self._failed("the gradient is too long to be squared")
             # Entries whose squares are too large for their dtype still have a direction.
-            wide = [entries.to("cpu", torch.float64) for entries in gradient]
-            norm = nn.utils.get_total_norm(wide).item()
-        as_tensor = torch.tensor(norm, dtype=gradient[0].dtype)
-        if not as_tensor.isfinite():
+            wide = [entries.to("cpu", torch.float64) / largest for entries in gradient]
+            length = largest * nn.utils.get_total_norm(wide)
+        if not length.isfinite():
             raise self._failed("the gradient is not a finite number")
         if longest:
-            nn.utils.clip_grads_with_norm_(self.model.parameters(), longest, as_tensor)
+            nn.utils.clip_grads_with_norm_(self.model.parameters(), longest, length)
 
     def _loss(self, samples: Tensor) -> tuple[Tensor, Found]:
         """Loss of some samples; where the solver of one process gives up, all of them hear it."""
@@ -489,9 +492,10 @@ class Trainer:
             store.keep({step for step in store.steps() if step <= self.progress.step})
         self.save()
         self.failure = f"step {failed}: {why}"
+        sound = "" if good is None else ", which was sound,"
         return NumericalError(
             f"step {failed} of {self.config.experiment}",
-            f"{why}; the state after step {self.progress.step}, which was sound, is saved",
+            f"{why}; the state after step {self.progress.step}{sound} is saved",
             f"{bfno_command('resume', self.run.path)} --set {self._remedy(cause)}",
         )
 
@@ -505,7 +509,8 @@ class Trainer:
         lower = min(lr * _LOWER, _SENSIBLE) if lr > _HIGH else lr * _LOWER
         if status in (Status.STEP_LIMIT, Status.STEP_UNDERFLOW, Status.STIFF):
             return f"train.lr={lower:.1g}, or larger solver.rtol and solver.atol"
-        return f"train.lr={lower:.1g}, or a smaller train.clip or solver tolerance"
+        clip = "a smaller train.clip" if self.config.train.clip else "train.clip=1"
+        return f"train.lr={lower:.1g}, or {clip}, or a smaller solver tolerance"
 
     def _total(self, sums: Sums) -> Sums:
         values = self.processes.add_up(torch.tensor(list(sums.values()), dtype=torch.float64))
