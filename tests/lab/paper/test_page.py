@@ -184,9 +184,14 @@ def test_models_of_the_papers_size_are_told_beside_its_numbers(tmp_path):
         "0.9070 (1 of 2 seeds) (in the paper 0.9752 ± 0.0021)."
     )
     where = "Trained here with the paper's settings"
-    assert told([], 10) == f"{where} (10 epochs, 2 seeds), {scores}\n"
+    size = "has 20,123 parameters here and"
+    sizes = f"NODE {size} 85,316 in the paper. BFNO-NODE {size} 85,591 in the paper."
+    assert told([], 11) == f"{where} (11 epochs, 2 seeds), {scores} {sizes}\n"
     short = told(["train.epochs=1"], 1)
-    assert short == f"{where} but for train.epochs=1 (1 epoch, 2 seeds), {scores}\n"
+    assert short == f"{where} but for train.epochs=1 (1 epoch, 2 seeds), {scores} {sizes}\n"
+    found = [json.loads(line)["test_accuracy"] for line in epoch_lines(result(0.907), 2)]
+    each = f"(after each epoch: {found[0]:.4f}, {found[1]:.4f}; in the paper 0.9752 ± 0.0021)"
+    assert f"BFNO-NODE 0.9070 (1 of 2 seeds) {each}." in told(["train.epochs=2"], 2)
     assert trained_text([]) == ""
 
 
@@ -194,7 +199,7 @@ def test_models_of_the_papers_size_on_other_data_than_the_papers_are_told_too(tm
     places = []
     for method in ("node", "bfno-node"):
         content = {**record("fashion-mnist", method, 7), "scale": "paper", "result": result(0.8)}
-        places.append(write_files(tmp_path / method, content))
+        places.append(write_files(tmp_path / method, content, epoch_lines(result(0.8), 1)))
     text = trained_text(list(sections_of([(place, read_run(place)) for place in places])))
     assert text.endswith("Fashion-MNIST: NODE 0.8000 and BFNO-NODE 0.8000.\n")
 

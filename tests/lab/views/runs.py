@@ -34,7 +34,11 @@ def write_failed(root: Path, method: str = "bfno-node", seed: int = 7, data: str
     content = {**record(data, method, seed), "result": {}, "status": "failed", "failure": FAILURE}
     for found in ("chosen_epoch", "chosen_by", "confusion"):
         del content[found]
-    return write_files(root / f"{data}-{method}-s{seed}", {**content, "epochs": 0}, lines=[])
+    folder = root / f"{data}-{method}-s{seed}"
+    folder.mkdir(parents=True)
+    written = Record.from_bytes(json.dumps({**content, "epochs": 0}).encode(), folder.name)
+    RunFolder(folder).write_record(written)
+    return folder
 
 
 def write_old_record(folder: Path, **changes: Any) -> Path:

@@ -1,5 +1,6 @@
 import csv
 import io
+import itertools
 import math
 import random
 import subprocess
@@ -89,6 +90,12 @@ def test_a_measurement_that_some_seeds_lack_is_taken_over_the_others():
     estimate = Estimate.of([1.0, None, 4.0], digits=1)
     assert estimate == Estimate(2.5, math.sqrt(4.5), 1)
     assert Estimate.of([None], digits=1) is None
+
+
+def test_an_estimate_does_not_depend_on_the_order_of_the_seeds():
+    shares = [0.4612, 0.4704, 0.4594, 0.4672]  # their mean is where digits are rounded
+    orders = itertools.permutations(shares)
+    assert len({str(Estimate.of(order, digits=4)) for order in orders}) == 1
 
 
 @pytest.mark.parametrize("values", [[math.nan, 1.0], [math.inf, -math.inf], [1e308, 1e308, -1e308]])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import astuple, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, get_args
@@ -23,12 +23,13 @@ from bfno.lab.paper.claims import (
     is_full_size,
     judge_claims,
 )
-from bfno.lab.paper.numbers import paper_table
+from bfno.lab.paper.numbers import PaperRow, paper_table
 from bfno.lab.paper.sections import Section, variants_of
 from bfno.lab.runs.record import Record
 from bfno.lab.runs.variants import AS_DEFINED, Variant
+from bfno.lab.views.curves import epoch_values
 from bfno.lab.views.figures.style import FAINT, INK, PALETTE, Drawn, drawn
-from bfno.lab.views.metrics import Estimate, counted, find_metric
+from bfno.lab.views.metrics import Estimate, Metric, counted, find_metric, mean
 from bfno.lab.views.summary import listed
 
 if TYPE_CHECKING:
@@ -61,6 +62,8 @@ _WIDTH, _ROW, _FRAME = 7.5, 0.45, 0.8  # inches
 # The half width of an axis: so many times the largest lead, and a bit for leads of almost nothing.
 _ROOM, _LEAST_ROOM = 1.5, 0.01
 _RELEASED = "released"
+_FEW_EPOCHS = 10
+_SAME_SIZE = 0.02  # as matched sizes differ
 """Folder, beside those of the scales, of what `bfno eval --json` said of the authors' weights."""
 
 
@@ -247,20 +250,39 @@ def _scored(section: Section) -> bool:
 def _trained(section: Section) -> str:
     paper = paper_table(section.table)
     metric, runs = find_metric(paper.metrics[0]), [run for _, run in section.runs]
-    seeds, scores = {run.seed for run in runs}, []
+    seeds, scores, sizes = {run.seed for run in runs}, [], []
     for row in paper.rows:
-        score = metric.estimate(row.runs(section.data, runs), len(seeds))
+        members = row.runs(section.data, runs)
+        score = metric.estimate(members, len(seeds))
         printed = paper.score(row, section.data)
         if score:
-            beside = f" (in the paper {printed})" if printed else ""
-            scores.append(f"{row.label} {score}{beside}")
+            beside = [_after_each_epoch(members, metric), printed and f"in the paper {printed}"]
+            remarks = "; ".join(filter(None, beside))
+            scores.append(f"{row.label} {score}{f' ({remarks})' if remarks else ''}")
+            sizes += _other_size(row, members[0])
     if not scores:
         return ""
     epochs = max(len(run.epochs) for run in runs)
     how = f"{counted(epochs, 'epoch')}, {counted(len(seeds), 'seed')}"
     of = f"{metric.title} on {paper.titles[section.data]}"
     but = f" but for {section.variant.title}" if section.variant.title else ""
-    return f"Trained here with the paper's settings{but} ({how}), {of}: {listed(scores)}.\n"
+    told = f"Trained here with the paper's settings{but} ({how}), {of}: {listed(scores)}."
+    return " ".join([told, *sizes]) + "\n"
+
+
+def _after_each_epoch(runs: Sequence[Record], metric: Metric) -> str:
+    """The means of a few epochs; one is the score itself, and many are what figures are for."""
+    means = [mean(values) for values in epoch_values(runs, metric.key).values()]
+    if not 1 < len(means) <= _FEW_EPOCHS:
+        return ""
+    return f"after each epoch: {', '.join(f'{one:.{metric.digits}f}' for one in means)}"
+
+
+def _other_size(row: PaperRow, run: Record) -> Iterator[str]:
+    """How large a model is that has another size than the paper's."""
+    published = row.cells[run.data].parameters if run.data in row.cells else None
+    if published and run.parameters and abs(run.parameters / published - 1) > _SAME_SIZE:
+        yield f"{row.label} has {run.parameters:,} parameters here and {published:,} in the paper."
 
 
 def leads_figure(verdicts: Sequence[Verdicts]) -> Drawn | None:

@@ -45,12 +45,13 @@ _LEADS = "claims.png"
 _ABOUT_LEADS = (
     "How far the method that a claim is about is ahead of the best other, in the paper and here. "
     "Lines are confidence intervals of 95 %, wider where it is behind, since the best of several "
-    "others may be the luckiest; a hollow point has none."
+    "others may be the luckiest; those that reach the edge go on beyond it. "
+    "A hollow point has none."
 )
 _GLOSSARY = """\
 How to read this page:
 
-- *cpu scale*: small models, part of the data on a coarser grid, few epochs; minutes on one core.
+- *cpu scale*: smaller models, less data on a coarser grid or fewer epochs; minutes on one core.
   *paper scale*: the published settings. `bfno config DATA/METHOD` prints all of them.
 - *NFE*: evaluations of the ODE's field per solve, in the forward pass, backward pass and test.
 - Protocol *sound* keeps patients and recordings apart; *published* divides and judges series as the

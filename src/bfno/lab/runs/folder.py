@@ -295,7 +295,8 @@ class RunFolder:
         record = self.record()
         if not record.has_ended:
             raise ConfigError(self.path, f"is {record.status}, not finished", self._resume())
-        epochs = self.epochs()
+        # A training that failed in its first epoch has none.
+        epochs = self.epochs_so_far() if record.has_failed else self.epochs()
         known = record.metrics_sha256
         if known is not None and known != _digest(_content(self.metrics_file)):
             why = "is not what it was when the run was finished"

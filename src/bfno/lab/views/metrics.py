@@ -194,7 +194,8 @@ class Estimate:
     @classmethod
     def of(cls, values: Iterable[float | None], digits: int) -> Estimate | None:
         """The estimate from measurements, some of which may be missing; none without any."""
-        known = [value for value in values if value is not None]
+        # Sorted, so that two places that read the runs in another order print the same digits.
+        known = sorted(value for value in values if value is not None)
         if not known:
             return None
         middle = mean(known)

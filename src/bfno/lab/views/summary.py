@@ -30,7 +30,7 @@ _PURPOSES = {
 }
 SCALES = {
     "smoke": "a few steps of tiny models, which show that everything runs and nothing else",
-    "cpu": "the same methods at a size that trains in minutes",
+    "cpu": "the same methods, with smaller models, less data or fewer epochs: minutes per run",
     "paper": "the published settings",
 }
 """What the scales of runs mean."""
