@@ -34,6 +34,13 @@ def test_slopes_are_those_of_autograd(choice):
         torch.testing.assert_close(pulled, 3 * expected, **CLOSE)
 
 
+def test_small_slopes_of_softplus_keep_their_digits():
+    softplus, x = ACTIVATIONS["softplus"], torch.linspace(-80, 5, 100, dtype=torch.float32)
+    assert isinstance(softplus, InPlaceActivation)
+    found = softplus.pull_back_(torch.ones_like(x), softplus.apply(x))
+    torch.testing.assert_close(found.double(), torch.sigmoid(x.double()), rtol=1e-5, atol=0)
+
+
 @pytest.mark.parametrize("choice", [*ACTIVATIONS, F.silu], ids=named)
 def test_a_fresh_value_keeps_its_gradient(choice):
     found, x = find_activation(choice), torch.randn(20, requires_grad=True)

@@ -1,3 +1,5 @@
+import copy
+import math
 import os
 import shutil
 import subprocess
@@ -104,6 +106,29 @@ def test_options_of_a_solve_are_followed(swing, y0):
         _assert_same(pair)
         if "first_step" in more:
             assert pair[0][0].stats.rejected > 0
+
+
+def test_the_first_step_is_estimated_as_by_the_engine(swing, y0):
+    # The slope is small and bends: the estimate would look beyond the end, or the largest step.
+    calm, start = copy.deepcopy(swing), math.pi / 6
+    calm.shift.zero_()
+    # The slope is so large that the estimate would be below the resolution of time.
+    steep = copy.deepcopy(swing)
+    steep.shift.fill_(1e9)
+    cases: list[tuple[Swing, float, float, dict[str, Any]]] = [
+        (calm, start, start + 0.01, {}),
+        (calm, start, start + 1, {"max_step": 0.01}),
+        (steep, 1.7e9, 1.7e9 + 1, {}),
+    ]
+    for field, begin, end, more in cases:
+        ts = torch.tensor([begin, end], dtype=torch.float64)
+        found = [
+            solve(field, y0, ts, method="bosh3", compile=one, **more).stats for one in (True, False)
+        ]
+        assert found[0].compiled == "solve"
+        sizes = [one.step_ends[0] - begin for one in found]
+        assert sizes[0] == pytest.approx(sizes[1], rel=1e-6) and sizes[0] > 0
+        assert sizes[0] < more.get("max_step", end - begin)
 
 
 def test_a_gradient_is_that_of_differences(swing, y0):

@@ -1,12 +1,93 @@
-"""`first_step="last"`: a block that begins with the step that was right for the last batch."""
+"""The first step: its estimate, and the one that was right for the last batch."""
 
 import copy
 from typing import Any
 
 import pytest
 import torch
+import torchdiffeq
 
 import bfno
+
+# The estimate
+
+WAYS: list[dict[str, Any]] = [{}, {"independent": True}, {"land": False}, {"method": "trbdf2"}]
+
+
+@pytest.mark.parametrize("way", WAYS, ids=str)
+@pytest.mark.parametrize(("start", "rate"), [(1.7e9, 1e5), (-1.7e9, 1e5), (1.0, 1e16)])
+def test_an_estimate_below_the_resolution_of_time_is_made_longer(start, rate, way):
+    """Seconds since 1970, and a field so steep that the estimate would not move the clock."""
+    slope, y0 = torch.tensor([[0.0, rate]]), torch.tensor([[1.0, 0.0]])
+    ts = torch.tensor([start, start + 10])
+    end = bfno.solve(lambda t, y: slope.clone() + 0 * y, y0, ts, **way).ys[-1]
+    torch.testing.assert_close(end, y0 + 10 * slope, rtol=1e-6, atol=0)
+    given = bfno.solve(
+        lambda t, y: slope.clone() + 0 * y, y0, ts, first_step=1e-17, throw=False, **way
+    )
+    assert given.status is bfno.Status.STEP_UNDERFLOW  # the user's own is left as it is
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("unit", [2.0**54, 2.0**100])
+def test_the_adjoint_of_a_large_gradient_is_solved(unit, dtype):
+    y0 = torch.tensor([1.0, 2.0], dtype=dtype, requires_grad=True)
+    rate = torch.tensor(0.5, dtype=dtype, requires_grad=True)
+    ys = bfno.solve(
+        lambda t, y: -rate * y * y, y0, torch.tensor([0.0, 3.0]), gradient="adjoint"
+    ).ys[-1]
+    found = torch.autograd.grad(ys, (y0, rate), torch.full_like(ys, unit))
+    # y = y0 / (1 + r y0 t)
+    below = 1 + 3 * rate.detach() * y0.detach()
+    expected = below**-2, -(3 * (y0.detach() / below) ** 2).sum()
+    torch.testing.assert_close([one / unit for one in found], list(expected), rtol=0, atol=1e-3)
+
+
+@pytest.mark.parametrize("backward", [False, True])
+@pytest.mark.parametrize("way", WAYS, ids=str)
+@pytest.mark.parametrize(
+    ("rate", "longest"), [(1e-6, None), (1e-4, None), (1e-6, 0.1), (1e-12, None)]
+)
+def test_the_estimate_looks_no_further_than_the_end_and_the_largest_step(
+    rate, longest, way, backward
+):
+    seen = []
+
+    def field(t, y):
+        seen.append(float(t.reshape(-1)[0]))
+        return rate * y
+
+    ts = torch.tensor([1.0, 0.0] if backward else [0.0, 1.0])
+    bounds: dict[str, Any] = {} if longest is None else {"max_step": longest}
+    bfno.solve(field, torch.ones(1, 1), ts, **way, **bounds)
+    assert abs(seen[1] - seen[0]) <= (longest or 1.0)
+    if way.get("land", True):
+        assert 0 <= min(seen) <= max(seen) <= 1
+
+
+def test_a_field_that_ends_with_its_times_is_solved():
+    table = torch.ones(11)
+    ys = bfno.solve(
+        lambda t, y: 1e-4 * table[int(t * 10)] * y, torch.ones(1), table.new_tensor([0, 1])
+    )
+    assert float(ys.ys[-1]) == pytest.approx(1 + 1e-4)
+
+
+def test_odeint_estimates_as_torchdiffeq_does():
+    seen = {}
+    for package in (bfno, torchdiffeq):
+        times = seen[package] = []
+
+        def field(t, y, times=times):
+            times.append(float(t))
+            return 1e-3 * torch.cos(t) * y
+
+        package.odeint(field, torch.ones(2), torch.tensor([0.0, 1.0]), rtol=1e-5, atol=1e-5)
+    assert max(seen[bfno]) > 1
+    assert seen[bfno][:3] == pytest.approx(seen[torchdiffeq][:3])
+
+
+# The step that was right for the last batch
 
 
 def block(**settings) -> Any:

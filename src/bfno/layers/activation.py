@@ -87,7 +87,8 @@ ACTIVATIONS: dict[str, Activation] = {
         F.softplus,
         lambda x, output: torch.sigmoid(x),
         lambda x: x.copy_(F.softplus(x)),
-        lambda gradient, output: gradient.addcmul_(gradient, output.neg().exp_(), value=-1),
+        # One minus an exponential of nearly one would lose its digits.
+        lambda gradient, output: gradient.mul_(output.neg().expm1_().neg_()),
     ),
     "tanh": InPlaceActivation(
         torch.tanh,

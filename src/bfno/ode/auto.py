@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from bfno.ode.control import Control
+from bfno.ode.sizes import euclidean_norm
 from bfno.ode.solution import Stats, Status
 from bfno.ode.step import Clock, Moment, Stepper
 from bfno.ode.stiffness import Detector, probe_of
@@ -164,11 +165,11 @@ class AutoStepper(Stepper):
             rounds = 3
         value = 0.0
         for _ in range(rounds):
-            length = torch.linalg.vector_norm(along).item()
+            length = euclidean_norm(along)
             if not (0 < length < math.inf):
                 return 0.0
-            reach = math.sqrt(torch.finfo(y.dtype).eps) * (1 + torch.linalg.vector_norm(y).item())
+            reach = math.sqrt(torch.finfo(y.dtype).eps) * (1 + euclidean_norm(y))
             change = self.evaluate(end, y + along * (reach / length)) - slope
-            value, along = torch.linalg.vector_norm(change).item() / reach, change
+            value, along = euclidean_norm(change) / reach, change
         self._direction = along
         return value

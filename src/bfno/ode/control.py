@@ -79,9 +79,10 @@ class Control:
             scale = sizes.mul_(self.rtol).add_(self.atol)
         else:
             scale = torch.add(self.atol, sizes, alpha=self.rtol)
-        if isinstance(self.atol, Tensor) or self.atol == 0:
-            # Where a number is zero so is its tolerance; no error there is still no error.
-            scale = scale.clamp_(min=torch.finfo(scale.dtype).tiny)
+        kind = torch.finfo(scale.dtype)
+        if isinstance(self.atol, Tensor) or self.atol < kind.tiny * kind.eps:
+            # Where a number is zero its tolerance may be, too; no error there is still no error.
+            scale = scale.clamp_(min=kind.tiny)
         return scale
 
     def next_size(
@@ -146,7 +147,12 @@ class Control:
         return math.copysign(min(max(abs(size), self.min_step), self.max_step), size)
 
     def first_size(
-        self, evaluate: Callable[[float, Tensor], Tensor], y0: Tensor, slope: Tensor, order: int
+        self,
+        evaluate: Callable[[float, Tensor], Tensor],
+        y0: Tensor,
+        slope: Tensor,
+        order: int,
+        limit: float = math.inf,
     ) -> float:
         """Estimate a first step, as in Hairer, Nørsett and Wanner, Solving ODEs I, II.4.
 
@@ -155,19 +161,20 @@ class Control:
             y0: State at the start.
             slope: Value of the field there.
             order: Order of the method.
+            limit: How far ahead the field may be tried.
         """
         scale = self._scale(y0.abs())
         size_y, size_f = self._measure_both(y0 / scale, slope / scale)
-        trial = self.trial_size(size_y, size_f)
+        trial = self.trial_size(size_y, size_f, limit)
         if not trial > 0:  # a slope beyond all numbers; the first step finds that out
             return 1e-6
         change = evaluate(trial, torch.add(y0, slope, alpha=trial)) - slope
         return self.size_after_trial(trial, size_f, self._measure(change / scale) / trial, order)
 
     @staticmethod
-    def trial_size(size_y: float, size_f: float) -> float:
+    def trial_size(size_y: float, size_f: float, limit: float) -> float:
         """How far ahead to look for a first step, given the sizes of the state and its slope."""
-        return 1e-6 if size_y < 1e-5 or size_f < 1e-5 else 0.01 * size_y / size_f
+        return min(1e-6 if size_y < 1e-5 or size_f < 1e-5 else 0.01 * size_y / size_f, limit)
 
     @staticmethod
     def size_after_trial(trial: float, size_f: float, bend: float, order: int) -> float:
@@ -178,6 +185,11 @@ class Control:
             size = (0.01 / max(size_f, bend)) ** (1 / order)
         estimate = min(100 * trial, size)
         return estimate if math.isfinite(estimate) and estimate > 0 else trial
+
+    @staticmethod
+    def moving_clock(size: float, start: float) -> float:
+        """An estimated first step from a time, no smaller than what moves the time, as in SciPy."""
+        return max(size, 10 * math.ulp(start))
 
     def _measure_both(self, one: Tensor, other: Tensor) -> list[float]:
         """Two norms, for which the host waits once, if it has to wait for them."""

@@ -63,6 +63,7 @@ class Plan:
             the points of a grid that was computed from them.
         goals: Where the count of steps begins anew, the field may jump, or the solve ends, in
             order; none if that is not known, as where an event ends it.
+        trial_limit: How far ahead of the start the field may be tried to estimate a first step.
     """
 
     start: Moment
@@ -76,6 +77,7 @@ class Plan:
     keep_pace: bool = True
     knots: Tensor | None = None
     goals: tuple[float, ...] = ()
+    trial_limit: float = math.inf
 
 
 class Outputs(Protocol):
@@ -357,14 +359,18 @@ class AdaptiveIntegration(Integration):
     def _first_size(self, control: Control, y: Tensor, slope: Tensor) -> float:
         if control.first_step is not None:
             return control.first_step
-        direction, begin, stepper = self._plan.direction, self.moment.value, self._stepper
+        plan, begin, stepper = self._plan, self.moment.value, self._stepper
+        direction = plan.direction
 
         def evaluate(time: float, state: Tensor) -> Tensor:
             moment = Moment(begin + direction * time, self.moment.anchor)
             return direction * stepper.evaluate(moment, state)
 
         with torch.no_grad():
-            return control.first_size(evaluate, y.detach(), direction * slope, self._plan.order)
+            size = control.first_size(
+                evaluate, y.detach(), direction * slope, plan.order, plan.trial_limit
+            )
+        return control.moving_clock(size, begin)
 
 
 class _StopList:

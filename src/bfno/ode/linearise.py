@@ -30,6 +30,7 @@ from torch import Tensor
 
 from bfno.ode.evaluate import Evaluator
 from bfno.ode.replay import Surroundings
+from bfno.ode.sizes import euclidean_norm, power_of_two
 from bfno.ode.solution import GradientError, Stats
 from bfno.ode.state import real_dtype
 
@@ -302,10 +303,10 @@ def _difference(
     evaluate: Evaluator, t: Tensor, z: Tensor, slope: Tensor, vector: Tensor, stats: Stats
 ) -> Tensor:
     """A Jacobian's product with a vector, from two values of the field."""
-    length = float(torch.linalg.vector_norm(vector))
+    length = euclidean_norm(vector)
     if length == 0:
         return torch.zeros_like(vector)
-    scale = float(torch.linalg.vector_norm(z)) / math.sqrt(max(z.numel(), 1))
+    scale = euclidean_norm(z) / math.sqrt(max(z.numel(), 1))
     shift = math.sqrt(torch.finfo(z.dtype).eps) * max(scale, 1e-3) / length
     stats.forward_evaluations += 1
     with torch.no_grad():
@@ -529,12 +530,17 @@ def gmres(
         restarts: Most times that it begins anew.
 
     Returns:
-        The solution, and what is left of the right-hand side as a share of it.
+        The solution, and what is left of the right-hand side as a share of it. Both are
+        not-a-number where numbers end.
     """
+    unit = power_of_two(right)  # or squares of its numbers would overflow or vanish
+    right = right / unit
     found = torch.zeros_like(right)
     whole = float(torch.linalg.vector_norm(right))
-    if whole == 0 or not math.isfinite(whole):
-        return found, 0.0 if whole == 0 else math.nan
+    if whole == 0:
+        return found, 0.0
+    if not math.isfinite(whole):  # zeros would look like a solution
+        return found + math.nan, math.nan
     residual, left = right, whole
     for _ in range(restarts):
         found = found + _minimised(apply, residual, left, rtol * whole, basis)
@@ -542,7 +548,9 @@ def gmres(
         before, left = left, float(torch.linalg.vector_norm(residual))
         if not left > rtol * whole or left > 0.9 * before:  # done, or no longer of use
             break
-    return found, left / whole
+    if not math.isfinite(left):
+        return found + math.nan, math.nan
+    return found * unit, left / whole
 
 
 def _minimised(

@@ -135,6 +135,7 @@ enum Status { SUCCESS, STEP_LIMIT, STEP_UNDERFLOW, NON_FINITE, FAILED };
 struct Plan {
   double start, direction, rtol, atol, first_step, min_step, max_step, safety, growth, shrink;
   double last, before, earlier;  // exponents of error ratios, all zero for the I rule
+  double trial_limit;
   int64_t adaptive, order, max_steps, renew_limit, keep_pace, time_count, stop_count;
   const double *times, *stops;
 };
@@ -287,8 +288,9 @@ struct Run {
     if (plan.first_step >= 0) return plan.first_step;
     const REAL *state = data_of(y), *first = data_of(k1);
     const double size_y = measure(state, state, nullptr), size_f = measure(state, first, nullptr);
-    const double trial = size_y < 1e-5 || size_f < 1e-5 ? 1e-6 : 0.01 * size_y / size_f;
-    if (!(trial > 0)) return 1e-6;
+    const double wanted = size_y < 1e-5 || size_f < 1e-5 ? 1e-6 : 0.01 * size_y / size_f;
+    const double trial = std::min(wanted, plan.trial_limit);
+    if (!(trial > 0)) return moving_clock(1e-6);
     Handle moved = new_state();
     REAL* there = data_of(moved);
     const REAL shift = static_cast<REAL>(plan.direction * trial);
@@ -301,7 +303,12 @@ struct Run {
     else
       size = std::pow(0.01 / std::max(size_f, bend), 1.0 / static_cast<double>(plan.order));
     const double estimate = std::min(100 * trial, size);
-    return std::isfinite(estimate) && estimate > 0 ? estimate : trial;
+    return moving_clock(std::isfinite(estimate) && estimate > 0 ? estimate : trial);
+  }
+
+  double moving_clock(double size) const {
+    const double start = std::abs(plan.start);
+    return std::max(size, 10 * (std::nextafter(start, INFINITY) - start));
   }
 
   // Weight of a stage in the dense output.

@@ -35,7 +35,7 @@ class _Plan(ctypes.Structure):
     _fields_ = [
         *((name, ctypes.c_double) for name in (
             "start", "direction", "rtol", "atol", "first_step", "min_step", "max_step", "safety",
-            "growth", "shrink", "last", "before", "earlier",
+            "growth", "shrink", "last", "before", "earlier", "trial_limit",
         )),
         *((name, ctypes.c_int64) for name in (
             "adaptive", "order", "max_steps", "renew_limit", "keep_pace", "time_count",
@@ -114,7 +114,7 @@ class Loop:
         native = _Plan(
             start=plan.start.value, direction=plan.direction, first_step=-1.0, order=plan.order,
             max_steps=plan.max_steps, renew_limit=plan.renew_limit, keep_pace=plan.keep_pace,
-            time_count=len(times), stop_count=len(stops),
+            time_count=len(times), stop_count=len(stops), trial_limit=plan.trial_limit,
             times=ctypes.addressof(arrays[0]), stops=ctypes.addressof(arrays[1]),
         )  # fmt: skip
         if control is not None:

@@ -18,6 +18,7 @@ from torch import Tensor
 from bfno.ode.control import Control
 from bfno.ode.evaluate import Evaluator
 from bfno.ode.linearise import Linearisation, Linearizer, make_system
+from bfno.ode.sizes import euclidean_norm
 from bfno.ode.step import combine_quickly
 
 __all__ = ["Newton", "Stages"]
@@ -223,4 +224,4 @@ class Newton:
 
 
 def _root_mean_square(values: Tensor) -> float:
-    return float(torch.linalg.vector_norm(values)) / math.sqrt(max(values.numel(), 1))
+    return euclidean_norm(values) / math.sqrt(max(values.numel(), 1))

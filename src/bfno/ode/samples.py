@@ -394,16 +394,20 @@ class SampleIntegration:
             y, slope = going.y.detach(), going.slope.detach()
             scale = gauge.scale(magnitude(y), samples)
             sizes, rates = gauge.norms(y, scale), gauge.norms(slope, scale)
-            trials = [control.trial_size(*pair) or 1e-6 for pair in zip(sizes, rates, strict=True)]
+            spans = (table.times[samples, -1] - going.point.values).abs()
+            known = zip(sizes, rates, spans.clamp(max=control.max_step).tolist(), strict=True)
+            trials = [control.trial_size(*one) or 1e-6 for one in known]
             ahead = table.direction[samples] * going.size.new_tensor(trials)
             near = y + slope * scale_rows(ahead.to(y.device, y.dtype), y)
             point = replace(going.point, values=going.point.values + ahead)
             changes = gauge.norms(self._call(table.exact(samples, point), near) - slope, scale)
         self._evaluations[samples] += 1
-        return [
+        estimates = [
             control.size_after_trial(trial, rate, change / trial, self._tableau.order)
             for trial, rate, change in zip(trials, rates, changes, strict=True)
         ]
+        starts = going.point.values.tolist()
+        return [control.moving_clock(*one) for one in zip(estimates, starts, strict=True)]
 
     def _call(self, time: Tensor, y: Tensor) -> Tensor:
         self._stats.forward_evaluations += 1

@@ -304,7 +304,14 @@ class Scheme:
         plan = make_plan(tableau, options, control, times)
         # max_num_steps counts from output to output.
         goals = sorted({*plan.goals, *times.tolist()}, key=lambda time: time * plan.direction)
-        return replace(plan, renew_limit=True, keep_pace=False, goals=tuple(goals))
+        return replace(
+            plan,
+            renew_limit=True,
+            keep_pace=False,
+            goals=tuple(goals),
+            # torchdiffeq looks as far as it likes for a first step.
+            trial_limit=plan.trial_limit if tableau.implicit else math.inf,
+        )
 
     def _grid_plan(self, times: Tensor, field: Field, y0: Tensor) -> Plan:
         """Steps on a user's grid, whose points may have been computed from the requested times."""

@@ -516,7 +516,7 @@ def make_plan(
         stops = _knots(times, landings, options.stops, options.jumps)
     else:
         stops, control = fixed_stops(times, options.step, options.stops, options.jumps), None
-    direction = _direction(times)
+    direction, length = _direction(times), abs(times[-1] - times[0])
     goals = () if options.event is not None else {times[-1], *options.jumps}
     return Plan(
         start,
@@ -527,6 +527,7 @@ def make_plan(
         options.max_steps,
         jump_at_start=times[0] in options.jumps,
         goals=tuple(sorted(goals, key=lambda time: time * direction)),
+        trial_limit=length if control is None else min(length, control.max_step),
     )
 
 

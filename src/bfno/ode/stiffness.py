@@ -194,8 +194,11 @@ class Detector:
 
     @torch.no_grad()
     def _norms(self, slopes: Sequence[Tensor]) -> Tensor:
-        """Sizes of the probe's combinations and of a slope, where they were computed."""
+        """Sizes of the probe's combinations and of a slope, in some unit, where they are."""
         table = torch.stack([slope.detach().reshape(-1) for slope in slopes])
+        if table.numel():  # in a unit in which squares neither overflow nor vanish
+            largest = table.abs().amax().clamp(min=torch.finfo(table.dtype).tiny)
+            table = table / largest.log2().floor().exp2()  # which rounds nothing
         if self._weights is None:
             probe, last = probe_of(self._tableau), (0.0,) * (len(slopes) - 1) + (1.0,)
             self._weights = constant((probe.slopes, probe.states, last), table)
