@@ -131,5 +131,5 @@ def test_autocast_keeps_the_spectrum_in_full_precision():
 
 
 def test_another_precision_is_refused_outside_autocast():
-    with pytest.raises(RuntimeError, match="dtype"):
+    with pytest.raises(ValueError, match="dtype"):
         AFNO(8, blocks=2)(torch.randn(2, 8, 6, 6, dtype=torch.float32))

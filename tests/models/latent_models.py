@@ -43,11 +43,13 @@ def make_generator(kind, **settings: Any) -> Any:
     return LatentGenerator(Autonomous(net()), augment=size - LATENTS, **settings)
 
 
-def make_latent(generator="plain", encoder="ode", *, by_row=True, classes=3, **settings) -> Any:
+def make_latent(
+    generator="plain", encoder="ode", *, by_row=True, classes=3, features=2, **settings
+) -> Any:
     model = LatentODE(
-        2,
+        features,
         classes,
-        make_encoder(encoder),
+        make_encoder(encoder, features),
         make_generator(generator, **settings),
         by_row=by_row,
         samples=2,

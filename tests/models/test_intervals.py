@@ -109,3 +109,10 @@ def test_what_cannot_be_fitted_or_asked_for_is_named():
     fitted = PredictiveIntervals.fit(_zeros(20, 1), values, values == values)
     with pytest.raises(ValueError, match=r"one of 0\.5, 0\.8, 0\.9, 0\.95, 0\.99, got 0\.7"):
         fitted.half_width(_zeros(1, 1), level=0.7)
+
+
+@pytest.mark.parametrize("level", [0.0, -0.1, 1.5, math.nan])
+def test_a_level_that_is_no_share_is_refused(level):
+    values = torch.randn(100, 1)
+    with pytest.raises(ValueError, match="levels must lie above 0 and be 1 at most, got"):
+        PredictiveIntervals.fit(values[None] * 0, values, values == values, levels=(0.5, level))

@@ -16,6 +16,7 @@ from bfno.models.series import (
     tanh_network,
 )
 from tests.models.irregular import irregular_batch, observed_rows
+from tests.models.latent_models import make_latent
 
 
 class Echo(SeriesModel):
@@ -155,3 +156,77 @@ def test_a_model_that_looks_ahead_expects_values_with_the_row_at_that_time():
     model = model.to(values.dtype).eval()
     found = model.reconstruct(times, values, mask, times)
     assert torch.allclose(found, model(times, values, mask).prediction, atol=1e-6)
+
+
+EVERY = FORECASTERS | {
+    "vae": lambda: RecurrentVAE(3, 2, by_row=False, latents=4, encoder=5, units=6, head=()),
+    "latent": lambda: make_latent(features=3),
+    "ace": lambda: make_latent("ace", features=3),
+}
+
+
+@pytest.mark.parametrize("kind", EVERY)
+def test_seconds_since_1970_are_as_good_as_those_since_the_first_row(kind):
+    """Single precision cannot tell 1.7e9 from 1.7e9 + 60."""
+    times, values, mask = irregular_batch()
+    times = (64 * (times - times.min())).round() / 64  # which double precision has beside 1.7e9 too
+    at = times[:, -1:] + torch.tensor([0.25, 0.5])
+    model = EVERY[kind]().float().eval()
+    rows = values.float(), mask
+    for found, late in (
+        (model(times, *rows).scores, model(times + 1.7e9, *rows).scores),
+        (model(times, *rows).prediction, model(times + 1.7e9, *rows).prediction),
+        (model.reconstruct(times, *rows, at), model.reconstruct(times + 1.7e9, *rows, at + 1.7e9)),
+    ):
+        assert torch.equal(found, late)
+
+
+def test_whole_seconds_since_1970_lose_no_gap():
+    times, values, mask = irregular_batch()
+    whole = (64 * (times - times.min())).long()
+    model = FORECASTERS["ode_rnn"]().float()
+    model.recurrent.step = 64.0
+    rows, since = (values.float(), mask), 1_700_000_000
+    assert torch.equal(model(whole, *rows).scores, model(whole + since, *rows).scores)
+    at = whole[:, -1:] + 0.5
+    found = model.reconstruct(whole, *rows, at)
+    assert torch.equal(found, model.reconstruct(whole + since, *rows, at + since))
+    assert torch.equal(found, model.reconstruct(whole.double(), *rows, at))
+
+
+def test_times_of_the_precision_of_the_values_stay_as_they_are():
+    """A field may depend on them."""
+    seen = []
+
+    class Watch(Echo):
+        def _run(self, times, values, mask):
+            seen.append(times)
+            return super()._run(times, values, mask)
+
+    times, values, mask = irregular_batch()
+    Watch(3, 2, by_row=False)(times + 5, values, mask)
+    assert torch.equal(seen[0], times + 5)
+
+
+@pytest.mark.parametrize("kind", ["ode_rnn", "latent", "ace"])
+@pytest.mark.parametrize("spoil", [float("nan"), float("inf"), -1.0])
+def test_no_equation_is_followed_through_times_that_are_no_clock(kind, spoil):
+    times, values, mask = irregular_batch()
+    model, at = EVERY[kind](), times[:, -1:]
+    times[4, 2] = spoil
+    with pytest.raises(ValueError, match="times must be finite and ascend within each series"):
+        model(times, values, mask)
+    if kind != "ode_rnn":  # which sorts rows among the wanted times
+        with pytest.raises(ValueError, match="times must be finite"):
+            model.reconstruct(times, values, mask, at)
+
+
+@pytest.mark.parametrize("kind", EVERY)
+def test_no_series_give_no_scores(kind):
+    times, values, mask = (part[:0] for part in irregular_batch())
+    model = EVERY[kind]().eval()
+    found = model(times, values, mask)
+    rows = (7,) if model.by_row else ()
+    assert found.scores.shape == (model.samples, 0, *rows, model.classes)
+    assert found.prediction.shape == (model.samples, 0, 7, 3)
+    assert model.reconstruct(times, values, mask, times).shape == (model.samples, 0, 7, 3)

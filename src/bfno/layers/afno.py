@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from bfno.layers.fourier import check_space
+from bfno.layers.fourier import check_input, is_empty
 from bfno.layers.pointwise import channels_first, channels_last
 from bfno.layers.spectral import analyse, synthesise
 
@@ -55,7 +55,7 @@ class AFNO(nn.Module):
     ) -> None:
         super().__init__()
         _check(channels, blocks, shrink, kept)
-        self.blocks, self.shrink, self.kept = blocks, shrink, kept
+        self.channels, self.blocks, self.shrink, self.kept = channels, blocks, shrink, kept
         size = channels // blocks
         # Pairs of reals (real, imaginary): an adjoint over complex parameters breaks.
         self.weight_in = nn.Parameter(0.02 * torch.randn(blocks, size, size * expansion, 2))
@@ -64,7 +64,9 @@ class AFNO(nn.Module):
         self.bias_out = nn.Parameter(0.02 * torch.randn(blocks, size, 2))
 
     def forward(self, x: Tensor) -> Tensor:
-        check_space(x)
+        check_input(x, self.channels, self.weight_in.dtype)
+        if is_empty(x):
+            return x.clone()
         if not torch.is_autocast_enabled(x.device.type):
             return self._mixed(x)
         with torch.autocast(x.device.type, enabled=False):

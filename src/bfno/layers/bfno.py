@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from bfno.layers.activation import Activation, ActivationChoice, find_activation, known_activation
+from bfno.layers.fourier import check_input, is_empty
 from bfno.layers.mixing import Recipe, Weights, complex_product, linearise_mixing, merge, mix
 from bfno.layers.pointwise import Pointwise, channels_first, channels_last
 from bfno.layers.spectral import analyse, frequencies, synthesise
@@ -120,7 +121,9 @@ class BFNO(nn.Module):
             self.bias.uniform_(0, 1 / self.channels if self.init == "published" else 0)
 
     def forward(self, x: Tensor) -> Tensor:
-        _check_input(x, self.channels, self.weight.dtype)
+        check_input(x, self.channels, self.weight.dtype)
+        if is_empty(x):
+            return x.clone()
         if not torch.is_autocast_enabled(x.device.type):
             return self._mixed(x)
         with torch.autocast(x.device.type, enabled=False):
@@ -142,7 +145,7 @@ class BFNO(nn.Module):
         """
         if not self.can_linearise:
             raise ValueError(f"linearise needs kernel='branch', got {self.kernel!r}")
-        _check_input(x, self.channels, self.weight.dtype)
+        check_input(x, self.channels, self.weight.dtype)
         signal = channels_last(x).contiguous()
         sigma = find_activation(self.activation)
         mixed, pull_mixing = linearise_mixing(signal, self._weights(), sigma)
@@ -283,16 +286,3 @@ def _checked_grid(grid: tuple[int, ...] | None, kernel: Kernel) -> tuple[int, ..
     if not is_row or not all(isinstance(one, int) and one > 0 for one in grid):
         raise ValueError(f"grid must be {points}, got {grid!r}")
     return tuple(grid)
-
-
-def _check_input(x: Tensor, channels: int, dtype: torch.dtype) -> None:
-    if not 3 <= x.dim() <= 5 or x.shape[1] != channels or 0 in x.shape[2:]:
-        raise ValueError(
-            f"input must have shape (batch, {channels}, *space) with one to three space axes, "
-            f"got {tuple(x.shape)}"
-        )
-    if x.dtype != dtype and not torch.is_autocast_enabled(x.device.type):
-        raise ValueError(
-            f"input must have the layer's dtype {dtype}, got {x.dtype}; "
-            f"convert one of them, for example layer.to({x.dtype})"
-        )

@@ -5,9 +5,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from bfno.layers.fourier import inverse_last_axis, other_axes
+from bfno.layers.fourier import check_input, inverse_last_axis, is_empty, other_axes
 from bfno.layers.pointwise import Pointwise, channels_first, channels_last
-from bfno.layers.spectral import analyse, synthesise
+from bfno.layers.spectral import analyse, require_transformable, synthesise
 
 __all__ = ["FNO"]
 
@@ -68,12 +68,16 @@ class FNO(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         self._check_grid(x)
+        check_input(x, len(self.weight), self.weight.dtype)
+        if is_empty(x):
+            return x.clone()
         y = self._in_reals(x) if torch.compiler.is_compiling() else self._filter(x)
         if self.linear is not None:
             return y + self.linear(x)
         return y + x if self.skip == "identity" else y
 
     def _filter(self, x: Tensor) -> Tensor:
+        require_transformable(x)
         # Contiguous because moving a model to another memory format also permutes its weights.
         weight = torch.view_as_complex(self.weight.contiguous())
         return self._synthesise(_multiply(self._analyse(x), weight), x)

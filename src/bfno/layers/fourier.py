@@ -1,4 +1,4 @@
-"""What the layers on truncated spectra share: checks of the input, and their last transform."""
+"""What the spectral layers share: checks of the input, and the last transform of a part of one."""
 
 from __future__ import annotations
 
@@ -7,16 +7,31 @@ from torch import Tensor
 
 from bfno.layers.spectral import multiplicity
 
-__all__ = ["check_space", "inverse_last_axis", "other_axes"]
+__all__ = ["check_input", "inverse_last_axis", "is_empty", "other_axes"]
 
 
-def check_space(x: Tensor) -> None:
-    """Refuse input that is not `(batch, channels, *space)` with one to three space axes."""
-    if not 3 <= x.dim() <= 5:
+def check_input(x: Tensor, channels: int, dtype: torch.dtype) -> None:
+    """Refuse input that a layer of so many channels and this dtype cannot take.
+
+    Raises:
+        ValueError: If it is not `(batch, channels, *space)` with one to three space axes, or of
+            another dtype outside of autocast.
+    """
+    if not 3 <= x.dim() <= 5 or x.shape[1] != channels or 0 in x.shape[2:]:
         raise ValueError(
-            f"input must be (batch, channels, *space) with 1 to 3 space axes, got shape "
-            f"{tuple(x.shape)}; reshape it to one of these"
+            f"input must have shape (batch, {channels}, *space) with one to three space axes, "
+            f"got {tuple(x.shape)}"
         )
+    if x.dtype != dtype and not torch.is_autocast_enabled(x.device.type):
+        raise ValueError(
+            f"input must have the layer's dtype {dtype}, got {x.dtype}; "
+            f"convert one of them, for example layer.to({x.dtype})"
+        )
+
+
+def is_empty(x: Tensor) -> bool:
+    """Whether a batch holds no sample; compilers and exporters, which leave that open, hold one."""
+    return not torch.compiler.is_compiling() and not len(x)
 
 
 def other_axes(x: Tensor) -> tuple[int, ...]:

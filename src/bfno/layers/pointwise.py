@@ -77,7 +77,7 @@ class Pointwise(nn.Module):
         weight = self.weight[:, :-1]
         if bias.dim() == 1:
             return channels_first(_linear(points, weight, bias))
-        bias = bias.view(len(x), *[1] * (x.dim() - 2), -1)
+        bias = bias.view(len(x), *[1] * (x.dim() - 2), len(weight))
         return channels_first(F.linear(points, weight) + bias)
 
     def transposed(self, y: Tensor) -> Tensor:
@@ -101,7 +101,7 @@ class _Linear(torch.autograd.Function):
         # Contiguous: with one channel, the part of a matrix takes three times as long.
         torch.addmm(bias, rows, weight.contiguous().T, out=result)
         ctx.save_for_backward(points, weight)
-        return result.view(*points.shape[:-1], -1)
+        return result.view(*points.shape[:-1], len(weight))
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:

@@ -31,6 +31,7 @@ __all__ = [
     "analyse_rows",
     "frequencies",
     "multiplicity",
+    "require_transformable",
     "synthesise",
     "synthesise_rows",
 ]
@@ -293,7 +294,23 @@ def _per_frequency(size: int, like: Tensor) -> Tensor:
     return multiplicity(size, like).view(-1, *[1] * (like.dim() - 2))
 
 
+def require_transformable(signal: Tensor) -> None:
+    """Refuse signals in half precision where torch has no fast transform in it.
+
+    Raises:
+        ValueError: If the signal is in half precision; autocast takes it to single precision.
+    """
+    device, dtype = signal.device.type, signal.dtype
+    has_transform = dtype.itemsize >= 4 or (device == "cuda" and dtype == torch.float16)
+    if not has_transform and not torch.is_autocast_enabled(device):
+        raise ValueError(
+            f"input on this grid is transformed in float32 or float64, got {signal.dtype}; keep "
+            "the layer in float32 and use torch.autocast"
+        )
+
+
 def _analyse_fast(signal: Tensor, adjoint: bool) -> Tensor:
+    require_transformable(signal)
     spectrum = torch.fft.rfft(signal, dim=1, norm="ortho")
     others = tuple(range(2, signal.dim() - 1))
     if others:

@@ -92,11 +92,15 @@ class PredictiveIntervals:
             horizon: `(...)`: time since something was last seen; None for no growth.
             difficulty: `(...)`: a positive factor of the errors to be expected; None is one.
             series: `(...)`: number of the series; None takes each row as independent.
-            levels: Shares to cover, between 0 and 1.
+            levels: Shares to cover, above 0 and at most 1.
 
         Raises:
-            ValueError: If nothing was observed, or a prediction of it is not finite.
+            ValueError: If nothing was observed, a prediction of it is not finite, or a level is no
+                such share.
         """
+        for level in levels:
+            if not 0 < level <= 1:
+                raise ValueError(f"levels must lie above 0 and be 1 at most, got {level:g}")
         features = values.shape[-1]
         mask = mask.bool().reshape(-1, features)
         if not mask.any():

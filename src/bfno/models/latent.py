@@ -10,8 +10,11 @@ from bfno.models.generators import LatentGenerator
 from bfno.models.series import (
     SeriesModel,
     SeriesOutput,
+    as_clock,
+    check_clock,
     check_wanted,
     dense,
+    in_fractions,
     in_order,
     latent_noise,
     network,
@@ -83,6 +86,7 @@ class LatentODE(SeriesModel):
         self.head = network(size if by_row else latents, *head, self.outputs, activation=nn.ReLU)
 
     def _run(self, times: Tensor, values: Tensor, mask: Tensor) -> SeriesOutput:
+        check_clock(times)
         posterior = self.encoder(times, values, mask)
         z0 = self._start(posterior)
         path = self.generator(z0, times)
@@ -94,9 +98,13 @@ class LatentODE(SeriesModel):
 
     def reconstruct(self, times: Tensor, values: Tensor, mask: Tensor, at: Tensor) -> Tensor:
         """Values of the latent trajectories at any times; see `SeriesModel.reconstruct`."""
+        if not len(times):
+            return super().reconstruct(times, values, mask, at)
         check_wanted(times, at)
-        mask = mask.bool()
-        times, at = times.to(values.dtype), at.to(values.dtype)
+        check_clock(times)
+        times = in_fractions(times)
+        mask, first = mask.bool(), times.min()
+        times, at = as_clock(times, values, first), as_clock(at.to(times), values, first)
         z0 = self._start(self.encoder(times, values.where(mask, 0.0), mask))
         ascending, order = torch.cat((times[:, :1], at), dim=1).sort(dim=1, stable=True)
         path = self.generator(z0, ascending)

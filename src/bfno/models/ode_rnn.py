@@ -12,7 +12,14 @@ from bfno.fields import Autonomous
 from bfno.layers.pointwise import is_transformed
 from bfno.models.recurrence import Cell, both_gates, run_recurrence
 from bfno.models.schedule import Schedule, make_schedule
-from bfno.models.series import SeriesModel, SeriesOutput, dense, network, tanh_network
+from bfno.models.series import (
+    SeriesModel,
+    SeriesOutput,
+    check_clock,
+    dense,
+    network,
+    tanh_network,
+)
 from bfno.ode.advance import take_step
 from bfno.ode.solution import Stats
 from bfno.ode.tableaus import find_explicit
@@ -328,6 +335,7 @@ class ODERNNClassifier(SeriesModel):
         self.head = network(position, *head, self.outputs, activation=nn.ReLU)
 
     def _run(self, times: Tensor, values: Tensor, mask: Tensor) -> SeriesOutput:
+        check_clock(times)
         states = self.recurrent(times, values, mask)
         self.stats = self.recurrent.stats
         seen = states.after if self.by_row else states.after[:, -1]

@@ -9,14 +9,19 @@ from itertools import pairwise
 import torch
 from torch import Tensor, nn
 
+from bfno.layers.pointwise import is_transformed
 from bfno.ode import Stats
+from bfno.ode.state import clock_dtype
 
 __all__ = [
     "ObservedRows",
     "SeriesModel",
     "SeriesOutput",
+    "as_clock",
+    "check_clock",
     "check_wanted",
     "dense",
+    "in_fractions",
     "in_order",
     "latent_noise",
     "network",
@@ -71,7 +76,9 @@ class SeriesModel(nn.Module, ABC):
         feature_names: Likewise for the features.
 
     Shape:
-        `times` `(batch, time)`, ascending; `values` and `mask` `(batch, time, features)`.
+        `times` `(batch, time)`, ascending; `values` and `mask` `(batch, time, features)`. Times of
+        another, finer type than the values count from the first of the batch: single precision
+        does not tell the seconds since 1970 apart.
 
     Example:
         >>> class MeanClassifier(SeriesModel):
@@ -106,8 +113,17 @@ class SeriesModel(nn.Module, ABC):
                 f"{tuple(mask.shape)}"
             )
         mask = mask.bool()
+        if not len(times):
+            return self._of_nothing(values)
         # Entries that were not observed may hold anything, even NaN, and must not reach any sum.
-        return self._run(times.to(values.dtype), values.where(mask, 0.0), mask)
+        return self._run(as_clock(times, values), values.where(mask, 0.0), mask)
+
+    def _of_nothing(self, values: Tensor) -> SeriesOutput:
+        """The output for no series: that for one in which nothing happens, cut off again."""
+        rest = values.new_zeros(1, *values.shape[1:])
+        one = self._run(rest[..., 0], rest, rest.bool())
+        kl = None if one.kl is None else one.kl[:0]
+        return SeriesOutput(one.scores[:, :0], one.prediction[:, :0], kl, one.kinetic)
 
     @abstractmethod
     def _run(self, times: Tensor, values: Tensor, mask: Tensor) -> SeriesOutput:
@@ -132,6 +148,7 @@ class SeriesModel(nn.Module, ABC):
             ValueError: If a time lies before the first row of its series.
         """
         check_wanted(times, at)
+        times = in_fractions(times)
         # Wanted times are rows that observe nothing. The order is stable: who looks ahead may see
         # a row at the same time, who forecasts may not.
         nothing = values.new_zeros(*at.shape, values.shape[-1])
@@ -156,6 +173,40 @@ class SeriesModel(nn.Module, ABC):
         if self.outputs > 1:
             return logits
         return torch.cat((torch.zeros_like(logits), logits), dim=-1)
+
+
+def check_clock(times: Tensor) -> None:
+    """Refuse times that are no times.
+
+    Raises:
+        ValueError: If one is not finite, or comes before the one before it.
+    """
+    if is_transformed(times):
+        return  # what numbers there will be is not known
+    if not bool(times.isfinite().all() & (times.diff(dim=1) >= 0).all()):
+        raise ValueError(
+            "times must be finite and ascend within each series; sort rows by their times, and "
+            "leave those without one out"
+        )
+
+
+def in_fractions(times: Tensor) -> Tensor:
+    """The times, whole numbers as floating ones: between two of them there are others."""
+    return times if times.is_floating_point() else times.to(clock_dtype(times.device))
+
+
+def as_clock(times: Tensor, values: Tensor, first: Tensor | None = None) -> Tensor:
+    """Times in the precision of the values; those of a finer type count from the first one.
+
+    Args:
+        times: `(batch, time)`, not empty.
+        values: What has the precision.
+        first: The first time; None is that of the batch.
+    """
+    is_finer = not times.is_floating_point() or times.dtype.itemsize > values.dtype.itemsize
+    if is_finer:
+        times = times - (times.min() if first is None else first)
+    return times.to(values.dtype)
 
 
 def check_wanted(times: Tensor, at: Tensor) -> None:

@@ -76,7 +76,7 @@ def expected(clock: bool = False) -> Series:
     cells = [[r[2], r[3], r[4], float(r[5] == "f"), float(r[5] == "m"), float(r[6])] for r in rows]
     return Series(
         torch.tensor([(row[1] - firsts[row[0]]) / unit for row in rows], dtype=torch.float64),
-        torch.tensor([[float(cell or 0) for cell in row] for row in cells], dtype=torch.float32),
+        torch.tensor([[float(cell or 0) for cell in row] for row in cells], dtype=torch.float64),
         torch.tensor([[cell is not None for cell in row] for row in cells]),
         torch.tensor([int(name.endswith(tuple("02468"))) for name in ids]),
         torch.tensor([0, *lengths]).cumsum(0),

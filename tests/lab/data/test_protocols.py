@@ -358,3 +358,38 @@ def test_a_constant_and_a_never_observed_feature_keep_finite_scales(tmp_path):
     found = load_series(SeriesSource("series", path=path), seed=0)
     assert found.scaling.scale[:2] == (1.0, 1.0) and found.scaling.shift[1] == 0.0
     assert found.train.values.isfinite().all() and found.train.values[:, :2].abs().max() < 1e-6
+
+
+def _drawn(offset: float, deviation: float) -> list[str]:
+    draw = np.random.RandomState(0)
+    return [
+        f"{k},{t},{offset + deviation * draw.randn()!r},{'ab'[k % 2]}"
+        for k in range(20)
+        for t in (1, 2)
+    ]
+
+
+@pytest.mark.parametrize(("offset", "deviation"), [(1e8, 1.0), (1e8, 0.1), (-3e4, 1e-2)])
+def test_an_offset_costs_no_digits_of_what_varies(tmp_path, offset, deviation):
+    plain, moved = (
+        load_series(SeriesSource("series", path=table(tmp_path / f"{by}.csv", rows)), seed=0)
+        for by, rows in ((0, _drawn(0, 1)), (1, _drawn(offset, deviation)))
+    )
+    # A hundredth is the most that rounding may take.
+    torch.testing.assert_close(moved.train.values, plain.train.values, rtol=0, atol=0.012)
+    torch.testing.assert_close(moved.test.values, plain.test.values, rtol=0, atol=0.012)
+
+
+def test_ordinary_values_are_scaled_as_single_precision_has_them(tmp_path):
+    """So were they when the trainings were made that are on record."""
+    rows = _drawn(120, 15)
+    source = SeriesSource("series", path=table(tmp_path / "x.csv", rows), validation=0)
+    found = load_series(source, seed=0)
+    values = {row.split(",")[0]: [] for row in rows}
+    for row in rows:
+        values[row.split(",")[0]].append(np.float32(row.split(",")[2]))
+    train = np.array([values[name] for name in found.train.ids], dtype=np.float64)
+    assert found.scaling.shift[0] == pytest.approx(train.mean(), rel=1e-14)
+    shift, scale = found.scaling.shift[0], found.scaling.scale[0]
+    expected = ((train - shift) / scale).astype(np.float32)
+    assert np.array_equal(found.train.values.numpy().reshape(expected.shape), expected)

@@ -1,6 +1,7 @@
 """Series side by side: padded, on the union of their times, scaled and back."""
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -140,3 +141,11 @@ def test_a_large_offset_does_not_cost_the_digits_of_small_values():
     )
     scaled = Scaling(1.0, (1e6, 1e6), (0.25, 0.25)).apply(shifted)
     assert math.isclose(scaled.values[0, 0].item(), 1.0)
+
+
+def test_a_single_series_is_scaled_with_all_the_digits_it_has():
+    """A prediction may be of rows that do not vary among themselves."""
+    series = replace(example(), values=torch.full((6, 2), 1e8 + 0.3, dtype=torch.float64))
+    scaled = Scaling(1.0, (1e8, 1e8), (0.3, 0.3)).apply(series)
+    assert scaled.values.dtype == torch.float32
+    assert scaled.values[series.mask].tolist() == pytest.approx([1.0] * 7, rel=1e-6)

@@ -37,7 +37,7 @@ def test_a_table_is_read_as_written(tmp_path):
     assert series.values.tolist() == [[1, 10], [2, 20], [3, 0], [0, 40]]
     assert series.mask.tolist() == [[True, True], [True, True], [True, False], [False, True]]
     assert series.labels.tolist() == [0, 1] and not series.by_row
-    assert series.values.dtype == torch.float32 and series.times.dtype == torch.float64
+    assert series.values.dtype == series.times.dtype == torch.float64
 
 
 def test_columns_may_have_other_names_and_any_order(tmp_path):

@@ -10,6 +10,7 @@ from sklearn.mixture import GaussianMixture
 from sklearn.model_selection import GridSearchCV
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
+from bfno.lab.estimators.density import _standard
 from bfno.sklearn import DensityEstimator
 from tests.lab.estimators.small import moons, small_density
 
@@ -120,3 +121,39 @@ def test_a_search_finds_the_longer_training():
     search = GridSearchCV(small_density(lr=1e-2), {"epochs": [1, 40]}, cv=2)
     assert search.fit(moons(200)).best_params_ == {"epochs": 40}
     assert search.score(POINTS) == search.best_estimator_.score(POINTS)
+
+
+def _drawn(count=60):
+    return np.random.RandomState(0).randn(count, 2)
+
+
+@pytest.mark.parametrize("unit", [1e155, 1e300, 1e-155, 1e-170, 1e-300])
+def test_any_unit_will_do(unit):
+    """The square of a deviation may be too large or too small for a number."""
+    plain, other = (small_density().fit(points) for points in (_drawn(), unit * _drawn()))
+    np.testing.assert_allclose(other.scale_ / unit, plain.scale_, rtol=1e-12)
+    found = other.score_samples(unit * _drawn(5)) + 2 * np.log(unit)
+    np.testing.assert_allclose(found, plain.score_samples(_drawn(5)), rtol=1e-5)
+
+
+def test_ordinary_points_are_standardised_as_ever():
+    points = _drawn() * [3.7, 1e-4] + [120.3, 0.01]
+    mean, scale = _standard(points)
+    assert np.array_equal(mean, points.mean(0)) and np.array_equal(scale, points.std(0))
+
+
+@pytest.mark.parametrize(
+    ("points", "said"),
+    [
+        (
+            _drawn() + np.array([1e15, 0]),
+            "column 0 of X varies too little around 1e[+]15 to be told from",
+        ),
+        (np.where(_drawn() > 0, 5e-324, 0), "column 0 of X varies too little around .* to be told"),
+        (_drawn() * [1, 0] + [0, 3], "column 1 of X must vary, got 3 in all 60 points"),
+        (np.where(_drawn() > 0, 1.7e308, -1.7e308), "column 0 of X is too large"),
+    ],
+)
+def test_columns_that_cannot_be_standardised_are_told_why(points, said):
+    with pytest.raises(ValueError, match=said):
+        small_density().fit(points)

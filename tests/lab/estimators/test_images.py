@@ -13,6 +13,7 @@ from sklearn.preprocessing import FunctionTransformer
 
 import bfno
 from bfno.lab.cli import main
+from bfno.lab.errors import NumericalError
 from bfno.lab.estimators.images import image_bytes
 from bfno.sklearn import ImageClassifier
 from tests.lab.estimators.small import digits, small_images
@@ -163,3 +164,16 @@ def test_by_default_it_learns_the_digits_and_a_search_chooses():
         small_images(), {"epochs": [1, 20], "settings": [{"model.width": 4}]}, cv=2
     )
     assert search.fit(GREY, LABELS).best_params_["epochs"] == 20
+
+
+def test_a_training_that_ends_in_no_number_is_no_success():
+    lost = {"train.clip": None, "train.warmup": 0}
+    with pytest.raises(NumericalError, match="the model's scores are not finite numbers"):
+        small_images(method="cnn", lr=1e9, batch_size=100, settings=lost).fit(GREY, LABELS)
+
+
+def test_weights_that_are_lost_make_no_prediction():
+    fitted = small_images().fit(GREY, LABELS)
+    torch.nn.init.constant_(fitted.model_.head.bias, np.nan)
+    with pytest.raises(NumericalError, match="the model's scores are not finite numbers"):
+        fitted.predict(GREY)

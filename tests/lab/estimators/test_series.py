@@ -174,3 +174,10 @@ def test_by_default_it_tells_waves_apart_and_a_search_runs():
     assert fitted.score(series[150:], labels[150:]) > 0.7  # chance is 50 %
     search = GridSearchCV(small_series(), {"lr": [1e-30, 1e-2]}, cv=2)
     assert search.fit(series, labels).best_score_ >= 0.4
+
+
+def test_an_offset_of_the_values_changes_next_to_nothing():
+    moved = [(times, values + 1e8) for times, values in SERIES]
+    here, there = (small_series().fit(some, LABELS).predict_proba(some) for some in (SERIES, moved))
+    # 1e8 leaves eight digits of values around 1, and single precision has no more.
+    np.testing.assert_allclose(there, here, atol=1e-5)

@@ -1,6 +1,7 @@
 """What all estimators share: parameters, seeds, runs that are kept, and no traces elsewhere."""
 
 import os
+import re
 import signal
 import tempfile
 import threading
@@ -14,7 +15,8 @@ from sklearn.base import clone
 
 import bfno
 from bfno.lab.cli import main
-from bfno.lab.estimators.training import undisturbed
+from bfno.lab.errors import ConfigError, NumericalError
+from bfno.lab.estimators.training import mended, undisturbed
 from bfno.lab.runs.loop import Trainer
 from tests.lab.estimators.small import digits, moons, small_density, small_images
 
@@ -207,3 +209,55 @@ def test_a_purpose_has_random_numbers_of_its_own():
         with undisturbed(seed, purpose):
             drawn.append(torch.rand(()).item())
     assert drawn[0] == drawn[1] and len(set(drawn)) == 3
+
+
+# The weights are lost in the first step, which only the evaluation can tell.
+DIVERGING = {"method": "cnn", "lr": 1e6, "batch_size": 100}
+DIVERGING |= {"settings": {"train.clip": None, "train.warmup": 0}}
+
+
+def test_advice_after_a_divergence_is_for_who_holds_the_estimator():
+    """The run is gone with its temporary folder, and cannot be resumed."""
+    with pytest.raises(NumericalError) as error:
+        small_images(**DIVERGING).fit(*digits(40))
+    told = str(error.value)
+    assert "Fix: pass lr=0.01, or" in told
+    assert not any(word in told for word in ("bfno resume", "bfno-", "--set", "saved", "/run"))
+
+
+def test_a_kept_run_goes_on_from_the_state_before_the_divergence(tmp_path):
+    folder = tmp_path / "run"
+    with pytest.raises(NumericalError) as error:
+        small_images(checkpoints=folder, **DIVERGING).fit(*digits(40))
+    told = str(error.value)
+    assert "the state after step 0" in told and "Fix: fit again with lr=0.01, or" in told
+    assert "--set" not in told and "bfno resume" not in told
+    again = small_images(checkpoints=folder, **DIVERGING | {"lr": 0.01}).fit(*digits(40))
+    assert again.n_iter_ == 1
+
+
+@pytest.mark.parametrize(
+    ("text", "own"),
+    [
+        ("keep some with --set data.validation=0.1", "keep some with validation=0.1"),
+        ("--set train.lr=1e-05, or less", "lr=1e-05, or less"),
+        ("--set model.NAME=VALUE", "settings={'model.NAME': VALUE}"),
+        ("say --set data.dates=day-first", "say settings={'data.dates': 'day-first'}"),
+        (
+            "name it: --set data.columns='[id, days, label]'",
+            "name it: settings={'data.columns': ['id', 'days', 'label']}",
+        ),
+        ("--set \"data.missing=['no data']\"", "settings={'data.missing': ['no data']}"),
+        ("leave it 0", "leave it 0"),
+    ],
+)
+def test_advice_of_the_program_is_said_in_the_words_of_an_estimator(text, own):
+    with pytest.raises(ValueError, match=re.escape(f"it: is wrong. Fix: {own}")), mended():
+        raise ConfigError("it", "is wrong", text)
+
+
+def test_a_prediction_that_fails_gives_advice_for_the_next_fit():
+    fitted = small_images(method="node").fit(*digits(40))
+    torch.nn.init.constant_(next(fitted.model_.parameters()), np.nan)
+    with pytest.raises(NumericalError, match=r"raise solver\.rtol and .*atol in settings= and"):
+        fitted.predict(digits(40)[0])

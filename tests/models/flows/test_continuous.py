@@ -252,3 +252,15 @@ def test_wrong_settings_are_named(options, says):
 def test_samples_of_another_shape_are_refused():
     with pytest.raises(ValueError, match=r"shape \(batch, 3\)"):
         make_flow().encode(torch.zeros(1, 2))
+
+
+@pytest.mark.parametrize("trace", ["exact", "gaussian"])
+def test_no_samples_have_no_density_and_none_can_be_drawn(trace):
+    flow = make_flow(trace=trace, penalties=BOTH)
+    for is_training in (True, False):
+        found = flow.train(is_training)(torch.zeros(0, 3))
+        assert found.latent.shape == (0, 3) and found.log_prob.shape == (0,)
+        assert set(found.penalties) == (set(BOTH) if is_training else set())
+        assert all(penalty.shape == (0,) for penalty in found.penalties.values())
+        assert flow.sample(0).shape == (0, 3) and flow.stats.forward_evaluations == 0
+    assert flow.trajectory(torch.zeros(0, 3), torch.linspace(0, 1, 4)).shape == (4, 0, 3)

@@ -8,6 +8,8 @@ from bfno.models.flows import Encoding, Flow, PixelFlow, bits_per_dim, dequantis
 from bfno.models.flows.factoring import squeeze, unsqueeze
 from tests.models.flows.jacobians import full_jacobians
 
+BYTES = torch.arange(256, dtype=torch.uint8)
+
 
 class Identity(Flow):
     def __init__(self, event_shape):
@@ -90,12 +92,42 @@ def test_squeezing_lays_blocks_side_by_side_and_is_undone():
     assert torch.equal(unsqueeze(y), x)
 
 
+@pytest.mark.parametrize("alpha", [0.05, None])
+@pytest.mark.parametrize(
+    ("images", "says"),
+    [
+        (torch.full((2, 1, 2, 2), 9, dtype=torch.uint8), "torch.uint8; dequantise turns bytes"),
+        (torch.full((2, 1, 2, 2), 1.01), "numbers from 1.01 to 1.01"),
+        (torch.full((2, 1, 2, 2), -0.01), "numbers from -0.01 to -0.01"),
+        (torch.full((2, 1, 2, 2), float("nan")), "numbers from nan to nan"),
+    ],
+)
+def test_what_is_no_image_is_not_blamed_on_the_flow(images, says, alpha):
+    with pytest.raises(ValueError, match=f"images must be .* between 0 and 1, got {says}"):
+        PixelFlow(Identity((1, 2, 2)), alpha).log_prob(images)
+
+
+@pytest.mark.parametrize("alpha", [1.2e-7, 1e-5, 0.05, None])
+def test_black_and_white_have_a_finite_density_in_single_precision(alpha):
+    images = torch.tensor([0.0, 1.0], dtype=torch.float32)[:, None, None, None].expand(2, 1, 2, 2)
+    assert PixelFlow(Identity((1, 2, 2)), alpha).float().log_prob(images).isfinite().all()
+
+
+def test_no_images_have_no_density():
+    assert PixelFlow(Identity((1, 2, 2)), 0.05).log_prob(torch.zeros(0, 1, 2, 2)).shape == (0,)
+
+
 @pytest.mark.parametrize(
     ("call", "says"),
     [
         (lambda: dequantise(torch.zeros(1), "center", torch.float32), "bytes"),
         (lambda: dequantise(torch.zeros(1, dtype=torch.uint8), "x", torch.float32), "center"),  # pyright: ignore
+        (lambda: dequantise(BYTES, "uniform", torch.bfloat16), "32 bits or more, got torch.bfl"),
+        (lambda: dequantise(BYTES, "center", torch.float16), "32 bits or more, got torch.float16"),
+        (lambda: dequantise(BYTES, "center", torch.int32), "32 bits or more, got torch.int32"),
         (lambda: PixelFlow(Identity((1, 2, 2)), 0.5), "alpha"),
+        (lambda: PixelFlow(Identity((1, 2, 2)), 0.0), "alpha"),
+        (lambda: PixelFlow(Identity((1, 2, 2)), 1e-8), "alpha"),
         (lambda: PixelFlow(Identity((1, 2, 2)), None).encode(torch.zeros(1, 1, 2, 3)), "shape"),
         (lambda: squeeze(torch.zeros(1, 1, 3, 4)), "even"),
         (lambda: unsqueeze(torch.zeros(1, 3, 2, 2)), "channels"),

@@ -21,7 +21,7 @@ from bfno.lab.data.activity import (
 )
 from bfno.lab.data.physionet import OUTCOMES, PARAMETERS, find_physionet, read_physionet
 from bfno.lab.data.places import data_folder
-from bfno.lab.data.series import UNLABELLED, Scaling, Series, SeriesSplits
+from bfno.lab.data.series import UNLABELLED, Scaling, Series, SeriesSplits, in_single
 from bfno.lab.data.series_files import read_series
 from bfno.lab.data.spirals import MOTIONS, SPIRAL_FEATURES, synthetic_series
 from bfno.lab.data.stratify import hold_out_of_each_class
@@ -333,10 +333,16 @@ def _standard(train: Series) -> Scaling:
     place = train.mask.nonzero(as_tuple=True)
     seen, column = train.values[place].double(), place[1]
     count = column.bincount(minlength=features).clamp(min=1)
-    mean = column.bincount(seen, features) / count
-    deviation = (column.bincount((seen - mean[column]).square(), features) / count).sqrt()
-    # A constant feature, whose deviation is but rounding, keeps its unit.
-    scale = deviation.where(deviation > 1e-6 * mean.abs().clamp(min=1e-30), 1.0)
+    rounding = 1e-6 if train.values.dtype == torch.float32 else 1e-10
+
+    def moments(seen: Tensor) -> tuple[Tensor, Tensor]:
+        mean = column.bincount(seen, features) / count
+        deviation = (column.bincount((seen - mean[column]).square(), features) / count).sqrt()
+        # A constant feature, whose deviation is but rounding, keeps its unit.
+        return mean, deviation.where(deviation > rounding * mean.abs().clamp(min=1e-30), 1.0)
+
+    _, scale = moments(seen)
+    mean, scale = moments(in_single(seen, scale[column]))
     return Scaling(_span(train), tuple(mean.tolist()), tuple(scale.tolist()), _LIMIT)
 
 

@@ -9,10 +9,13 @@ from torch import Tensor
 
 from bfno.lab.data.table_layout import TableLayout
 
-__all__ = ["UNLABELLED", "Scaling", "Series", "SeriesBatch", "SeriesSplits"]
+__all__ = ["UNLABELLED", "Scaling", "Series", "SeriesBatch", "SeriesSplits", "in_single"]
 
 UNLABELLED = -1
 """The label of what has none."""
+
+# Share of a feature's scale by which single precision may move a value.
+_HARMLESS = 0.01
 
 
 @dataclass(frozen=True)
@@ -50,7 +53,8 @@ class Series:
 
     Attributes:
         times: Time of each row, `(rows,)`, in double precision; ascending within a series.
-        values: `(rows, features)` in single precision; zero where nothing was observed.
+        values: `(rows, features)`, in single precision once they are scaled; zero where nothing
+            was observed.
         mask: `(rows, features)`; whether the value was observed.
         labels: `(count,)`, or `(rows,)` where every row has one; `UNLABELLED` for none.
         starts: Number of each series' first row, then the number of all rows, `(count + 1,)`.
@@ -177,11 +181,12 @@ class Scaling:
         """Return the series as a model sees them."""
         # Only what was observed, which is a small part of many data sets.
         place = series.mask.nonzero(as_tuple=True)
-        seen = series.values[place].double()
-        seen = (seen - self._row(self.shift)[place[1]]) / self._row(self.scale)[place[1]]
+        scale = self._row(self.scale)[place[1]]
+        seen = in_single(series.values[place].double(), scale)
+        seen = (seen - self._row(self.shift)[place[1]]) / scale
         if self.limit is not None:
             seen = seen.clamp(-self.limit, self.limit)
-        values = torch.zeros_like(series.values)
+        values = torch.zeros_like(series.values, dtype=torch.float32)
         values[place] = seen.to(values.dtype)
         return replace(series, times=series.times / self.span, values=values)
 
@@ -193,6 +198,20 @@ class Scaling:
     @staticmethod
     def _row(numbers: tuple[float, ...]) -> Tensor:
         return torch.tensor(numbers, dtype=torch.float64)
+
+
+def in_single(values: Tensor, scale: Tensor) -> Tensor:
+    """Round values to single precision, in which ordinary ones are scaled, as ever.
+
+    One that this would move by more than a hundredth of its scale stays as it is: far from zero,
+    single precision cannot tell apart what lies close together.
+
+    Args:
+        values: In double precision.
+        scale: What each of them is to be divided by.
+    """
+    rounded = values.float().double()
+    return rounded.where((rounded - values).abs() <= _HARMLESS * scale, values)
 
 
 @dataclass(frozen=True)

@@ -47,7 +47,7 @@ def series_from_arrays(times: Sequence[np.ndarray], values: Sequence[np.ndarray]
         owners,
         np.concatenate(times).astype(np.float64),
         1.0,
-        np.concatenate(values).astype(np.float32),
+        np.concatenate(values).astype(np.float64),
         np.full(len(owners), UNLABELLED),
         tuple(str(number) for number in range(len(values))),
         (),

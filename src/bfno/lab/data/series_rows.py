@@ -27,7 +27,7 @@ class Rows:
         owners: Which series each row belongs to.
         times: Time of each row; seconds for dates.
         unit: How many of these make a time of the result.
-        values: `(rows, features)`, NaN for what is missing.
+        values: `(rows, features)` in double precision, NaN for what is missing.
         labels: Number of each row's label in `label_names`, or `UNLABELLED`.
         ids: Name of each series, in the order of their first rows.
         label_names: Every label, in the order of their first rows.
@@ -127,13 +127,13 @@ def _notice(rows: Rows, merged: int) -> None:
 def _merged(values: np.ndarray, begins: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Mean of what is observed in each group of rows, zero where nothing is."""
     mask = ~np.isnan(values)
-    values = np.where(mask, values, np.float32(0))
+    values = np.where(mask, values, 0.0)
     if begins.all():
         return values, mask
     places = np.flatnonzero(begins)
     counts = np.add.reduceat(mask, places, dtype=np.int64)
-    sums = np.add.reduceat(values, places, dtype=np.float64)
-    return (sums / np.maximum(counts, 1)).astype(np.float32), counts > 0
+    sums = np.add.reduceat(values, places)
+    return sums / np.maximum(counts, 1), counts > 0
 
 
 def _classes(rows: Rows) -> tuple[str, ...]:

@@ -181,7 +181,7 @@ class Understood:
             raise DataError(self.table.source, f"has no feature{more}", "add a column with values")
         by_name = dict(parts)
         features = self._in_order(tuple(by_name)) if self.wanted else tuple(by_name)
-        values = np.empty((len(self.table.frame), len(features)), np.float32)
+        values = np.empty((len(self.table.frame), len(features)))
         for place, name in enumerate(features):
             values[:, place] = by_name.pop(name)
         return values, features

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from bfno.lab.data.stratify import hold_out_of_each_class
 from bfno.lab.estimators.masked import refuse_masked
-from bfno.lab.estimators.training import TrainedEstimator, undisturbed
+from bfno.lab.estimators.training import TrainedEstimator, mended, undisturbed
 from bfno.lab.experiments.density.data import DensityData
 from bfno.lab.experiments.density.experiment import DensityExperiment
 from bfno.lab.experiments.density.task import Noise, costs
@@ -28,6 +28,8 @@ __all__ = ["DensityEstimator"]
 # solver's steps suit all points of a batch.
 _PRECISE = {"rtol": 1e-8, "atol": 1e-8}
 _BATCH = 1000
+# Of two larger numbers, the difference may be infinite.
+_LARGEST = np.finfo(np.float64).max / 2
 _WHOLE_POINTS = "fill it in, or leave such points out"
 
 
@@ -133,7 +135,7 @@ class DensityEstimator(DensityMixin, TrainedEstimator):
         points: Any = validate_data(self, X, dtype=np.float64, reset=False)
         scaled = torch.from_numpy((points - self.mean_) / self.scale_)
         noise = Noise(self._run.config.seed, "scores")
-        with undisturbed(), explained_failure("evaluation"):
+        with undisturbed(), mended(), explained_failure("evaluation"):
             found = costs(self.model_, scaled, _BATCH, noise, "nll")
         return -found.numpy() - np.log(self.scale_).sum()
 
@@ -157,7 +159,12 @@ class DensityEstimator(DensityMixin, TrainedEstimator):
         if not isinstance(n_samples, (int, np.integer)) or n_samples < 1:
             raise ValueError(f"n_samples must be a whole number of at least 1, got {n_samples!r}")
         seed = int(check_random_state(random_state).randint(2**31 - 1))
-        with undisturbed(seed, "samples"), torch.no_grad(), explained_failure("evaluation"):
+        with (
+            undisturbed(seed, "samples"),
+            mended(),
+            explained_failure("evaluation"),
+            torch.no_grad(),
+        ):
             drawn = self.model_.sample(int(n_samples)).double().numpy()
         return drawn * self.scale_ + self.mean_
 
@@ -166,17 +173,34 @@ def _standard(points: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Mean and deviation of each coordinate.
 
     Raises:
-        ValueError: If a coordinate is the same for all points: there, no density is finite.
+        ValueError: If a coordinate is the same for all points, where no density is finite, or
+            double precision cannot tell how it varies.
     """
-    mean, deviation = points.mean(0), points.std(0)
+    size = np.abs(points).max(0)
+    # Squares of very large or small numbers are none; powers of two take off no digit.
+    _, power = np.frexp(size)
+    near_one = np.ldexp(points, -power)
+    mean, deviation = np.ldexp(near_one.mean(0), power), np.ldexp(near_one.std(0), power)
     # Rounding alone makes the deviation of equal numbers this large.
-    rounding = 10 * np.finfo(np.float64).eps * np.abs(points).max(0)
-    for number in np.flatnonzero(~(deviation > rounding)):
-        raise ValueError(
-            f"column {number} of X must vary, got {points[0, number]:g} in all {len(points)} "
-            "points, where no density is finite; leave it out"
-        )
+    rounding = 10 * np.finfo(np.float64).eps * size
+    for number in np.flatnonzero(~(deviation > rounding) | (size > _LARGEST)):
+        raise ValueError(f"column {number} of X {_fault(points[:, number], mean[number])}")
     return mean, deviation
+
+
+def _fault(column: np.ndarray, mean: float) -> str:
+    """Why a coordinate cannot be standardised, and what to do."""
+    if (column == column[0]).all():
+        return (
+            f"must vary, got {column[0]:g} in all {len(column)} points, where no density is "
+            "finite; leave it out"
+        )
+    if np.abs(column).max() > _LARGEST:
+        return f"is too large, over {_LARGEST:.2g}; divide it by a constant"
+    return (
+        f"varies too little around {mean:g} to be told from rounding; take off what all points "
+        "have in common before they become floating numbers, or leave it out"
+    )
 
 
 def _divided(

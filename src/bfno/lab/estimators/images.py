@@ -19,6 +19,7 @@ from bfno.lab.data import Split, divide_drawn
 from bfno.lab.estimators.labels import encoded_labels
 from bfno.lab.estimators.masked import refuse_masked
 from bfno.lab.estimators.training import TrainedEstimator, mended, undisturbed
+from bfno.lab.experiments.experiment import explained_failure
 from bfno.lab.experiments.images.calibration import temperature_of
 from bfno.lab.experiments.images.experiment import ImageExperiment
 from bfno.lab.experiments.images.task import image_scores
@@ -154,7 +155,7 @@ class ImageClassifier(ClassifierMixin, TrainedEstimator):
             )
         split = Split(images, torch.zeros(len(images), dtype=torch.int64))
         batch = self._run.config.train.eval_batch
-        with undisturbed():
+        with undisturbed(), mended(), explained_failure():
             scores, _ = image_scores(self.model_, split, len(self.classes_), batch, Share())
         return scores / (temperature_of(self._run) or 1.0)
 

@@ -131,7 +131,8 @@ class SeriesClassifier(ClassifierMixin, TrainedEstimator):
             y = _labels_of(table, y)
         classes, labels = encoded_labels(y, len(series), "series")
         series = replace(series, labels=labels)
-        parts = (series.times, series.values, series.mask, series.starts, labels)
+        # Single precision, by which runs that are kept know their samples again.
+        parts = (series.times, series.values.float(), series.mask, series.starts, labels)
         about = config.data.model_copy(update={"samples": fingerprint(*parts)})
         config = config.model_copy(update={"data": about})
         names = tuple(f"x{number}" for number in range(series.values.shape[1]))
@@ -155,7 +156,7 @@ class SeriesClassifier(ClassifierMixin, TrainedEstimator):
         config = self._run.config
         with mended():
             refuse_endless(scaled, "X")
-        with undisturbed(config.seed, "predictions"), explained_failure():
+        with undisturbed(config.seed, "predictions"), mended(), explained_failure():
             batch, times = config.train.eval_batch, config.data.times
             found = predict_series(self.model_, scaled, batch, times)
         return found.probabilities.mean(0).double().numpy()

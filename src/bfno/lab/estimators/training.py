@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import re
 import signal
 import tempfile
 import threading
@@ -18,10 +19,11 @@ from typing import Any, ClassVar
 
 import numpy as np
 import torch
+import yaml
 from sklearn.base import BaseEstimator
 from sklearn.utils import check_random_state
 
-from bfno.lab.errors import ConfigError, DataError
+from bfno.lab.errors import ConfigError, DataError, NumericalError, bfno_command
 from bfno.lab.experiments.experiment import Experiment, TrainedRun
 from bfno.lab.experiments.resolve import resolve
 from bfno.lab.experiments.seeds import derive_seed
@@ -46,6 +48,14 @@ _OWN_PARAMETER = {
     "seed": "random_state",
     "experiment": "method",
 }
+# How the program writes a setting: --set NAME=VALUE, with quotes where a shell needs them.
+_SETTING = re.compile(r"""--set (?:"([\w.]+)=([^"]*)"|([\w.]+)=(?:'([^']*)'|([^\s,;]+)))""")
+# Further advice of the program, and what it comes to here.
+_HERE = {
+    "in the run's config.yaml": "in settings= and fit again",
+    "use another run, or train it on": "fit again with a smaller lr=",
+}
+_SAVED = re.compile(r"; the state after step [^;]* is saved")
 # Torch has one generator and one number of threads for all threads of a process.
 _one_at_a_time = threading.RLock()
 
@@ -141,6 +151,7 @@ class TrainedEstimator(BaseEstimator):
             _interruptible(self.checkpoints),
             mended(),
             self._folder() as folder,
+            _advised(folder, is_kept=self.checkpoints is not None),
         ):
             before = self._before()
             if before is None:
@@ -219,11 +230,58 @@ def mended() -> Iterator[None]:
 
     Raises:
         ValueError: Where the program raises a ConfigError or a DataError.
+        NumericalError: Where it raises one, with advice that suits an estimator.
     """
     try:
         yield
     except (ConfigError, DataError) as error:
-        raise ValueError(str(error)) from error
+        raise ValueError(_in_own_words(str(error))) from error
+    except NumericalError as error:
+        raise NumericalError(error.what, error.why, _in_own_words(error.fix)) from error
+
+
+def _in_own_words(advice: str) -> str:
+    """Advice of the program with parameters and settings as an estimator takes them."""
+    for there, here in _HERE.items():
+        advice = advice.replace(there, here)
+    return _SETTING.sub(_as_parameter, advice)
+
+
+def _as_parameter(found: re.Match[str]) -> str:
+    name, value = (part for part in found.groups() if part is not None)
+    if name in _OWN_PARAMETER:
+        return f"{_OWN_PARAMETER[name]}={value}"
+    return f"settings={{{name!r}: {_as_python(value)}}}"
+
+
+def _as_python(value: str) -> str:
+    """What stands for a value of a command line, which is YAML, in a program."""
+    if value == "VALUE":  # not one, but the word for any
+        return value
+    with contextlib.suppress(ValueError):
+        float(value)  # YAML takes 1e-05 for a word
+        return value
+    try:
+        return repr(yaml.safe_load(value))
+    except yaml.YAMLError:  # a cell of a table may hold anything
+        return repr(value)
+
+
+@contextlib.contextmanager
+def _advised(folder: Path, *, is_kept: bool) -> Iterator[None]:
+    """Say how to go on after a training has left the finite numbers, without the program.
+
+    Raises:
+        NumericalError: Where the training raises one; that of a run that is not kept does not
+            speak of its folder, which is about to be removed.
+    """
+    try:
+        yield
+    except NumericalError as error:
+        begin = "fit again with" if is_kept else "pass"
+        fix = error.fix.replace(bfno_command("resume", folder), begin)
+        why = error.why if is_kept else _SAVED.sub("", error.why)
+        raise NumericalError(error.what, why, fix) from error
 
 
 @contextlib.contextmanager

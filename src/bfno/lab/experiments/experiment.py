@@ -25,6 +25,7 @@ from bfno.lab.experiments.settings import Scale, Settings, SolverSettings, Train
 from bfno.lab.experiments.tasks import FAILURES, Share, Task
 from bfno.lab.experiments.trees import Tree, differences, merged
 from bfno.models import LatentGenerator, count_parameters
+from bfno.models.flows import FlowError
 from bfno.ode import NeuralODE, SolverError
 
 __all__ = [
@@ -419,7 +420,7 @@ def class_scores(confusion: list[list[int]]) -> Iterator[dict[str, float]]:
 
 @contextlib.contextmanager
 def explained_failure(section: str = "solver") -> Iterator[None]:
-    """Turn the failure of a solver or a flow into an error that says what to do.
+    """Turn the failure of a model, one of `FAILURES`, into an error that says what to do.
 
     Args:
         section: The settings of the solver that is in use.
@@ -430,7 +431,8 @@ def explained_failure(section: str = "solver") -> Iterator[None]:
         if isinstance(error, SolverError):
             fix = f"raise {section}.rtol and {section}.atol in the run's config.yaml"
             raise NumericalError("the solver", str(error), fix) from error
-        raise NumericalError("the flow", str(error), "use another run, or train it on") from error
+        what = "the flow" if isinstance(error, FlowError) else "the evaluation"
+        raise NumericalError(what, str(error), "use another run, or train it on") from error
 
 
 @contextlib.contextmanager

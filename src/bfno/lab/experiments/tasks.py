@@ -19,11 +19,13 @@ __all__ = [
     "Evaluation",
     "Found",
     "Place",
+    "ScoresError",
     "Share",
     "Sums",
     "Task",
     "failure_line",
     "read_together",
+    "require_sound",
     "solver_stats",
     "without_test",
 ]
@@ -34,8 +36,13 @@ Sums = dict[str, float]
 Found = dict[str, Tensor | float]
 """Totals that may still be on a device, as tensors without axes; see `read_together`."""
 
-FAILURES = (SolverError, FlowError)
-"""What a model raises when it cannot be evaluated at its present weights."""
+
+class ScoresError(ArithmeticError):
+    """A model was evaluated, but what it says is no number."""
+
+
+FAILURES = (SolverError, FlowError, ScoresError)
+"""What tells that a model cannot be evaluated at its present weights."""
 
 
 @dataclass(frozen=True)
@@ -154,6 +161,22 @@ def read_together(values: Mapping[str, Tensor | float]) -> Sums:
         wide = [value.to(device, clock_dtype(device)) for value in there.values()]
         read = dict(zip(there, torch.stack(wide).tolist(), strict=True))
     return {name: read[name] if name in read else float(values[name]) for name in values}
+
+
+def require_sound(is_sound: Tensor) -> None:
+    """Refuse the scores of a model, of all processes together, unless each of them is sound.
+
+    Of scores that are no numbers the first one counts as the largest, so that without this they
+    would look like answers.
+
+    Args:
+        is_sound: Whether each score is what it may be.
+
+    Raises:
+        ScoresError: If one of them is not.
+    """
+    if not is_sound.all():
+        raise ScoresError("the model's scores are not finite numbers")
 
 
 def solver_stats(model: Any) -> Stats:

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from bfno.fields.interface import prepared, pull_back
 from bfno.models.flows.interface import Encoding, Flow
-from bfno.ode import solve
+from bfno.ode import Stats, solve
 from bfno.ode.block import solver_settings
 
 __all__ = ["PENALTIES", "ContinuousFlow"]
@@ -91,6 +91,8 @@ class ContinuousFlow(Flow):
     def encode(self, x: Tensor) -> Encoding:
         self.check(x)
         penalties = self.penalties if self.training else ()
+        if not len(x):
+            return self._of_nothing(x, penalties)
         motion = _Motion(prepared(self.field, x), self._noise(x), penalties)
         start = (x, *(x.new_zeros(len(x)) for _ in range(1 + len(penalties))))
         ignored = tuple(range(2, len(start)))
@@ -100,8 +102,14 @@ class ContinuousFlow(Flow):
         z, log_det, *found = (part[-1] for part in solution.ys)
         return Encoding(z.flatten(1), log_det, dict(zip(penalties, found, strict=True)))
 
+    def _of_nothing(self, x: Tensor, penalties: tuple[str, ...]) -> Encoding:
+        """The encoding of no samples, for which there is nothing to solve."""
+        self.solved = Stats()
+        none = x.new_zeros(0)
+        return Encoding(x.flatten(1), none, dict.fromkeys(penalties, none))
+
     def decode(self, latent: Tensor) -> Tensor:
-        z = latent.view(-1, *self.event_shape)
+        z = latent.view(len(latent), *self.event_shape)
         return self._solve_back(z, self._times(z).flip(0))[-1]
 
     def trajectory(self, latent: Tensor, shares: Tensor) -> Tensor:
@@ -114,11 +122,14 @@ class ContinuousFlow(Flow):
         Returns:
             Positions, `(shares, batch, *event_shape)`.
         """
-        z = latent.view(-1, *self.event_shape)
+        z = latent.view(len(latent), *self.event_shape)
         first, end = self._times(z)
         return self._solve_back(z, end + (first - end) * shares.to(end))
 
     def _solve_back(self, z: Tensor, times: Tensor) -> Tensor:
+        if not len(z):
+            self.solved = Stats()
+            return z.expand(len(times), *z.shape)
         solution = solve(prepared(self.field, z), z, times, **self._solvers[self.training])
         self.solved = solution.stats
         return solution.ys

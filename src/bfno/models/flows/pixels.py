@@ -9,12 +9,14 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from bfno.layers.pointwise import is_transformed
 from bfno.models.flows.interface import Encoding, Flow
 
 __all__ = ["Dequantisation", "PixelFlow", "bits_per_dim", "dequantise"]
 
 Dequantisation = Literal["uniform", "center"]
 LEVELS = 256
+_SMALLEST_ALPHA = torch.finfo(torch.float32).eps
 
 
 def dequantise(
@@ -29,7 +31,7 @@ def dequantise(
         pixels: Bytes of any shape.
         how: `"uniform"` draws from the interval: the mean of bits/dim is then an upper bound of
             what coding the bytes costs. `"center"` takes its middle: no bound, usually lower.
-        dtype: Precision of the result.
+        dtype: Precision of the result, `float32` or `float64`: narrower numbers leave the interval.
         generator: Source of the noise; None is torch's own.
 
     Example:
@@ -38,6 +40,8 @@ def dequantise(
     """
     if pixels.dtype != torch.uint8:
         raise ValueError(f"pixels must be bytes (torch.uint8), got {pixels.dtype}")
+    if not dtype.is_floating_point or dtype.itemsize < 4:
+        raise ValueError(f"dtype must be a floating one of 32 bits or more, got {dtype}")
     if how == "center":
         return pixels.to(dtype).add_(0.5).div_(LEVELS)
     if how != "uniform":
@@ -61,13 +65,31 @@ def bits_per_dim(log_prob: Tensor, dimensions: int) -> Tensor:
     return math.log2(LEVELS) - log_prob / (dimensions * math.log(2))
 
 
+def _require_unit_range(images: Tensor) -> None:
+    """Refuse what is no image between 0 and 1, so that nobody blames the flow."""
+    if not images.is_floating_point():
+        raise ValueError(
+            f"images must be floating numbers between 0 and 1, got {images.dtype}; dequantise "
+            "turns bytes into such"
+        )
+    if is_transformed(images) or not images.numel():
+        return  # what numbers there will be is not known, or there are none
+    low, high = torch.stack(images.detach().aminmax()).tolist()
+    if not (low >= 0 and high <= 1):  # neither holds of NaN
+        raise ValueError(
+            f"images must be floating numbers between 0 and 1, got numbers from {low:g} to "
+            f"{high:g}; divide bytes by 255, or leave it to dequantise"
+        )
+
+
 class PixelFlow(Flow):
     """A flow of images between 0 and 1: moves them off their bounds, then applies another flow.
 
     Args:
         flow: The flow of real-valued images.
         alpha: Images are squeezed into [alpha, 1 - alpha] and mapped to the real line by the
-            logit. None subtracts one half instead, as Glow and i-ResNet do.
+            logit; at least 1.2e-7, so that single precision keeps them off 0 and 1. None subtracts
+            one half instead, as Glow and i-ResNet do.
 
     Example:
         >>> from bfno.fields import FlowConvField
@@ -79,12 +101,16 @@ class PixelFlow(Flow):
 
     def __init__(self, flow: Flow, alpha: float | None) -> None:
         super().__init__(flow.event_shape)
-        if alpha is not None and not 0 <= alpha < 0.5:
-            raise ValueError(f"alpha must lie between 0 and 0.5, got {alpha}")
+        if alpha is not None and not _SMALLEST_ALPHA <= alpha < 0.5:
+            raise ValueError(
+                f"alpha must lie between {_SMALLEST_ALPHA:.2g}, the least that single precision "
+                f"tells from 0 beside 1, and 0.5, got {alpha}"
+            )
         self.flow, self.alpha = flow, alpha
 
     def encode(self, x: Tensor) -> Encoding:
         self.check(x)
+        _require_unit_range(x)
         y, log_det = self._unbounded(x)
         found = self.flow.encode(y)
         return found._replace(log_det=found.log_det + log_det)

@@ -164,6 +164,7 @@ def test_settings_without_meaning_are_refused_by_name(experiment, model, message
         ("mnist-densty/glow", {}, r"nearest data are .*mnist-density"),
         ("mnist-density/glow", {"model": {"depth": 3}}, r"^model\.depth: has no meaning"),
         ("mnist-density/glow", {"model": {"alpha": 0.5}}, r"^model\.alpha: .*less than 0\.5"),
+        ("mnist-density/glow", {"model": {"alpha": 0.0}}, r"^model\.alpha: .*greater than"),
         ("mnist-density/glow", {"loss": {"speed": 1}}, r"^loss\.speed: is not a setting"),
         ("moons/ffjord", {"data": {"size": 8}}, r"^data\.size: has no meaning"),
         ("moons/ffjord", {"data": {"points": 0}}, r"^data\.points: .*greater than or equal to 1"),

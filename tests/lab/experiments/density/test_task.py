@@ -13,7 +13,7 @@ from bfno.lab.errors import NumericalError
 from bfno.lab.experiments.density.data import DensityData
 from bfno.lab.experiments.density.experiment import DensityExperiment
 from bfno.lab.experiments.density.task import DensityTask, Noise, score
-from bfno.lab.experiments.tasks import Evaluation, Place, Share
+from bfno.lab.experiments.tasks import FAILURES, Evaluation, Place, Share
 from bfno.lab.runs.load import open_run
 from bfno.lab.runs.session import resume, start
 from bfno.lab.runs.signals import Stopped
@@ -321,3 +321,13 @@ def test_what_coarse_steps_of_the_training_earn_is_told():
     assert task.evaluate(flow, "test", 200, Share()).metrics["solver_error"] > 0.1
     task, flow = _curved({"method": "rk4", "step": 0.02})
     assert task.evaluate(flow, "validation", 200, Share()).metrics["solver_error"] < 0.01 * coarse
+
+
+def test_a_point_may_be_impossible_but_its_score_must_be_a_number():
+    points = torch.zeros(5, 2)
+    points[3, 1] = math.inf  # whose square is infinite too, so that the density there is 0
+    found = score(_Standard((2,)), points, 2, Noise(0, "test"))
+    assert found.metrics["nll"] == math.inf
+    points[3, 1] = math.nan
+    with pytest.raises(FAILURES, match="the model's scores are not finite numbers"):
+        score(_Standard((2,)), points, 2, Noise(0, "test"))

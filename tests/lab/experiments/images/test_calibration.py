@@ -49,3 +49,8 @@ def test_a_few_right_answers_make_nobody_certain():
 def test_labels_that_are_never_right_leave_it_finite():
     scores = torch.tensor([[5.0, 0.0], [0.0, 5.0]])
     assert math.isfinite(fitted_temperature(scores, torch.tensor([1, 0])))
+
+
+@pytest.mark.parametrize("scores", [torch.zeros(4, 3), torch.tensor([[0.3] * 3, [-7.1] * 3])])
+def test_scores_that_say_nothing_keep_their_temperature(scores):
+    assert fitted_temperature(scores, torch.arange(len(scores)) % 3) == 1

@@ -1,12 +1,18 @@
-"""Evaluation of image classifiers on data of other classes."""
+"""Evaluation of image classifiers that have no answer: on other classes, and with lost weights."""
 
+import math
 import sys
 from types import SimpleNamespace
+from typing import Any
 
+import numpy as np
 import pytest
+import torch
+from PIL import Image
 
-from bfno.lab.errors import ConfigError
+from bfno.lab.errors import ConfigError, NumericalError
 from bfno.lab.experiments.experiment import TestRequest, TrainedRun
+from bfno.lab.experiments.tasks import FAILURES, Share
 from tests.lab.runs.runs import tiny
 
 
@@ -20,3 +26,31 @@ def test_other_classes_are_blamed_on_the_locale_where_it_may_be_the_cause(
     with pytest.raises(ConfigError, match="has other classes") as error:
         config.evaluate(run, TestRequest())
     assert ("PYTHONUTF8=1: the locale here reads" in str(error.value)) == told
+
+
+def _with_lost_weights() -> tuple[TrainedRun, Any]:
+    config = tiny()
+    data = config.load()
+    model = config.build(config.facts(data))
+    model.class_names = data.classes
+    torch.nn.init.constant_(model.head.bias, math.nan)
+    return TrainedRun(config, model, 0, {}), config.task(data)
+
+
+def test_an_evaluation_names_scores_that_are_not_finite():
+    """The largest of them would be the first, so that they would look like answers."""
+    run, task = _with_lost_weights()
+    with pytest.raises(FAILURES, match="the model's scores are not finite numbers"):
+        task.evaluate(run.model, "validation", 50, Share())
+
+
+def test_a_run_whose_weights_are_lost_says_so_in_one_line(tmp_path):
+    run, _ = _with_lost_weights()
+    Image.fromarray(np.zeros((8, 8), dtype=np.uint8)).save(tmp_path / "one.png")
+    for ask in (
+        lambda: run.config.evaluate(run, TestRequest()),
+        lambda: list(run.config.predict(run, [tmp_path / "one.png"])),
+        lambda: run.config.exhibit(run),
+    ):
+        with pytest.raises(NumericalError, match=r"are not finite numbers\. Fix: use another"):
+            ask()

@@ -12,7 +12,7 @@ from torch.nn import functional as F
 from bfno.lab.errors import ConfigError
 from bfno.lab.experiments.series.experiment import SeriesExperiment
 from bfno.lab.experiments.series.task import SeriesTask, predict_series
-from bfno.lab.experiments.tasks import Place
+from bfno.lab.experiments.tasks import FAILURES, Place, Share
 from bfno.lab.runs.session import resume, start
 from bfno.lab.runs.signals import Stopped
 from bfno.models.likelihood import kl_weight
@@ -161,3 +161,26 @@ def test_speed_is_weighed_only_where_each_series_has_one(method):
     config = tiny(method, {"loss": {"kinetic": 1.0}})
     with pytest.raises(ConfigError, match=r"loss\.kinetic"):
         config.build(config.facts(config.load()))
+
+
+@pytest.mark.parametrize("part", ["classifier", "decoder"])
+def test_an_evaluation_names_what_is_not_a_number(part):
+    task, model = _made(tiny("rnn-d"))
+    torch.nn.init.constant_(getattr(model, part)[-1].bias, math.nan)
+    with pytest.raises(FAILURES, match="the model's scores are not finite numbers"):
+        task.evaluate(model, "validation", 50, Share())
+
+
+@pytest.mark.parametrize("method", ["gru-d", "ode-rnn", "latent-bfno-node"])
+def test_a_model_that_runs_in_half_precision_is_evaluated_too(method):
+    task, model = _made(tiny(method))
+    whole = predict_series(model, task.data.test, 10, "own")
+    with torch.autocast("cpu", torch.bfloat16):
+        half = predict_series(model, task.data.test, 10, "own")
+    assert half.probabilities.dtype == torch.float32
+    # Numbers of eight bits, through some layers.
+    torch.testing.assert_close(half.probabilities, whole.probabilities, atol=0.03, rtol=0)
+    torch.testing.assert_close(
+        half.probabilities.sum(-1), torch.ones_like(whole.probabilities[..., 0])
+    )
+    assert half.mse == pytest.approx(whole.mse, rel=0.03)

@@ -36,7 +36,7 @@ __all__ = [
 _MODES = {"images": 2, "points": 1}
 
 Size = Annotated[int, Field(ge=1, le=65536)]
-Alpha = Annotated[float | None, Field(ge=0, lt=0.5)]
+Alpha = Annotated[float | None, Field(ge=1.2e-7, lt=0.5)]  # less is 0 beside 1 in float32
 
 
 @dataclass(frozen=True)

@@ -22,6 +22,7 @@ from bfno.lab.experiments.tasks import (
     Share,
     Sums,
     Task,
+    require_sound,
     solver_stats,
 )
 from bfno.models.flows import ContinuousFlow, bits_per_dim, dequantise
@@ -230,6 +231,9 @@ def score(
         noise: What fixes the noise.
         share: This process's part; None is the whole.
         wanted: Names of the measures; None is all.
+
+    Raises:
+        ScoresError: If what a sample costs is no number.
     """
     share, wanted = share or Share(), wanted or _measures(samples)
     processes = share.processes
@@ -246,6 +250,7 @@ def score(
                 sums[place] += torch.stack((values.sum(), values.square().sum()))
                 solves += torch.tensor([solver_stats(model).forward_evaluations, 1])
     total = processes.add_up(torch.cat((sums.flatten(), solves)))
+    require_sound(~total.isnan())  # infinite is what an impossible sample costs
     return _averages(
         dict(zip(wanted, total[:-2].view(-1, 2).tolist(), strict=True)), total[-2:], len(samples)
     )

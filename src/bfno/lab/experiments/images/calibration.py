@@ -7,6 +7,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from bfno.lab.experiments.experiment import TrainedRun, explained_failure
+from bfno.lab.experiments.tasks import require_sound
 
 __all__ = ["calibration_error", "fitted_temperature", "probabilities", "temperature_of"]
 
@@ -48,12 +49,15 @@ def fitted_temperature(scores: Tensor, labels: Tensor) -> float:
         labels: Their true classes.
 
     Returns:
-        More than 1 for a model that is too sure of itself. Between 0.05 and 20.
+        More than 1 for a model that is too sure of itself. Between 0.05 and 20; 1 where no score
+        differs from another of its sample, as then none is likelier than another.
 
     References:
         Guo et al., On Calibration of Modern Neural Networks, 2017.
     """
     scores, classes = scores.double(), scores.shape[1]
+    if (scores == scores[:, :1]).all():
+        return 1.0
     doubt = 1 / (len(labels) + 2)
     chosen = functional.one_hot(labels, classes).double()
     wanted = chosen * (1 - doubt) + (1 - chosen) * doubt / max(classes - 1, 1)
@@ -84,9 +88,10 @@ def probabilities(run: TrainedRun, images: Tensor) -> Tensor:
         images: Bytes `(count, channels, height, width)`, of the shape that it was trained on.
 
     Raises:
-        NumericalError: If the solver gives up.
+        NumericalError: If the solver gives up, or scores are not finite.
     """
     with torch.inference_mode(), explained_failure():
         batches = images.float().div(255).split(run.config.train.eval_batch)
         scores = torch.cat([run.model(batch) for batch in batches])
+        require_sound(scores.isfinite())
     return (scores / (temperature_of(run) or 1.0)).softmax(1)

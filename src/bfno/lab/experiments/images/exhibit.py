@@ -17,6 +17,7 @@ from bfno.lab.data import Split, resized
 from bfno.lab.experiments.experiment import TrainedRun, explained_failure
 from bfno.lab.experiments.images.calibration import temperature_of
 from bfno.lab.experiments.images.data import held_out_images
+from bfno.lab.experiments.tasks import require_sound
 from bfno.ode import NeuralODE
 from bfno.ode.tableaus import find_method
 
@@ -91,7 +92,9 @@ def _answers(run: TrainedRun, split: Split) -> tuple[Tensor, Tensor]:
     """What enters the head for each image, and what the head says."""
     batches = _inputs(split.images).split(run.config.train.eval_batch)
     features = torch.cat([run.model.features(batch) for batch in batches])
-    return features, run.model.head(features)
+    scores = run.model.head(features)
+    require_sound(scores.isfinite())
+    return features, scores
 
 
 def _scatter(features: Tensor, labels: Tensor, predicted: Tensor) -> dict[str, Any]:

@@ -20,6 +20,7 @@ from bfno.lab.experiments.tasks import (
     Share,
     Sums,
     Task,
+    require_sound,
     solver_stats,
 )
 
@@ -166,6 +167,9 @@ def image_scores(
     """The scores of all images in double precision, and the evaluations per batch.
 
     Arguments are those of `evaluate_images`; labels do not matter.
+
+    Raises:
+        ScoresError: If a score is not finite.
     """
     processes, was_training = share.processes, model.training
     model.eval()
@@ -182,6 +186,7 @@ def image_scores(
     # Every process has the scores of its own batches, and zeros for the rest.
     counts = torch.tensor([evaluations, batches], dtype=torch.float64)
     total = processes.add_up(torch.cat((counts, scores.flatten())))
+    require_sound(total.isfinite())
     return total[2:].view_as(scores), (total[0] / total[1]).item()
 
 

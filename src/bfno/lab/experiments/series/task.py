@@ -21,6 +21,7 @@ from bfno.lab.experiments.tasks import (
     Share,
     Sums,
     Task,
+    require_sound,
     solver_stats,
 )
 from bfno.models import SeriesModel, SeriesOutput
@@ -246,6 +247,9 @@ def predict_series(
         batch: Series at a time; those of like length go together.
         times: `own`, `union` or `public_code`, see `make_batch`.
         share: This process's part; None is the whole.
+
+    Raises:
+        ScoresError: If a score is not finite, or the error of the reconstruction no number.
     """
     share = share or Share()
     processes, was_training = share.processes, model.training
@@ -259,6 +263,9 @@ def predict_series(
     model.train(was_training)
     totals = processes.add_up(collected.sums)
     probabilities = processes.add_up(collected.probabilities)
+    # An error may be too large for a finite number; of what is none, nobody knows.
+    require_sound(probabilities.isfinite())
+    require_sound(~totals.isnan())
     error, observed, evaluations, batches = totals.tolist()
     rows = torch.arange(len(series))
     return SeriesPredictions(
@@ -285,13 +292,14 @@ class _Collected:
     ) -> None:
         there = batch.to(device, next(model.parameters()).dtype)
         output = model(there.times, there.values, there.mask)
-        found = output.scores.softmax(-1).cpu()
+        # Under a launcher's half precision, what comes out is narrower than the weights.
+        found = output.scores.to(self.probabilities.dtype).softmax(-1).cpu()
         if self._by_row:
             is_row = batch.rows >= 0
             self.probabilities[:, batch.rows[is_row]] = found[:, is_row]
         else:
             self.probabilities[:, samples] = found
-        errors = (output.prediction.mean(0) - there.values).square()[there.mask]
+        errors = (output.prediction.to(there.values).mean(0) - there.values).square()[there.mask]
         stats = solver_stats(model)
         done = (errors.double().sum().item(), len(errors), stats.forward_evaluations, 1)
         self.sums += torch.tensor(done, dtype=torch.float64)
