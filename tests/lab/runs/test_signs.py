@@ -42,6 +42,15 @@ def test_growing_evaluations_are_told_at_twice_and_four_times_as_many():
     assert "solver.rtol" in told[0][1]
 
 
+def test_validation_samples_that_cannot_choose_an_epoch_are_told_once():
+    """An AUROC takes two classes; without it the last epoch would be chosen in silence."""
+    epochs = _epochs("loss", valid=[0.5, 0.4], train=[0.5, 0.4])
+    ((epoch, sign),) = _told(epochs)
+    assert epoch == 1 and "have no accuracy" in sign and "data.validation" in sign
+    assert list(signs_of_trouble(epochs[:1], _task(), select="last")) == []
+    assert _told([{"epoch": 1, "train_loss": 0.5}]) == []
+
+
 @pytest.mark.parametrize("nfe", [[2.0, 4.0, 8.0], [0.0, 0.0, 0.0], [40.0, 50.0, 60.0]])
 def test_few_evaluations_or_steady_ones_are_not_told(nfe):
     assert _told(_epochs(nfe=nfe)) == []

@@ -35,6 +35,12 @@ def signs_of_trouble(
         select: Which epoch's weights the run ends with, see `TrainSettings`.
         validation: Number of validation samples; the score of a few wavers by chance.
     """
+    if len(epochs) == 1 and select == "best" and _cannot_be_judged(epochs[0], task):
+        yield (
+            f"the validation samples have no {task.selection}, as if all were of one class: none "
+            "of them chooses the epoch, and the last one counts. Keep more of them aside "
+            "(data.validation)"
+        )
     before, now = _growth(epochs[:-1]), _growth(epochs)
     if now > before:
         first, last = epochs[0]["forward_nfe"], epochs[-1]["forward_nfe"]
@@ -48,6 +54,12 @@ def signs_of_trouble(
     told = any(_learns_by_heart(epochs[:count], task, validation) for count in range(len(epochs)))
     if not told and _learns_by_heart(epochs, task, validation):
         yield _by_heart(epochs, task, select)
+
+
+def _cannot_be_judged(epoch: Epoch, task: Task) -> bool:
+    """Whether validation samples were scored, but not by what epochs are chosen by."""
+    measured = [name for name in epoch if name.startswith("validation_")]
+    return bool(measured) and f"validation_{task.selection}" not in measured
 
 
 def _growth(epochs: Sequence[Epoch]) -> int:
