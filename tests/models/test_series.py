@@ -11,6 +11,7 @@ from bfno.models.series import (
     ObservedRows,
     SeriesModel,
     SeriesOutput,
+    as_clock,
     dense,
     network,
     tanh_network,
@@ -179,6 +180,14 @@ def test_seconds_since_1970_are_as_good_as_those_since_the_first_row(kind):
         (model.reconstruct(times, *rows, at), model.reconstruct(times + 1.7e9, *rows, at + 1.7e9)),
     ):
         assert torch.equal(found, late)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_ordinary_times_mean_the_same_beside_any_other_series(dtype):
+    """A field may depend on time, so that of a series must not depend on its batch."""
+    times, values = torch.tensor([[20.0, 21.5], [8.0, 9.0]], dtype=dtype), torch.zeros(2, 2, 3)
+    assert as_clock(times[:1], values).tolist() == as_clock(times, values)[:1].tolist()
+    assert as_clock(times, values).tolist() == times.tolist()
 
 
 def test_whole_seconds_since_1970_lose_no_gap():

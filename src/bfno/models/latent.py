@@ -13,6 +13,7 @@ from bfno.models.series import (
     as_clock,
     check_clock,
     check_wanted,
+    clock_start,
     dense,
     in_fractions,
     in_order,
@@ -103,8 +104,8 @@ class LatentODE(SeriesModel):
         check_wanted(times, at)
         check_clock(times)
         times = in_fractions(times)
-        mask, first = mask.bool(), times.min()
-        times, at = as_clock(times, values, first), as_clock(at.to(times), values, first)
+        mask, start = mask.bool(), clock_start(times, values)
+        times, at = as_clock(times, values, start), as_clock(at.to(times), values, start)
         z0 = self._start(self.encoder(times, values.where(mask, 0.0), mask))
         ascending, order = torch.cat((times[:, :1], at), dim=1).sort(dim=1, stable=True)
         path = self.generator(z0, ascending)

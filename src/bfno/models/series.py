@@ -20,6 +20,7 @@ __all__ = [
     "as_clock",
     "check_clock",
     "check_wanted",
+    "clock_start",
     "dense",
     "in_fractions",
     "in_order",
@@ -27,6 +28,9 @@ __all__ = [
     "network",
     "tanh_network",
 ]
+
+# Share of their span by which another precision may move times.
+_HARMLESS = 1e-6
 
 
 @dataclass(frozen=True)
@@ -76,9 +80,9 @@ class SeriesModel(nn.Module, ABC):
         feature_names: Likewise for the features.
 
     Shape:
-        `times` `(batch, time)`, ascending; `values` and `mask` `(batch, time, features)`. Times of
-        another, finer type than the values count from the first of the batch: single precision
-        does not tell the seconds since 1970 apart.
+        `times` `(batch, time)`, ascending; `values` and `mask` `(batch, time, features)`. Times
+        that the values' type would move count from the first of the batch: single precision does
+        not tell the seconds since 1970 apart.
 
     Example:
         >>> class MeanClassifier(SeriesModel):
@@ -195,18 +199,24 @@ def in_fractions(times: Tensor) -> Tensor:
     return times if times.is_floating_point() else times.to(clock_dtype(times.device))
 
 
-def as_clock(times: Tensor, values: Tensor, first: Tensor | None = None) -> Tensor:
-    """Times in the precision of the values; those of a finer type count from the first one.
+def clock_start(times: Tensor, values: Tensor) -> Tensor:
+    """The time to count from: the first of the batch if the values' type would move them, else 0.
 
     Args:
         times: `(batch, time)`, not empty.
-        values: What has the precision.
-        first: The first time; None is that of the batch.
+        values: What has the type.
     """
-    is_finer = not times.is_floating_point() or times.dtype.itemsize > values.dtype.itemsize
-    if is_finer:
-        times = times - (times.min() if first is None else first)
-    return times.to(values.dtype)
+    first = times.min()
+    moved = (times.to(values.dtype).to(times.dtype) - times).abs().max()
+    is_moved = moved > _HARMLESS * (times.max() - first)
+    return torch.where(is_moved, first, torch.zeros_like(first))
+
+
+def as_clock(times: Tensor, values: Tensor, start: Tensor | None = None) -> Tensor:
+    """Times in the type of the values, counted from a start; None finds it by `clock_start`."""
+    times = in_fractions(times)
+    start = clock_start(times, values) if start is None else start
+    return (times - start).to(values.dtype)
 
 
 def check_wanted(times: Tensor, at: Tensor) -> None:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import functools
 import itertools
+import math
 import statistics
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -198,7 +199,9 @@ class Detector:
         table = torch.stack([slope.detach().reshape(-1) for slope in slopes])
         if table.numel():  # in a unit in which squares neither overflow nor vanish
             largest = table.abs().amax().clamp(min=torch.finfo(table.dtype).tiny)
-            table = table / largest.log2().floor().exp2()  # which rounds nothing
+            highest = math.frexp(torch.finfo(table.dtype).max)[1] - 1
+            # A power of two rounds nothing.
+            table = table / largest.log2().floor().clamp(max=highest).exp2()
         if self._weights is None:
             probe, last = probe_of(self._tableau), (0.0,) * (len(slopes) - 1) + (1.0,)
             self._weights = constant((probe.slopes, probe.states, last), table)

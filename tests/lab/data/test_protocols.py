@@ -1,12 +1,19 @@
 """What is divided and scaled, and what may not depend on what."""
 
+import dataclasses
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
-from bfno.lab.data import SeriesSource, SeriesSplits, load_series
+from bfno.lab.data import (
+    SeriesSource,
+    SeriesSplits,
+    divided_series,
+    load_series,
+    series_from_arrays,
+)
 from bfno.lab.data.activity import WINDOW, read_activity, windows
 from bfno.lab.errors import ConfigError, DataError
 from tests.lab.data import test_activity, test_physionet
@@ -378,6 +385,14 @@ def test_an_offset_costs_no_digits_of_what_varies(tmp_path, offset, deviation):
     # A hundredth is the most that rounding may take.
     torch.testing.assert_close(moved.train.values, plain.train.values, rtol=0, atol=0.012)
     torch.testing.assert_close(moved.test.values, plain.test.values, rtol=0, atol=0.012)
+
+
+def test_a_constant_that_single_precision_has_rounded_keeps_its_unit():
+    rounding = 7.6e-6 * np.random.default_rng(0).integers(-1, 2, 200)
+    values = (98.6 + rounding).astype(np.float32)
+    series = series_from_arrays([np.arange(5.0)] * 40, [*values.reshape(40, 5, 1)])
+    series = dataclasses.replace(series, labels=torch.arange(40) % 2)
+    assert divided_series(series, ("x",), ("a", "b")).scaling.scale == (1.0,)
 
 
 def test_ordinary_values_are_scaled_as_single_precision_has_them(tmp_path):

@@ -176,6 +176,18 @@ def test_by_default_it_tells_waves_apart_and_a_search_runs():
     assert search.fit(series, labels).best_score_ >= 0.4
 
 
+def test_a_kept_run_tells_samples_apart_that_single_precision_does_not(tmp_path):
+    first, other = (
+        [(times, np.round(values) + 1e9 + 4 * by * values) for times, values in SERIES]
+        for by in (0, 1)
+    )
+    for (_, one), (_, two) in zip(first, other, strict=True):
+        assert np.array_equal(np.float32(one), np.float32(two), equal_nan=True)
+    small_series(checkpoints=tmp_path / "run").fit(first, LABELS)
+    with pytest.raises(ValueError, match="samples"):
+        small_series(checkpoints=tmp_path / "run").fit(other, LABELS)
+
+
 def test_an_offset_of_the_values_changes_next_to_nothing():
     moved = [(times, values + 1e8) for times, values in SERIES]
     here, there = (small_series().fit(some, LABELS).predict_proba(some) for some in (SERIES, moved))

@@ -1,5 +1,6 @@
 """The page of results says what the records say, and only that."""
 
+import dataclasses
 import json
 import math
 import os
@@ -494,7 +495,27 @@ def test_a_method_that_failed_has_no_place_and_is_named(tmp_path):
     runs = _runs(tmp_path, "mnist", {"anode": [0.9], "bfno-node": [0.8]})
     runs.append(RunFolder(write_failed(tmp_path, "node", 0)).ended())
     found = str(standing_here(paper_table("1"), "mnist", runs))
-    assert found.endswith("BFNO-NODE 0.8000, place 2 of 2 (6 without a score, NODE failed)")
+    lost = "(6 without a score, NODE failed with 1 of 1 seed)"
+    assert found.endswith(f"BFNO-NODE 0.8000, place 2 of 3 {lost}")
+
+
+def test_the_papers_method_is_named_even_if_it_failed(tmp_path):
+    runs = _runs(tmp_path, "mnist", {"node": [0.7], "anode": [0.9], "bfno-node": [0.99]})
+    runs.append(RunFolder(write_failed(tmp_path, "bfno-node", 1)).ended())
+    found = str(standing_here(paper_table("1"), "mnist", runs))
+    lost = "(6 without a score, BFNO-NODE failed with 1 of 2 seeds)"
+    assert found == f"ANODE 0.9000 (1 of 2 seeds), first of 3 {lost}"
+
+
+def test_failed_runs_do_not_outvote_finished_ones_of_other_settings(tmp_path):
+    finished = read_run(write_run(tmp_path, "mnist", "node", 7))
+    for seed in (7, 8):
+        folder = write_failed(tmp_path / "others", "node", seed)
+        other = RunFolder(folder).record()
+        changed = {**other.config, "model": {**other.config["model"], "width": 64}}
+        RunFolder(folder).write_record(dataclasses.replace(other, config=changed))
+    failed = [RunFolder(folder).ended() for folder in sorted((tmp_path / "others").iterdir())]
+    assert select_runs([finished, *failed]).counted == [finished]
 
 
 def test_where_all_diverged_nobody_has_a_place(tmp_path):

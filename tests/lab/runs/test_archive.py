@@ -38,6 +38,13 @@ def test_a_training_that_failed_is_kept_until_it_succeeds(tmp_path):
     assert read_run(kept).result == result()
 
 
+def test_a_training_that_failed_does_not_take_the_place_of_one_that_was_finished(tmp_path):
+    write_run(tmp_path / "results" / "cpu", "mnist", "node")
+    write_failed(tmp_path / "runs" / "cpu", "node")
+    kept = keep_runs(tmp_path / "runs", tmp_path / "results")
+    assert kept == {tmp_path / "results" / "cpu" / "mnist-node-s7-2": "added"}
+
+
 def test_small_pictures_are_kept_and_large_ones_are_not(tmp_path):
     folder = write_run(tmp_path / "runs")
     (folder / "figures").mkdir()

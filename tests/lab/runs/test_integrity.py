@@ -307,8 +307,8 @@ def test_all_records_of_the_repository_are_read_and_written_without_loss():
     assert len(places) >= 95
     for file in places:
         raw = json.loads(file.read_text())
-        record = read_run(file.parent)
-        assert record.is_finished and len(record.epochs) == raw["epochs"]
+        record = RunFolder(file.parent).ended()
+        assert record.has_ended and len(record.epochs) == raw["epochs"]
         written = json.loads(record.to_bytes())
         assert Record.from_bytes(record.to_bytes(), record.name).result == record.result
         for key, value in raw.items():

@@ -17,7 +17,9 @@ from bfno.lab.experiments.seeds import derive_seed
 from bfno.lab.experiments.tasks import Evaluation
 from bfno.lab.runs import session
 from bfno.lab.runs.load import open_run
+from bfno.lab.runs.loop import Trainer
 from bfno.lab.runs.session import resume, start
+from bfno.lab.views.listing import look_at
 from bfno.ode import SolverError, Stats, Status
 from tests.lab.runs.runs import metrics, tiny, weights
 
@@ -202,6 +204,7 @@ def test_a_loss_out_of_bounds_stops_before_the_step_and_keeps_the_state(
     record = session.RunFolder(tmp_path / "run").record()
     assert record.has_failed and record.failure == f"step {step}: the {what} is not a finite number"
     assert not record.result and record.parameters
+    assert record.steps == step - 1 and record.seconds is not None
     # The spoilt step left no trace.
     assert resume(tmp_path / "run").is_finished
     assert session.RunFolder(tmp_path / "run").finished().failure == ""
@@ -227,9 +230,26 @@ def test_a_gradient_too_long_to_be_squared_is_an_error_where_nothing_shortens_it
 ):
     """Adam would divide by the infinite square, in this step and in all that follow."""
     _spoil(monkeypatch, 3, lambda loss: loss * 2.0**100)
-    expected = r"step 3 .*the gradient is too long to be squared.*or train\.clip=1, or"
+    expected = r"step 3 .*the gradient is too long to be squared.*or --set train\.clip=1, or"
     with pytest.raises(NumericalError, match=expected):
         start(tiny({"train": {"clip": None}}), tmp_path / "run")
+
+
+def test_a_failed_run_whose_resuming_is_cut_short_is_not_damaged(tmp_path, monkeypatch):
+    """Its metrics may be ahead of the sound state, and are cut before a step is taken."""
+    run = session.RunFolder(tmp_path / "run")
+    with monkeypatch.context() as patch, pytest.raises(NumericalError):
+        _spoil(patch, 12, lambda loss: loss * math.nan)
+        start(tiny(), run.path)
+    assert run.ended().has_failed
+
+    def power_loss(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Trainer, "fit", power_loss)
+    with pytest.raises(KeyboardInterrupt):
+        resume(run.path)
+    assert look_at(run.path).state == "stopped"
 
 
 def test_a_solver_that_gives_up_stops_with_its_remedy(tmp_path, monkeypatch):

@@ -195,7 +195,8 @@ def compare_runs(runs: Sequence[Path], as_json: bool = False) -> None:
 
 
 def _left_out(run: ListedRun) -> str:
-    fix = "" if run.state == "training" else f"; `{bfno_command('resume', run.run)}` continues it"
+    goes_on = run.state not in ("training", "failed")
+    fix = f"; `{bfno_command('resume', run.run)}` continues it" if goes_on else ""
     return f"{run.run} is left out: {run.told()}{fix}"
 
 

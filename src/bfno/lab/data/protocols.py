@@ -333,7 +333,9 @@ def _standard(train: Series) -> Scaling:
     place = train.mask.nonzero(as_tuple=True)
     seen, column = train.values[place].double(), place[1]
     count = column.bincount(minlength=features).clamp(min=1)
-    rounding = 1e-6 if train.values.dtype == torch.float32 else 1e-10
+    # Numbers of single precision are rounded more than others.
+    is_finer = column.bincount((seen.float().double() != seen).double(), features) > 0
+    rounding = torch.where(is_finer, 1e-10, 1e-6)
 
     def moments(seen: Tensor) -> tuple[Tensor, Tensor]:
         mean = column.bincount(seen, features) / count

@@ -12,6 +12,7 @@ from scipy.sparse import issparse
 from sklearn.base import ClassifierMixin
 from sklearn.utils import Tags
 from sklearn.utils.validation import check_is_fitted
+from torch import Tensor
 
 from bfno.lab.data import (
     UNLABELLED,
@@ -22,6 +23,7 @@ from bfno.lab.data import (
     read_frame,
     series_from_arrays,
 )
+from bfno.lab.data.series import in_single
 from bfno.lab.estimators.labels import encoded_labels
 from bfno.lab.estimators.masked import refuse_masked
 from bfno.lab.estimators.training import TrainedEstimator, mended, quiet, undisturbed
@@ -131,8 +133,11 @@ class SeriesClassifier(ClassifierMixin, TrainedEstimator):
             y = _labels_of(table, y)
         classes, labels = encoded_labels(y, len(series), "series")
         series = replace(series, labels=labels)
-        # Single precision, by which runs that are kept know their samples again.
+        # Runs that are kept know their samples by values in single precision, and by what matters
+        # beyond it.
         parts = (series.times, series.values.float(), series.mask, series.starts, labels)
+        rest = _beyond_single(series)
+        parts += (rest,) if rest.any() else ()
         about = config.data.model_copy(update={"samples": fingerprint(*parts)})
         config = config.model_copy(update={"data": about})
         names = tuple(f"x{number}" for number in range(series.values.shape[1]))
@@ -205,6 +210,15 @@ def _read(
     with mended():
         table = read_frame(_as_polars(X), layout or TableLayout(), features)
     return table.series, table
+
+
+def _beyond_single(series: Series) -> Tensor:
+    """What values have beyond single precision where that is much of their feature's deviation."""
+    values, seen = series.values.double(), series.mask.double()
+    count = seen.sum(0).clamp(min=1)
+    mean = (values * seen).sum(0) / count
+    deviation = (((values - mean) * seen).square().sum(0) / count).sqrt()
+    return in_single(values, deviation) - values.float()
 
 
 def _labels_of(table: SeriesTable, y: Any) -> Any:

@@ -250,13 +250,13 @@ def _in_own_words(advice: str) -> str:
 def _as_parameter(found: re.Match[str]) -> str:
     name, value = (part for part in found.groups() if part is not None)
     if name in _OWN_PARAMETER:
-        return f"{_OWN_PARAMETER[name]}={value}"
+        return f"{_OWN_PARAMETER[name]}={_as_python(value)}"
     return f"settings={{{name!r}: {_as_python(value)}}}"
 
 
 def _as_python(value: str) -> str:
     """What stands for a value of a command line, which is YAML, in a program."""
-    if value == "VALUE":  # not one, but the word for any
+    if value.isupper():  # not one, but the word for any
         return value
     with contextlib.suppress(ValueError):
         float(value)  # YAML takes 1e-05 for a word

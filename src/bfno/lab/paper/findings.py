@@ -61,9 +61,9 @@ CLAIMS_ANCHOR = "the-papers-claims-next-to-these-runs"
 _WIDTH, _ROW, _FRAME = 7.5, 0.45, 0.8  # inches
 # The half width of an axis: so many times the largest lead, and a bit for leads of almost nothing.
 _ROOM, _LEAST_ROOM = 1.5, 0.01
-_RELEASED = "released"
 _FEW_EPOCHS = 10
 _SAME_SIZE = 0.02  # as matched sizes differ
+_RELEASED = "released"
 """Folder, beside those of the scales, of what `bfno eval --json` said of the authors' weights."""
 
 
@@ -252,7 +252,7 @@ def _trained(section: Section) -> str:
     metric, runs = find_metric(paper.metrics[0]), [run for _, run in section.runs]
     seeds, scores, sizes = {run.seed for run in runs}, [], []
     for row in paper.rows:
-        members = row.runs(section.data, runs)
+        members = [run for run in row.runs(section.data, runs) if not run.has_failed]
         score = metric.estimate(members, len(seeds))
         printed = paper.score(row, section.data)
         if score:

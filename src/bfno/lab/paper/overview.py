@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from bfno.lab.errors import ConfigError
@@ -90,11 +90,10 @@ class Standing:
         ours: Name of the paper's method.
         score: Its score.
         place: Its place, from 1.
-        methods: Number of methods that have a score.
+        methods: Number of methods that were trained.
         equals: Number of others with the same score as the best method.
         missing: Number of methods of the table that have no score.
-        failed: Names of methods of which every training failed: they have no place either.
-        diverged: Names of methods of which a seed has diverged: they have no place.
+        lost: What became of methods of which a seed has failed or diverged: they have no place.
     """
 
     leader: str
@@ -105,16 +104,14 @@ class Standing:
     methods: int
     equals: int = 0
     missing: int = 0
-    failed: tuple[str, ...] = ()
-    diverged: tuple[str, ...] = ()
+    lost: Mapping[str, str] = field(default_factory=dict)
 
     def __str__(self) -> str:
         remarks = [f"{self.missing} without a score"] if self.missing else []
-        remarks += [f"{name} failed" for name in self.failed]
-        remarks += [f"{name} diverged" for name in self.diverged]
+        remarks += [f"{name} {why}" for name, why in self.lost.items()]
         of = f"of {self.methods}" + (f" ({', '.join(remarks)})" if remarks else "")
         others = f" together with {counted(self.equals, 'other')}" if self.equals else ""
-        if self.place == 1 or self.ours in self.diverged:
+        if self.place == 1 or self.ours in self.lost:
             return f"{self.leader} {self.best}, first {of}{others}"
         ours = f"{self.ours} {self.score}, place {self.place} {of}"
         return f"{self.leader} {self.best}{others}; {ours}"
@@ -135,18 +132,19 @@ def standing_here(
     """
     metric = metric or find_metric(paper.metrics[0])
     seeds = {run.seed for run in runs}
-    scores, failed, possible = {}, [], _rows(paper, data)
+    scores, failed, possible = {}, {}, _rows(paper, data)
     for row in possible:
         members = row.runs(data, runs)
+        label = f"{row.label} †" if any(map(is_transductive, members)) else row.label
         score = metric.estimate(members, len(seeds))
+        if lost := sum(run.has_failed for run in members):
+            failed[label] = f"failed with {lost} of {counted(len(members), 'seed')}"
+            score = Estimate(math.nan, None, metric.digits)
         if score is not None:
-            label = f"{row.label} †" if any(map(is_transductive, members)) else row.label
             scores[row.label] = (label, score)
-        elif any(run.has_failed for run in members):
-            failed.append(row.label)
     found = _standing(paper, data, scores, metric)
-    missing = len(possible) - len(scores) - len(failed)
-    return found and replace(found, missing=missing, failed=tuple(failed))
+    missing = len(possible) - len(scores)
+    return found and replace(found, missing=missing, lost={**found.lost, **failed})
 
 
 def _rows(paper: PaperTable, data: str) -> list[PaperRow]:
@@ -180,6 +178,6 @@ def _standing(
     better = [label for label in ranks if ranks[label] < ranks[ours]]
     leader = min(better, key=ranks.__getitem__) if better else ours
     equals = sum(rank == ranks[leader] for rank in ranks.values()) - 1
-    lost = tuple(name for name, score in scores.values() if not math.isfinite(score.mean))
+    lost = {name: "diverged" for name, score in scores.values() if not math.isfinite(score.mean)}
     standing = Standing(*scores[leader], *scores[ours], len(better) + 1, len(scores), equals)
-    return replace(standing, diverged=lost)
+    return replace(standing, lost=lost)

@@ -6,7 +6,7 @@ import itertools
 import json
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -128,10 +128,15 @@ def select_runs(runs: Iterable[Record], variant: Variant = AS_DEFINED) -> Select
         known[same[0].experiment, same[0].scale].append(dict(sorted(seeds.items())))
     found = Selection([], [run for run in members if run.history])
     for groups in known.values():
-        most, *others = sorted(groups, key=len, reverse=True)
+        most, *others = sorted(groups, key=_evidence, reverse=True)
         found.counted.extend(most.values())
         found.outliers.extend(run for group in others for run in group.values())
     return found
+
+
+def _evidence(seeds: Mapping[int, Record]) -> tuple[int, int]:
+    """How much runs of the same settings have to say: first of all those that were finished."""
+    return sum(not run.has_failed for run in seeds.values()), len(seeds)
 
 
 def _belongs(run: Record, variant: Variant) -> bool:

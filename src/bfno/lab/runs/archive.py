@@ -76,7 +76,8 @@ def keep_runs(source: Path, target: Path) -> dict[Path, Kept]:
 
     - Files that a kept run has got since, or that have changed, are brought up to date.
     - If the source has another record of the same experiment, scale, settings and seed, and no
-      longer that which was kept, the run was trained anew, and takes the place of the old one.
+      longer that which was kept, the run was trained anew, and takes the place of the old one. One
+      that failed does not take that of one that was finished.
 
     A folder with a `config.yaml` belongs to a training, and is never written to.
 
@@ -115,7 +116,8 @@ def keep_runs(source: Path, target: Path) -> dict[Path, Kept]:
 def _old_place(run: Record, outdated: dict[Path, Record]) -> Path | None:
     """The place of the record that this run replaces, which is taken out of the outdated ones."""
     for place, old in outdated.items():
-        if old.seed == run.seed and are_replicates(old, run):
+        is_better = old.has_failed or not run.has_failed
+        if old.seed == run.seed and are_replicates(old, run) and is_better:
             del outdated[place]
             return place
     return None

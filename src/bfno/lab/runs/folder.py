@@ -280,7 +280,10 @@ class RunFolder:
         """
         record = self.ended()
         if record.has_failed:
-            raise ConfigError(self.path, f"has failed: {record.failure}", self._resume())
+            fix = f"go on with a smaller rate, by {self._resume()} --set train.lr=..."
+            if not self.config_file.exists():
+                fix = "name runs that are finished"
+            raise ConfigError(self.path, f"has failed: {record.failure}", fix)
         return record
 
     def ended(self) -> Record:

@@ -11,7 +11,7 @@ import logging
 import math
 import time
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -143,6 +143,18 @@ class _LastGood:
         ]
 
 
+class Failure(NamedTuple):
+    """The end of a training that left the finite numbers.
+
+    Attributes:
+        why: The step, and what happened.
+        progress: How far it had come, further than the sound state that is kept.
+    """
+
+    why: str
+    progress: Progress
+
+
 class Trainer:
     """Trains a model in a run folder.
 
@@ -156,7 +168,7 @@ class Trainer:
 
     Attributes:
         progress: How far it has come.
-        failure: The step at which it left the finite numbers, and how; empty if it did not.
+        failure: How it left the finite numbers; None if it did not.
     """
 
     def __init__(
@@ -184,7 +196,8 @@ class Trainer:
         self._bare_model = accelerator.unwrap_model(self.model)
         self.average = WeightAverage(self._bare_model, settings.average)
         self._last_good = _LastGood(self._bare_model, self.optimizer.optimizer, self.average)
-        self.progress, self.failure = Progress(), ""
+        self.progress = Progress()
+        self.failure: Failure | None = None
         self._is_new = True
         self.stop = StopSignals()
         self._last_save = time.monotonic()
@@ -346,7 +359,7 @@ class Trainer:
         length = torch.tensor(norm, dtype=gradient[0].dtype)
         largest = max(entries.abs().max().item() for entries in gradient) if math.isinf(norm) else 0
         if largest and math.isfinite(largest):
-            if not longest:  # an optimizer squares it as well
+            if not longest:  # most optimizers square it as well
                 raise self._failed("the gradient is too long to be squared")
             # Entries whose squares are too large for their dtype still have a direction.
             wide = [entries.to("cpu", torch.float64) / largest for entries in gradient]
@@ -484,6 +497,7 @@ class Trainer:
     def _failed(self, why: str, cause: Exception | None = None) -> NumericalError:
         """Save the state from which a smaller rate can go on, and say how."""
         failed = self.progress.step + 1
+        self.failure = Failure(f"step {failed}: {why}", self.progress)
         good = self._last_good.restore()
         if good is not None:
             self.progress = good
@@ -491,7 +505,6 @@ class Trainer:
             store = self.run.checkpoints
             store.keep({step for step in store.steps() if step <= self.progress.step})
         self.save()
-        self.failure = f"step {failed}: {why}"
         sound = "" if good is None else ", which was sound,"
         return NumericalError(
             f"step {failed} of {self.config.experiment}",
@@ -509,7 +522,7 @@ class Trainer:
         lower = min(lr * _LOWER, _SENSIBLE) if lr > _HIGH else lr * _LOWER
         if status in (Status.STEP_LIMIT, Status.STEP_UNDERFLOW, Status.STIFF):
             return f"train.lr={lower:.1g}, or larger solver.rtol and solver.atol"
-        clip = "a smaller train.clip" if self.config.train.clip else "train.clip=1"
+        clip = "a smaller train.clip" if self.config.train.clip else "--set train.clip=1"
         return f"train.lr={lower:.1g}, or {clip}, or a smaller solver tolerance"
 
     def _total(self, sums: Sums) -> Sums:

@@ -420,7 +420,7 @@ def make_record(
         "epochs": progress["epoch"],
         "steps": progress["step"],
         **(_failed(failure) if failure else _chosen(progress["best"])),
-        "seconds": round(progress["total_seconds"], 3),
+        "seconds": round(progress["total_seconds"] + progress["seconds"], 3),
         "history": progress["history"],
         "peak_memory": peak_memory(),
         **facts,

@@ -139,6 +139,8 @@ def resume(
         if trainer.processes.is_first:
             _say_how_the_rate_goes_on(trainer, before.train.epochs)
             run.write_config(trainer.config)
+            if not trainer.is_done:
+                run.mark_unfinished()  # first: to the metrics that follow, the old record is blind
             run.cut_metrics(trainer.progress.metrics_size)
         return _fit(trainer)
 
@@ -253,8 +255,6 @@ def _held(trainer: Trainer) -> Any:
 
 
 def _fit(trainer: Trainer) -> Record:
-    if trainer.processes.is_first and not trainer.is_done:
-        trainer.run.mark_unfinished()
     try:
         trainer.fit()
     except NumericalError:
@@ -284,7 +284,10 @@ def _record(trainer: Trainer) -> Record:
         "changes": changed_settings(_as_asked(trainer)),
     }
     name, settings = trainer.run.path.resolve().name, trainer.config.as_dict()
-    return make_record(settings, trainer.progress.model_dump(), facts, name, trainer.failure)
+    failure = trainer.failure
+    progress = failure.progress if failure else trainer.progress
+    why = failure.why if failure else ""
+    return make_record(settings, progress.model_dump(), facts, name, why)
 
 
 def _as_asked(trainer: Trainer) -> Experiment:

@@ -74,8 +74,10 @@ class ListedRun:
         """What has become of a run that is not finished, in words."""
         if self.state == "training":
             return f"unfinished, in training: {self.progress} epochs are done"
-        if self.state in ("failed", "damaged"):
-            return f"unfinished, {self.state}: {self.why}"
+        if self.state == "failed":
+            return _said(self)
+        if self.state == "damaged":
+            return f"unfinished, damaged: {self.why}"
         return f"unfinished, stopped after {self.progress} epochs"
 
 
@@ -190,6 +192,10 @@ def _score_text(one: ListedRun) -> str | None:
 
 def _ended(folder: Path, record: Record) -> ListedRun:
     metric = headline_of(record)
+    score = metric and record.result[metric.key]
+    if record.has_failed:
+        metric = _headline_so_far(record.epochs)
+        score = metric and record.epochs[-1][metric.key]
     return ListedRun(
         folder,
         "failed" if record.has_failed else "finished",
@@ -199,7 +205,7 @@ def _ended(folder: Path, record: Record) -> ListedRun:
         record.epoch_count,
         _wanted_epochs(record.config),
         metric and metric.key,
-        metric and record.result[metric.key],
+        score,
         record.seconds,
         record.failure,
     )

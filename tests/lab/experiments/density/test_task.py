@@ -12,7 +12,7 @@ from torch import nn
 from bfno.lab.errors import NumericalError
 from bfno.lab.experiments.density.data import DensityData
 from bfno.lab.experiments.density.experiment import DensityExperiment
-from bfno.lab.experiments.density.task import DensityTask, Noise, score
+from bfno.lab.experiments.density.task import DensityTask, Noise, costs, score
 from bfno.lab.experiments.tasks import FAILURES, Evaluation, Place, Share
 from bfno.lab.runs.load import open_run
 from bfno.lab.runs.session import resume, start
@@ -331,3 +331,5 @@ def test_a_point_may_be_impossible_but_its_score_must_be_a_number():
     points[3, 1] = math.nan
     with pytest.raises(FAILURES, match="the model's scores are not finite numbers"):
         score(_Standard((2,)), points, 2, Noise(0, "test"))
+    with pytest.raises(FAILURES, match="the model's scores are not finite numbers"):
+        costs(_Standard((2,)), points, 2, Noise(0, "test"), "nll")

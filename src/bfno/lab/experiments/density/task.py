@@ -264,7 +264,9 @@ def costs(model: nn.Module, samples: Tensor, batch: int, noise: Noise, measure: 
         for number, part in enumerate(samples.split(batch)):
             noise.set(measure, number)
             found.append(_costs(model, part.to(device), measure))
-    return torch.cat(found)
+    result = torch.cat(found)
+    require_sound(~result.isnan())
+    return result
 
 
 def _costs(model: nn.Module, samples: Tensor, measure: str) -> Tensor:
