@@ -343,7 +343,7 @@ class Trainer:
         totals = self._total(sums)
         if not math.isfinite(totals["loss"]):
             raise self._failed("the loss is not a finite number")
-        self._shorten_gradient(read["norm"])
+        self._shorten_gradient(norm, read["norm"])
         self._last_good.note(totals["loss"] / totals["samples"], self.progress)
         self.optimizer.step()
         self.average.update(self.progress.step)
@@ -353,21 +353,24 @@ class Trainer:
         parameters = self.model.parameters()
         return [parameter.grad for parameter in parameters if parameter.grad is not None]
 
-    def _shorten_gradient(self, norm: float) -> None:
-        """Scale the gradient, which has this norm, down to `train.clip`."""
-        longest, gradient = self.config.train.clip, self._gradient()
-        length = torch.tensor(norm, dtype=gradient[0].dtype)
-        largest = max(entries.abs().max().item() for entries in gradient) if math.isinf(norm) else 0
-        if largest and math.isfinite(largest):
-            if not longest:  # most optimizers square it as well
+    def _shorten_gradient(self, norm: Tensor, length: float) -> None:
+        """Scale the gradient, which has this norm, of this length, down to `train.clip`."""
+        longest = self.config.train.clip
+        if math.isinf(length):
+            norm = self._wide_norm()
+            if norm.isfinite() and not longest:  # most optimizers square it as well
                 raise self._failed("the gradient is too long to be squared")
-            # Entries whose squares are too large for their dtype still have a direction.
-            wide = [entries.to("cpu", torch.float64) / largest for entries in gradient]
-            length = largest * nn.utils.get_total_norm(wide)
-        if not length.isfinite():
+        if math.isnan(length) or (math.isinf(length) and not norm.isfinite()):
             raise self._failed("the gradient is not a finite number")
         if longest:
-            nn.utils.clip_grads_with_norm_(self.model.parameters(), longest, length)
+            nn.utils.clip_grads_with_norm_(self.model.parameters(), longest, norm)
+
+    def _wide_norm(self) -> Tensor:
+        """The norm of a gradient whose squares may be too large for its dtype."""
+        gradient = self._gradient()
+        largest = max(entries.abs().max().item() for entries in gradient)
+        wide = [entries.to("cpu", torch.float64) / largest for entries in gradient]
+        return largest * nn.utils.get_total_norm(wide)
 
     def _loss(self, samples: Tensor) -> tuple[Tensor, Found]:
         """Loss of some samples; where the solver of one process gives up, all of them hear it."""

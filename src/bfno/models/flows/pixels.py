@@ -66,14 +66,17 @@ def bits_per_dim(log_prob: Tensor, dimensions: int) -> Tensor:
 
 
 def _require_unit_range(images: Tensor) -> None:
-    """Refuse what is no image between 0 and 1, so that nobody blames the flow."""
+    """Refuse what is no image between 0 and 1, so that nobody blames the flow.
+
+    On other devices than the processor the type alone is looked at.
+    """
     if not images.is_floating_point():
         raise ValueError(
             f"images must be floating numbers between 0 and 1, got {images.dtype}; dequantise "
             "turns bytes into such"
         )
-    if is_transformed(images) or not images.numel():
-        return  # what numbers there will be is not known, or there are none
+    if is_transformed(images) or images.device.type != "cpu" or not images.numel():
+        return  # numbers are not known yet, would have to be waited for, or are not there
     low, high = torch.stack(images.detach().aminmax()).tolist()
     if not (low >= 0 and high <= 1):  # neither holds of NaN
         raise ValueError(
