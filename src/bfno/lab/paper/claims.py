@@ -334,10 +334,13 @@ def _verdict(
     claim: Claim, scores: Scores, labels: Mapping[str, str], lead: float, rival: str
 ) -> tuple[Outcome, str]:
     """What a lead says of the claim, and how sure it is."""
+    # Who is behind one is behind, whatever became of the others.
+    decisive = [claim.method] if lead < 0 else [*scores]
     unclear = [
         f"{lost} of {counted(len(values), 'seed')} of {labels[method]} diverged or failed"
-        for method, values in scores.items()
-        if (lost := sum(not math.isfinite(value) for value in values))
+        for method in decisive
+        if (values := scores[method])
+        and (lost := sum(not math.isfinite(value) for value in values))
         and lost < max(len(values), 2)
     ]
     if unclear:
