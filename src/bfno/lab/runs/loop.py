@@ -46,6 +46,7 @@ from bfno.lab.runs.schedule import rate_of_training
 from bfno.lab.runs.signals import Stopped, StopSignals
 from bfno.lab.runs.signs import signs_of_trouble
 from bfno.ode import SolverError, Status
+from bfno.ode.sizes import euclidean_norm
 
 __all__ = ["Trainer", "Watcher"]
 
@@ -356,21 +357,15 @@ class Trainer:
     def _shorten_gradient(self, norm: Tensor, length: float) -> None:
         """Scale the gradient, which has this norm, of this length, down to `train.clip`."""
         longest = self.config.train.clip
-        if math.isinf(length):
-            norm = self._wide_norm()
-            if norm.isfinite() and not longest:  # most optimizers square it as well
+        if math.isinf(length):  # or its squares are too large for its dtype
+            length = math.hypot(*map(euclidean_norm, self._gradient()))
+            norm = torch.tensor(length, dtype=torch.float64)
+            if math.isfinite(length) and not longest:  # most optimizers square it as well
                 raise self._failed("the gradient is too long to be squared")
-        if math.isnan(length) or (math.isinf(length) and not norm.isfinite()):
+        if not math.isfinite(length):
             raise self._failed("the gradient is not a finite number")
         if longest:
             nn.utils.clip_grads_with_norm_(self.model.parameters(), longest, norm)
-
-    def _wide_norm(self) -> Tensor:
-        """The norm of a gradient whose squares may be too large for its dtype."""
-        gradient = self._gradient()
-        largest = max(entries.abs().max().item() for entries in gradient)
-        wide = [entries.to("cpu", torch.float64) / largest for entries in gradient]
-        return largest * nn.utils.get_total_norm(wide)
 
     def _loss(self, samples: Tensor) -> tuple[Tensor, Found]:
         """Loss of some samples; where the solver of one process gives up, all of them hear it."""
