@@ -12,11 +12,12 @@ from torch.nn import functional as F
 from bfno.layers.pointwise import is_transformed
 from bfno.models.flows.interface import Encoding, Flow
 
-__all__ = ["Dequantisation", "PixelFlow", "bits_per_dim", "dequantise"]
+__all__ = ["SMALLEST_ALPHA", "Dequantisation", "PixelFlow", "bits_per_dim", "dequantise"]
 
 Dequantisation = Literal["uniform", "center"]
 LEVELS = 256
-_SMALLEST_ALPHA = torch.finfo(torch.float32).eps
+SMALLEST_ALPHA = torch.finfo(torch.float32).eps
+"""The least share that single precision tells from 0 beside 1."""
 
 
 def dequantise(
@@ -104,9 +105,9 @@ class PixelFlow(Flow):
 
     def __init__(self, flow: Flow, alpha: float | None) -> None:
         super().__init__(flow.event_shape)
-        if alpha is not None and not _SMALLEST_ALPHA <= alpha < 0.5:
+        if alpha is not None and not SMALLEST_ALPHA <= alpha < 0.5:
             raise ValueError(
-                f"alpha must lie between {_SMALLEST_ALPHA:.2g}, the least that single precision "
+                f"alpha must lie between {SMALLEST_ALPHA:.2g}, the least that single precision "
                 f"tells from 0 beside 1, and 0.5, got {alpha}"
             )
         self.flow, self.alpha = flow, alpha

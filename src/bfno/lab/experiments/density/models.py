@@ -20,6 +20,7 @@ from bfno.layers.activation import ACTIVATIONS
 from bfno.models.flows import ContinuousFlow, Flow, MultiscaleFlow, PixelFlow
 from bfno.models.flows.glow import Glow
 from bfno.models.flows.iresnet import IResNet
+from bfno.models.flows.pixels import SMALLEST_ALPHA
 from bfno.models.flows.realnvp import RealNVP
 
 __all__ = [
@@ -36,7 +37,7 @@ __all__ = [
 _MODES = {"images": 2, "points": 1}
 
 Size = Annotated[int, Field(ge=1, le=65536)]
-Alpha = Annotated[float | None, Field(ge=1.2e-7, lt=0.5)]  # less is 0 beside 1 in float32
+Alpha = Annotated[float | None, Field(ge=SMALLEST_ALPHA, lt=0.5)]
 
 
 @dataclass(frozen=True)
