@@ -9,7 +9,7 @@ from bfno.fields import Autonomous
 from bfno.models import ode_rnn
 from bfno.models.ode_rnn import ODERNN, make_ode_rnn
 from bfno.models.series import network
-from tests.models.series_batches import random_batch
+from tests.models.series_batches import on_union_of_times, random_batch
 
 
 def strong(model):
@@ -39,6 +39,43 @@ def test_both_loops_agree_in_states_and_gradients(method, layers, monkeypatch):
     recorded, expected = run()
     torch.testing.assert_close(by_hand, recorded, rtol=0, atol=1e-13)
     torch.testing.assert_close(gradients, expected, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("method", ["euler", "midpoint"])
+def test_both_loops_agree_where_few_series_see_a_row(method, monkeypatch):
+    model = strong(make_ode_rnn(2, 3, units=4, gru_units=5, method=method, step=0.05))
+    (times, values, mask), _ = on_union_of_times(random_batch((5, 3, 7, 1), share=0.7))
+    mask[:, 0] = True
+    schedule = model.schedule(times, mask.any(-1))
+    seen = [count / going for count, going in zip(schedule.seen, schedule.active, strict=True)]
+    assert {0.0, 0.25, 1.0} <= set(seen)  # steps to no row, rows of one series, rows of all
+    values.requires_grad_()
+    inputs = (values, *model.parameters())
+
+    def run():
+        states = model(times, values, mask)
+        return states, torch.autograd.grad(torch.stack(states).square().sum(), inputs)
+
+    by_hand = run()
+    monkeypatch.setattr(ODERNN, "_plain_layers", lambda self: None)
+    torch.testing.assert_close(by_hand, run(), rtol=1e-11, atol=1e-11)
+
+
+def test_a_schedule_knows_who_sees_a_row_and_when():
+    model = make_ode_rnn(2, 3, step=0.05)
+    times, _, mask = random_batch((5, 3, 7, 1))
+    schedule = model.schedule(times, mask.any(-1))
+    assert sum(schedule.seen) == mask.any(-1).sum()
+    assert (
+        sorted(schedule.rows[schedule.updates])
+        == mask.any(-1).flatten().nonzero().flatten().tolist()
+    )
+    starts = torch.tensor([0, *schedule.active]).cumsum(0)
+    ticks = torch.arange(len(schedule.seen)).repeat_interleave(torch.tensor(schedule.seen))
+    assert torch.equal(starts[ticks] + schedule.members, schedule.updates)
+    last = schedule.rows.new_full((times.numel(),), -1)
+    last = last.scatter_reduce(0, schedule.rows, torch.arange(len(schedule.rows)), "amax")
+    assert torch.equal(last[schedule.rows[schedule.updates]], schedule.updates)
 
 
 def test_fields_of_another_kind_are_left_to_autograd(monkeypatch):

@@ -100,7 +100,6 @@ class GRUUnit(nn.Module):
         self,
         state: Tensor,
         row: tuple[Tensor, Tensor],
-        idle: Tensor,
         weights: tuple[Tensor, ...] | None = None,
     ) -> Tensor:
         """Update states.
@@ -108,7 +107,6 @@ class GRUUnit(nn.Module):
         Args:
             state: `y` and then `s`, `(batch, 2 * size)`.
             row: What `read` returned for the rows.
-            idle: `(batch, 1)`; where true, the state stays as it is.
             weights: What `weights` returned, if it was called before.
         """
         gates_hidden, gates, bias, new_hidden, new, new_bias = weights or self.weights()
@@ -117,7 +115,7 @@ class GRUUnit(nn.Module):
         hidden = torch.addmm(row[1], state * reset, new_hidden).tanh()
         mean, spread = torch.addmm(new_bias, hidden, new).chunk(2, dim=-1)
         candidate = torch.cat((mean, spread.abs()), dim=1)
-        return candidate.lerp(state, update.masked_fill(idle, 1.0))
+        return candidate.lerp(state, update)
 
 
 class ODERNN(nn.Module):
@@ -232,7 +230,7 @@ class ODERNN(nn.Module):
         """States before and after the update of every step, after the series' starts."""
         steps = len(schedule.active)
         self.stats = Stats(steps * len(self.tableau.stages), 0, steps)
-        read = self.unit.read(rows.index_select(0, schedule.rows))
+        read = self.unit.read(rows.index_select(0, schedule.rows[schedule.updates]))
         start = rows.new_zeros(schedule.width, 2, self.size)
         layers = self._plain_layers()
         if layers is None or is_transformed(rows) or schedule.sizes.requires_grad:
@@ -247,13 +245,21 @@ class ODERNN(nn.Module):
         """The same for any dynamics, recorded by autograd."""
         weights, state = self.unit.weights(), state.flatten(1)
         before, after = [state[:0, : self.size]], [state[:0]]
-        parts = [schedule.times, schedule.lengths, schedule.sizes, schedule.idle, *read]
-        for time, length, size, idle, gate, fresh in zip(
-            *(part.split(schedule.active) for part in parts), strict=True
+        steps = [schedule.times, schedule.lengths, schedule.sizes]
+        updates = [schedule.members, *read]
+        for time, length, size, members, *row in zip(
+            *(part.split(schedule.active) for part in steps),
+            *(part.split(schedule.seen) for part in updates),
+            strict=True,
         ):
             y, s = state[: len(size)].chunk(2, dim=1)
             y = take_step(self.dynamics, self.tableau, y, (time, length), size)
-            state = self.unit(torch.cat((y, s), dim=1), (gate, fresh), idle, weights)
+            state = torch.cat((y, s), dim=1)
+            if len(members) == len(size):
+                state = self.unit(state, row, weights)
+            elif len(members):
+                updated = self.unit(state.index_select(0, members), row, weights)
+                state = state.index_copy(0, members, updated)
             before.append(y)
             after.append(state)
         return torch.cat(before), torch.cat(after).unflatten(1, (2, -1))

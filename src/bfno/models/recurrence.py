@@ -72,12 +72,18 @@ class _Layout(NamedTuple):
     tableau: Tableau
     size: int
 
-    def by_tick(self, tensor: Tensor) -> Sequence[Any]:
-        """Views of each tick; the stages' ones side by side where there are stages."""
-        active = self.schedule.active
-        if tensor.dim() == 2:
-            return tensor.split(active)
-        return list(zip(*(part.split(active) for part in tensor.unbind(0)), strict=True))
+    def by_tick(self, *tensors: Tensor) -> list[tuple[Tensor, ...]]:
+        """Views of each tick of what has a row for every step."""
+        return list(zip(*(one.split(self.schedule.active) for one in tensors), strict=True))
+
+    def by_tick_and_stage(self, *tensors: Tensor) -> list[tuple[tuple[Tensor, ...], ...]]:
+        """The same of what has a part for every stage."""
+        stages = ([part.split(self.schedule.active) for part in one.unbind(0)] for one in tensors)
+        return list(zip(*(zip(*parts, strict=True) for parts in stages), strict=True))
+
+    def by_update(self, *tensors: Tensor) -> list[tuple[Tensor, ...]]:
+        """Views of each tick of what has a row for every update."""
+        return list(zip(*(one.split(self.schedule.seen) for one in tensors), strict=True))
 
 
 def run_recurrence(
@@ -89,7 +95,7 @@ def run_recurrence(
         schedule: The steps.
         tableau: The method that takes them.
         cell: The weights.
-        rows: What the gates and the new state take from the row of each step.
+        rows: What the gates and the new state take from the row of each update.
 
     Returns:
         States after each step `(steps, size)`, and both parts after its update
@@ -116,9 +122,11 @@ class _Recurrence(torch.autograd.Function):
         with torch.inference_mode():  # nobody has to know of views and changes
             tape = _Tape(layout, _cell(weights), gates)
             tape.record(gates, new)
+            before = tape.after[:, : layout.size].clone()
+            before[layout.schedule.updates] = tape.moved[:, : layout.size]
         ctx.tape = tape
         ctx.save_for_backward(*weights)
-        return tape.moved[:, : layout.size].clone(), tape.after.view(-1, 2, layout.size).clone()
+        return before.clone(), tape.after.view(-1, 2, layout.size).clone()
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
@@ -134,25 +142,27 @@ class _Recurrence(torch.autograd.Function):
 
 
 class _Tape:
-    """Results of all ticks: of the field's stages `(stages, steps, …)`, of updates `(steps, …)`.
+    """Results of all steps: of the field's stages `(stages, steps, …)`, of updates `(updates, …)`.
 
     Attributes:
         layers: What each layer of the field took in, after the first `u`, and then the slopes.
+        after: Both parts of the state after each step, `(steps, …)`, and after its update.
+        moved: Both parts before each update.
         gates_hidden: The hidden units of the gates, `u`.
         new_hidden: Those of the new state.
-        moved: Both parts of the state after the step.
-        after: Both parts after the update.
     """
 
     def __init__(self, layout: _Layout, cell: Cell, like: Tensor) -> None:
         self.layout, self._cell = layout, cell
-        steps, size, stages = len(like), layout.size, len(layout.tableau.stages)
+        steps, updates = len(layout.schedule.sizes), len(like)
+        size, stages = layout.size, len(layout.tableau.stages)
         widths = [*(weight.shape[1] for weight, _ in cell.field), size]
         self.layers = [like.new_empty(stages, steps, width) for width in widths]
-        self.moved, self.kept, self.new, self.after = like.new_empty(4, steps, 2 * size).unbind(0)
-        self.gates = like.new_empty(steps, 4 * size)
-        self.gates_hidden = like.new_empty(steps, cell.gates_hidden.shape[1])
-        self.new_hidden = like.new_empty(steps, cell.new_hidden.shape[1])
+        self.after = like.new_empty(steps, 2 * size)
+        self.moved, self.kept, self.new = like.new_empty(3, updates, 2 * size).unbind(0)
+        self.gates = like.new_empty(updates, 4 * size)
+        self.gates_hidden = like.new_empty(updates, cell.gates_hidden.shape[1])
+        self.new_hidden = like.new_empty(updates, cell.new_hidden.shape[1])
         self._field = [(weight.T, bias) for weight, bias in cell.field]
         to_gates, self._gates_bias = both_gates(cell.update, cell.reset)
         self._to_gates, self._to_new = to_gates.T, cell.new[0].T
@@ -162,21 +172,29 @@ class _Tape:
     def record(self, gates: Tensor, new: Tensor) -> None:
         """Go through the schedule."""
         layout, size = self.layout, self.layout.size
-        schedule = layout.schedule
-        ticks = [schedule.sizes.unsqueeze(-1), gates, new, schedule.idle, self.moved]
-        ticks += [self.gates_hidden, self.gates, self.gates[:, : 2 * size]]
-        ticks += [self.gates[:, 2 * size :], self.kept, self.new_hidden, self.new]
-        ticks += [self.new[:, size:], self.after]
-        halves = [self.moved[:, :size], self.moved[:, size:]]
-        ends = [self.after[:, :size], self.after[:, size:]]
+        schedule, after = layout.schedule, self.after
+        moves = layout.by_tick(
+            schedule.sizes.unsqueeze(-1), after, after[:, :size], after[:, size:]
+        )
+        stages = layout.by_tick_and_stage(*self.layers)
+        updates = layout.by_update(
+            *(schedule.members, self.moved, gates, new, self.gates_hidden, self.gates),
+            *(self.gates[:, : 2 * size], self.gates[:, 2 * size :], self.kept, self.new_hidden),
+            *(self.new, self.new[:, size:]),
+        )
         y, s = gates.new_zeros(2, schedule.width, size).unbind(0)
-        lists = [layout.by_tick(part) for part in [*halves, *ends, *ticks, *self.layers]]
-        for moved_y, moved_s, end_y, end_s, step, *views in zip(*lists, strict=True):
+        for (step, end, end_y, end_s), layers, (members, moved, *views) in zip(
+            moves, stages, updates, strict=True
+        ):
             if len(y) != len(step):
                 y, s = y[: len(step)], s[: len(step)]
-            self._move(y, step, views[13:], moved_y)
-            moved_s.copy_(s)
-            self._update(*views[:13])
+            self._move(y, step, layers, end_y)
+            end_s.copy_(s)
+            if len(members) == len(step):
+                self._update(moved.copy_(end), *views, out=end)
+            elif len(members):
+                torch.index_select(end, 0, members, out=moved)
+                end.index_copy_(0, members, self._update(moved, *views))
             y, s = end_y, end_s
 
     def _move(self, y: Tensor, step: Tensor, layers: Sequence[Any], out: Tensor) -> None:
@@ -189,24 +207,23 @@ class _Tape:
             torch.addmm(last_bias, value, last, out=slopes[stage])
         _add(y, slopes, self._weights, step, out)
 
-    def _update(self, gate: Tensor, fresh: Tensor, idle: Tensor, *views: Tensor) -> None:
-        state, gates_hidden, gates, update, reset, kept, new_hidden, new, spread, after = views
+    def _update(self, state: Tensor, *views: Tensor, out: Tensor | None = None) -> Tensor:
+        gate, fresh, gates_hidden, gates, update, reset, kept, new_hidden, new, spread = views
         cell = self._cell
         torch.addmm(gate, state, cell.gates_hidden, beta=2, alpha=2, out=gates_hidden).sigmoid_()
         torch.addmm(self._gates_bias, gates_hidden, self._to_gates, out=gates).sigmoid_()
-        update.masked_fill_(idle, 1.0)
         torch.mul(state, reset, out=kept)
         torch.addmm(fresh, kept, cell.new_hidden, beta=2, alpha=2, out=new_hidden).sigmoid_()
         torch.addmm(cell.new[1], new_hidden, self._to_new, out=new)
         spread.abs_()
-        torch.lerp(new, state, update, out=after)
+        return torch.lerp(new, state, update, out=out)
 
 
 class _Backward:
-    """Gradients of all ticks, named like what they belong to.
+    """Gradients of all steps and updates, named like what they belong to.
 
     With `g` the gradient after an update, the factors of `g` that lead to the gates and to the new
-    state are known beforehand, for all ticks at once. So are the slopes `2 u (1 - u)` of hidden
+    state are known beforehand, for all updates at once. So are the slopes `2 u (1 - u)` of hidden
     units; their factor 2 is one of the maps that lead back to these. Gradients take the places of
     the factors that they are multiplied by.
     """
@@ -232,17 +249,26 @@ class _Backward:
     def run(self, before: Tensor, after: Tensor) -> None:
         """Pull the gradients of all states back to the first tick; `after` is overwritten."""
         layout, size = self._tape.layout, self._tape.layout.size
-        ticks = [before, layout.schedule.sizes.unsqueeze(-1), after[:, :size], after]
-        ticks += [self._keep, self._reset, self.new, self.gates]
-        ticks += [self.gates[:, : 2 * size], self.gates[:, 2 * size :]]
-        ticks += [self.new_hidden, self.gates_hidden, *self.layers]
-        lists, later = [layout.by_tick(part) for part in ticks], None
-        for arrived, step, y, *views in zip(*(reversed(one) for one in lists), strict=True):
-            gradient = views[0]
-            if later is not None:
-                (gradient if len(later) == len(gradient) else gradient[: len(later)]).add_(later)
-            later = self._update(*views[:9])
-            self._move(y.add_(arrived), step, views[9:])
+        schedule = layout.schedule
+        moves = layout.by_tick(schedule.sizes.unsqueeze(-1), before, after, after[:, :size])
+        stages = layout.by_tick_and_stage(*self.layers)
+        updates = layout.by_update(
+            *(schedule.members, self._keep, self._reset, self.new, self.gates),
+            *(self.gates[:, : 2 * size], self.gates[:, 2 * size :]),
+            *(self.new_hidden, self.gates_hidden),
+        )
+        later = after[:0]
+        for (step, arrived, gradient, y), layers, (members, *views) in zip(
+            reversed(moves), reversed(stages), reversed(updates), strict=True
+        ):
+            (gradient if len(later) == len(gradient) else gradient[: len(later)]).add_(later)
+            if len(members) == len(step):
+                self._update(gradient, *views)
+            elif len(members):
+                updated = self._update(gradient.index_select(0, members), *views)
+                gradient.index_copy_(0, members, updated)
+            self._move(y.add_(arrived), step, layers)
+            later = gradient
 
     def _update(self, gradient: Tensor, *views: Tensor) -> Tensor:
         """Turn the gradient after an update into the one before it, in place."""

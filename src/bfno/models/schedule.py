@@ -28,7 +28,9 @@ class Schedule:
         times: The dynamics' clock at the start of each step, `(steps,)`.
         lengths: What each step adds to the clock.
         sizes: What each step multiplies rates by.
-        idle: Whether no update follows, `(steps, 1)`.
+        seen: How many series see a row at the end of each tick, and are updated.
+        updates: The steps that they end with, in order, `(updates,)`.
+        members: Which of its tick's series each of these steps belongs to.
         place: Tick after which each row has been seen, as a number of a step; numbers below
             `width` are the series' starts, `(batch, time)`.
         moved: Whether any step leads to a row, `(batch, time)`.
@@ -40,7 +42,9 @@ class Schedule:
     times: Tensor
     lengths: Tensor
     sizes: Tensor
-    idle: Tensor
+    seen: list[int]
+    updates: Tensor
+    members: Tensor
     place: Tensor
     moved: Tensor
 
@@ -76,8 +80,10 @@ def make_schedule(
     counts = torch.maximum(counts, observed.long())
     ends = counts.cumsum(1)
     totals = ends[:, -1]
-    # All that the host has to know of the steps, in one question to the device.
-    known = totals.tolist()
+    # All that the host has to know of the steps, in one question to the device: where rows end,
+    # negative where they are not seen.
+    signed: list[list[int]] = ends.where(observed, -ends).tolist()
+    known = [abs(row[-1]) for row in signed]
     most = max(known)
     if most > MOST_TICKS:
         raise ValueError(
@@ -95,6 +101,10 @@ def make_schedule(
     within = number - (ends[series, row] - count)
     length = (interval[1] - interval[0]) / count.to(gaps.dtype)
     first = torch.nn.functional.pad(starts[:-1] + len(gaps), (1, 0))
+    updating = Counter(end for row in signed for end in row if end > 0)
+    seen = [updating[tick] for tick in range(1, most + 1)]
+    idle = (within < count - 1) | ~observed[series, row]
+    updates = idle.byte().argsort(stable=True)[: sum(seen)]  # `nonzero` would ask the device
     return Schedule(
         width=len(gaps),
         active=_still_going(known),
@@ -102,7 +112,9 @@ def make_schedule(
         times=interval[0] + within * length,
         lengths=length,
         sizes=gaps[series, row] / count,
-        idle=((within < count - 1) | ~observed[series, row]).unsqueeze(-1),
+        seen=seen,
+        updates=updates,
+        members=updates - starts[number[updates]],
         place=first[ends] + order.argsort()[:, None],
         moved=counts > 0,
     )
