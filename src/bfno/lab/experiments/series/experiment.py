@@ -113,6 +113,9 @@ class SeriesExperiment(Experiment):
         is_published = setting(tree, "data", "protocol", "sound") == "published"
         published = presets["published"] if is_published else {}
         scale = presets["scales"][tree["scale"]]
+        parts = ["all", data, method, f"{data}/{method}"]
+        if is_published:
+            parts.append(f"{data}/published")
         settings = layered(
             (
                 {"data": {"name": name}, "model": {}},
@@ -120,7 +123,7 @@ class SeriesExperiment(Experiment):
                 presets["data"][data],
                 *(published.get(part, {}) for part in ("all", data, method)),
                 presets["methods"][method],
-                *(scale.get(part, {}) for part in ("all", data, method, f"{data}/{method}")),
+                *(scale.get(part, {}) for part in parts),
             )
         )
         return {**settings, "model": model_of_its_kind(settings["model"], tree, MODEL_KINDS)}
