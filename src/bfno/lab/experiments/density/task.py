@@ -122,10 +122,15 @@ class DensityTask(Task):
         loss = values.mean()
         weights = self.weights.model_dump()
         for name, penalty in found.penalties.items():
-            loss = loss + weights[name] * penalty.mean()
+            # An integral of squares: below zero is nothing but the solver's error, which a field
+            # would soon learn to live on.
+            loss = loss + weights[name] * penalty.clamp(min=0).mean()
         # The volume gained, in the unit of the loss; a cost of log-density 0 is that of nothing.
         gained = _cost(torch.zeros_like(found.log_det), chosen) - _cost(found.log_det, chosen)
         parts = {self.selection: values, "log_det": gained, **found.penalties}
+        if found.penalties:
+            least = torch.stack(list(found.penalties.values())).amin(0)
+            parts["penalty_below_zero"] = (least < 0).to(least)
         return loss, {name: part.detach().sum() for name, part in parts.items()}
 
     def train_metrics(self, sums: Sums) -> dict[str, float]:
