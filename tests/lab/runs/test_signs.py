@@ -105,6 +105,15 @@ def test_a_solver_that_is_too_coarse_is_told_once_and_not_taken_for_learning_by_
     assert len(told) == 1 and "by heart" in told[0][1]
 
 
+def test_a_regulariser_below_zero_is_told_once():
+    epochs = _epochs("nll", valid=[2.0, 1.8, 1.6, 1.5], train=[2.0, 1.8, 1.6, 1.5])
+    for epoch, share in zip(epochs, [0.0, 0.005, 0.2, 0.4], strict=True):
+        epoch["train_penalty_below_zero"] = share
+    told = _told(epochs, _task(_Lower))
+    assert [epoch for epoch, _ in told] == [3]
+    assert told[0][1].startswith("20% of the samples had a negative regulariser")
+
+
 def test_a_solver_that_was_too_coarse_once_does_not_hide_learning_by_heart():
     nll = [2.0, 1.0, 1.2, 1.2, 1.2, 1.3, 1.4]
     told = _told(_coarse(nll, [0.2, *[0.0] * 6]), _task(_Lower))

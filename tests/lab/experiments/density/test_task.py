@@ -81,13 +81,16 @@ def test_the_loss_of_points_is_their_surprise_and_the_weighted_penalties():
     loss, sums = task.loss(_Standard((2,)).train(), chosen, CPU)
     points = task.data.train[chosen]
     surprise = -torch.distributions.Normal(0.0, 1.0).log_prob(points).sum(1) - 0.25
-    expected = surprise.mean() + 0.5 * 3 + 0.125 * points[:, 0].mean()
+    below = (points[:, 0] < 0).sum()
+    assert 0 < below < 20  # squares have no such integrals: they earn nothing, and are told
+    expected = surprise.mean() + 0.5 * 3 + 0.125 * points[:, 0].clamp(min=0).mean()
     assert loss.item() == pytest.approx(expected.item(), rel=1e-6)
     assert sums["nll"] == pytest.approx(surprise.sum().item(), rel=1e-5)
     # In nats for points; images have bits per dimension.
     assert sums["log_det"] == pytest.approx(0.25 * 20) and sums["kinetic"] == 60
     averages = task.train_metrics({**sums, "loss": 40.0, "samples": 20, "solves": 2})
-    assert set(averages) == {"nll", "log_det", "kinetic", "jacobian", "loss"}
+    named = {"nll", "log_det", "kinetic", "jacobian", "penalty_below_zero", "loss"}
+    assert set(averages) == named and averages["penalty_below_zero"] == below / 20
     assert averages["loss"] == 2 and averages["kinetic"] == 3
 
 
