@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import astuple, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, get_args
@@ -127,11 +127,21 @@ def counts_text(verdicts: Sequence[Verdicts]) -> str:
     tested = counted(len(claims), "claim")
     several = f" in {len(said)} set-ups" if len(said) > len(claims) else ""
     where = _most(verdicts).title + (", unless a line says otherwise" if verdicts[1:] else "")
-    return f"Runs here test {tested} of the paper{several} ({where}): {listed(counts)}.\n"
+    told = f"Runs here test {tested} of the paper{several} ({where}): {listed(counts)}."
+    return f"{told}{_untested(claims)}\n"
+
+
+def _untested(tested: Collection[str]) -> str:
+    """How many of the paper's claims have no runs, and what they are about."""
+    missing = [one for one in PAPER_CLAIMS if one.text not in tested]
+    if not missing:
+        return ""
+    about = sorted({paper_table(one.table).titles[one.data] for one in missing})
+    return f" Not tested for want of runs: {counted(len(missing), 'claim')} about {listed(about)}."
 
 
 def findings_text(verdicts: Sequence[Verdicts], page: str = "") -> str:
-    """The claims that are decided, one line each, and how.
+    """The claims that are decided, one line each, and how; then those whose method is ahead.
 
     Args:
         verdicts: The verdicts.
@@ -143,9 +153,23 @@ def findings_text(verdicts: Sequence[Verdicts], page: str = "") -> str:
     for outcome in _DECIDED:
         found = [(of, one) for of in verdicts for one in of.judgements if one.outcome == outcome]
         lines += [f"- {outcome}: {_claim_text(one, of, most)} ({one.reason})" for of, one in found]
+    lines += _undecided(verdicts, most)
     sure = how_sure(all(is_full_size(of.scale, of.variant) for of in verdicts))
     table = f"[All claims with their scores]({page}#{CLAIMS_ANCHOR})"
     return "\n".join([*lines, *([""] if lines else []), f"{sure} {table}.\n"])
+
+
+def _undecided(verdicts: Sequence[Verdicts], most: Verdicts) -> list[str]:
+    """Which undecided claims have the means on their side, and how many have not."""
+    found = [(of, one) for of in verdicts for one in of.judgements if one.outcome == "undecided"]
+    leads = [(of, one, one.lead.here) for of, one in found if one.lead and one.lead.here > 0]
+    lines = [
+        f"- undecided, ahead by {100 * lead:.2g} %: {_claim_text(one, of, most)}"
+        for of, one, lead in leads
+    ]
+    if behind := len(found) - len(leads):
+        lines.append(f"- undecided, not ahead: {behind} more, in the picture and in the table")
+    return lines
 
 
 def _most(verdicts: Sequence[Verdicts]) -> Verdicts:
