@@ -47,7 +47,7 @@ def test_both_loops_agree_where_few_series_see_a_row(method, monkeypatch):
     (times, values, mask), _ = on_union_of_times(random_batch((5, 3, 7, 1), share=0.7))
     mask[:, 0] = True
     schedule = model.schedule(times, mask.any(-1))
-    seen = [count / going for count, going in zip(schedule.seen, schedule.active, strict=True)]
+    seen = [count / going for count, going in zip(schedule.updated, schedule.active, strict=True)]
     assert {0.0, 0.25, 1.0} <= set(seen)  # steps to no row, rows of one series, rows of all
     values.requires_grad_()
     inputs = (values, *model.parameters())
@@ -57,21 +57,33 @@ def test_both_loops_agree_where_few_series_see_a_row(method, monkeypatch):
         return states, torch.autograd.grad(torch.stack(states).square().sum(), inputs)
 
     by_hand = run()
+    monkeypatch.setattr(ode_rnn, "run_recurrence", None)
+    with pytest.raises(TypeError):
+        run()  # it was the loop by hand
     monkeypatch.setattr(ODERNN, "_plain_layers", lambda self: None)
     torch.testing.assert_close(by_hand, run(), rtol=1e-11, atol=1e-11)
+
+
+@pytest.mark.parametrize("dynamics", ["first_order", "generalized_heavy_ball"])
+def test_without_any_observation_gradients_of_updates_are_zero(dynamics):
+    model = make_ode_rnn(2, 3, dynamics=dynamics, step=0.1)
+    times, values, mask = random_batch()
+    inputs = (values.requires_grad_(), *model.unit.parameters())
+    total = torch.stack(model(times, values, mask & False)).sum()
+    assert not any(gradient.any() for gradient in torch.autograd.grad(total, inputs))
 
 
 def test_a_schedule_knows_who_sees_a_row_and_when():
     model = make_ode_rnn(2, 3, step=0.05)
     times, _, mask = random_batch((5, 3, 7, 1))
     schedule = model.schedule(times, mask.any(-1))
-    assert sum(schedule.seen) == mask.any(-1).sum()
+    assert sum(schedule.updated) == mask.any(-1).sum()
     assert (
         sorted(schedule.rows[schedule.updates])
         == mask.any(-1).flatten().nonzero().flatten().tolist()
     )
     starts = torch.tensor([0, *schedule.active]).cumsum(0)
-    ticks = torch.arange(len(schedule.seen)).repeat_interleave(torch.tensor(schedule.seen))
+    ticks = torch.arange(len(schedule.updated)).repeat_interleave(torch.tensor(schedule.updated))
     assert torch.equal(starts[ticks] + schedule.members, schedule.updates)
     last = schedule.rows.new_full((times.numel(),), -1)
     last = last.scatter_reduce(0, schedule.rows, torch.arange(len(schedule.rows)), "amax")

@@ -249,7 +249,7 @@ class ODERNN(nn.Module):
         updates = [schedule.members, *read]
         for time, length, size, members, *row in zip(
             *(part.split(schedule.active) for part in steps),
-            *(part.split(schedule.seen) for part in updates),
+            *(part.split(schedule.updated) for part in updates),
             strict=True,
         ):
             y, s = state[: len(size)].chunk(2, dim=1)
@@ -257,7 +257,8 @@ class ODERNN(nn.Module):
             state = torch.cat((y, s), dim=1)
             if len(members) == len(size):
                 state = self.unit(state, row, weights)
-            elif len(members):
+            elif len(members) or not len(schedule.updates):
+                # Without any update at all, weights still have gradients, which are zero.
                 updated = self.unit(state.index_select(0, members), row, weights)
                 state = state.index_copy(0, members, updated)
             before.append(y)

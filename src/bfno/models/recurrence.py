@@ -83,7 +83,7 @@ class _Layout(NamedTuple):
 
     def by_update(self, *tensors: Tensor) -> list[tuple[Tensor, ...]]:
         """Views of each tick of what has a row for every update."""
-        return list(zip(*(one.split(self.schedule.seen) for one in tensors), strict=True))
+        return list(zip(*(one.split(self.schedule.updated) for one in tensors), strict=True))
 
 
 def run_recurrence(
@@ -122,11 +122,11 @@ class _Recurrence(torch.autograd.Function):
         with torch.inference_mode():  # nobody has to know of views and changes
             tape = _Tape(layout, _cell(weights), gates)
             tape.record(gates, new)
-            before = tape.after[:, : layout.size].clone()
-            before[layout.schedule.updates] = tape.moved[:, : layout.size]
         ctx.tape = tape
         ctx.save_for_backward(*weights)
-        return before.clone(), tape.after.view(-1, 2, layout.size).clone()
+        before = tape.after[:, : layout.size].clone()
+        before[layout.schedule.updates] = tape.moved[:, : layout.size]
+        return before, tape.after.view(-1, 2, layout.size).clone()
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:

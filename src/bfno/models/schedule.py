@@ -28,7 +28,7 @@ class Schedule:
         times: The dynamics' clock at the start of each step, `(steps,)`.
         lengths: What each step adds to the clock.
         sizes: What each step multiplies rates by.
-        seen: How many series see a row at the end of each tick, and are updated.
+        updated: How many series see a row at the end of each tick, and are updated.
         updates: The steps that they end with, in order, `(updates,)`.
         members: Which of its tick's series each of these steps belongs to.
         place: Tick after which each row has been seen, as a number of a step; numbers below
@@ -42,7 +42,7 @@ class Schedule:
     times: Tensor
     lengths: Tensor
     sizes: Tensor
-    seen: list[int]
+    updated: list[int]
     updates: Tensor
     members: Tensor
     place: Tensor
@@ -83,7 +83,7 @@ def make_schedule(
     # All that the host has to know of the steps, in one question to the device: where rows end,
     # negative where they are not seen.
     signed: list[list[int]] = ends.where(observed, -ends).tolist()
-    known = [abs(row[-1]) for row in signed]
+    known = [abs(ends_of_rows[-1]) for ends_of_rows in signed]
     most = max(known)
     if most > MOST_TICKS:
         raise ValueError(
@@ -101,10 +101,10 @@ def make_schedule(
     within = number - (ends[series, row] - count)
     length = (interval[1] - interval[0]) / count.to(gaps.dtype)
     first = torch.nn.functional.pad(starts[:-1] + len(gaps), (1, 0))
-    updating = Counter(end for row in signed for end in row if end > 0)
-    seen = [updating[tick] for tick in range(1, most + 1)]
+    ending = Counter(end for ends_of_rows in signed for end in ends_of_rows if end > 0)
+    updated = [ending[tick] for tick in range(1, most + 1)]
     idle = (within < count - 1) | ~observed[series, row]
-    updates = idle.byte().argsort(stable=True)[: sum(seen)]  # `nonzero` would ask the device
+    updates = idle.byte().argsort(stable=True)[: sum(updated)]  # `nonzero` would ask the device
     return Schedule(
         width=len(gaps),
         active=_still_going(known),
@@ -112,7 +112,7 @@ def make_schedule(
         times=interval[0] + within * length,
         lengths=length,
         sizes=gaps[series, row] / count,
-        seen=seen,
+        updated=updated,
         updates=updates,
         members=updates - starts[number[updates]],
         place=first[ends] + order.argsort()[:, None],

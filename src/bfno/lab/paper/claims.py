@@ -27,7 +27,7 @@ from bfno.lab.views.metrics import (
 )
 from bfno.lab.views.summary import listed
 
-__all__ = ["ONE_SEED", "PAPER_CLAIMS", "Claim", "Judgement", "Lead", "Outcome"]
+__all__ = ["LEADS", "ONE_SEED", "PAPER_CLAIMS", "Claim", "Judgement", "Lead", "Outcome"]
 __all__ += ["claims_table", "how_sure", "is_full_size", "judge_claims"]
 
 _COLUMNS = (
@@ -37,6 +37,8 @@ _COLUMNS = (
 )
 Outcome = Literal["borne out", "not borne out", "undecided", "not comparable"]
 """What can be said of a claim."""
+LEADS = "leads"
+"""How the reason begins where the method is ahead, but nothing is proven."""
 ONE_SEED = "with one seed, which says little"
 """How the reason ends where nothing was repeated."""
 Methods = dict[tuple[str, str], list[Record]]
@@ -249,7 +251,7 @@ def _judged(claim: Claim, methods: Methods) -> Judgement | None:
         epochs, led = _epochs_led(claim, runs)
         text += f"; ahead in {led} of {epochs} epochs"
         if outcome == "borne out" and (led < epochs or not epochs):
-            reason = f"leads at the end ({reason}), but not in every epoch"
+            reason = f"{LEADS} at the end ({reason}), but not in every epoch"
             outcome = "undecided"
     return Judgement(claim, text, outcome, reason, relative)
 
@@ -349,7 +351,7 @@ def _verdict(
         return "undecided", "a tie"
     if math.isnan(lead):
         return "undecided", "all diverged or failed"
-    stands = "leads" if lead > 0 else "behind"
+    stands = LEADS if lead > 0 else "behind"
     if lead == -math.inf:
         return "not borne out", "it diverged or failed"
     if lead == math.inf and len(scores[claim.method]) == 1:

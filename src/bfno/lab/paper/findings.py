@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, get_args
 from bfno.lab.data.catalogue import DATA_SETS
 from bfno.lab.errors import DataError
 from bfno.lab.paper.claims import (
+    LEADS,
     ONE_SEED,
     PAPER_CLAIMS,
     Claim,
@@ -136,7 +137,10 @@ def _untested(tested: Collection[str]) -> str:
     missing = [one for one in PAPER_CLAIMS if one.text not in tested]
     if not missing:
         return ""
-    about = sorted({paper_table(one.table).titles[one.data] for one in missing})
+    titles = (paper_table(one.table).titles[one.data] for one in missing)
+    # The names of images and of their densities are the same.
+    kinds = ("densities of " * one.data.endswith("-density") for one in missing)
+    about = sorted({kind + title for kind, title in zip(kinds, titles, strict=True)})
     return f" Not tested for want of runs: {counted(len(missing), 'claim')} about {listed(about)}."
 
 
@@ -160,15 +164,13 @@ def findings_text(verdicts: Sequence[Verdicts], page: str = "") -> str:
 
 
 def _undecided(verdicts: Sequence[Verdicts], most: Verdicts) -> list[str]:
-    """Which undecided claims have the means on their side, and how many have not."""
+    """Undecided claims whose method leads, one line each, and how many the others are."""
     found = [(of, one) for of in verdicts for one in of.judgements if one.outcome == "undecided"]
-    leads = [(of, one, one.lead.here) for of, one in found if one.lead and one.lead.here > 0]
-    lines = [
-        f"- undecided, ahead by {100 * lead:.2g} %: {_claim_text(one, of, most)}"
-        for of, one, lead in leads
-    ]
-    if behind := len(found) - len(leads):
-        lines.append(f"- undecided, not ahead: {behind} more, in the picture and in the table")
+    leading = [(of, one) for of, one in found if one.reason.startswith(LEADS)]
+    lines = [f"- undecided: {_claim_text(one, of, most)}: {one.reason}" for of, one in leading]
+    others = len(found) - len(leading)
+    if others:
+        lines.append(f"- undecided: {counted(others, 'set-up')} in which the method does not lead")
     return lines
 
 

@@ -20,7 +20,7 @@ _EPOCHS_IN_VAIN, _FALL = 5, 0.05
 # Error of a solver as a share of the score, or of 1 if that is less.
 _COARSE = 0.05
 # Share of samples with a regulariser that its solver has made negative.
-_BELOW_ZERO = 0.01
+_PENALTY, _BELOW_ZERO = "train_penalty_below_zero", 0.01
 _HELD_OUT = ("validation", "test")
 
 Epoch = Mapping[str, Any]
@@ -53,16 +53,9 @@ def signs_of_trouble(
     *earlier, is_coarse = (_is_coarse(epoch, task) for epoch in epochs)
     if is_coarse and not any(earlier):
         yield _coarse(epochs[-1], task)
-    *earlier, is_below = (
-        epoch.get("train_penalty_below_zero", 0.0) > _BELOW_ZERO for epoch in epochs
-    )
+    *earlier, is_below = (_is_below_zero(epoch) for epoch in epochs)
     if is_below and not any(earlier):
-        share = epochs[-1]["train_penalty_below_zero"]
-        yield (
-            f"{share:.0%} of the samples had a negative regulariser, which an integral of squares "
-            "cannot be: the solver of the training is too coarse for it. They counted as zero. "
-            "Train anew with lower solver.rtol and solver.atol, or a lower train.lr."
-        )
+        yield _below_zero(epochs[-1])
     told = any(_learns_by_heart(epochs[:count], task, validation) for count in range(len(epochs)))
     if not told and _learns_by_heart(epochs, task, validation):
         yield _by_heart(epochs, task, select)
@@ -105,6 +98,20 @@ def _coarse(epoch: Epoch, task: Task) -> str:
         f"{epoch[f'{split}_solver_error']:.2g} on {split} samples, so the loss is not to be "
         "trusted. Train anew with a smaller solver.step, lower solver.rtol and solver.atol, or a "
         "lower train.lr; --set solver.method=dopri5 with --set solver.step=null adapts its steps."
+    )
+
+
+def _is_below_zero(epoch: Epoch) -> bool:
+    """Whether regularisers were negative, which an integral of squares cannot be."""
+    return epoch.get(_PENALTY, 0.0) > _BELOW_ZERO
+
+
+def _below_zero(epoch: Epoch) -> str:
+    return (
+        f"{epoch[_PENALTY]:.0%} of the samples had a negative regulariser, which an integral of "
+        "squares cannot be: the solver of the training is too coarse for it. They counted as zero. "
+        "Train anew with lower solver.rtol and solver.atol or a smaller solver.step, or with a "
+        "lower train.lr."
     )
 
 
