@@ -3,8 +3,9 @@
 import pytest
 
 from bfno.lab.experiments.images.task import ImageTask
+from bfno.lab.runs import signs
 from bfno.lab.runs.session import resume, start
-from bfno.lab.runs.signs import signs_of_trouble
+from bfno.lab.runs.signs import sign_of_a_hard_step, signs_of_trouble
 from tests.lab.runs.runs import tiny
 
 
@@ -40,6 +41,26 @@ def test_growing_evaluations_are_told_at_twice_and_four_times_as_many():
     assert [epoch for epoch, _ in told] == [3, 6]
     assert "44 evaluations per batch, 21 in the first epoch" in told[0][1]
     assert "solver.rtol" in told[0][1]
+
+
+@pytest.mark.parametrize(
+    ("taken", "before", "hard"),
+    [(3000, [7, 8], True), (3000, [], False), (400, [7, 8], False), (3000, [200, 300], False)],
+)
+def test_a_step_that_is_far_harder_than_others_is_told_before_the_epoch_ends(taken, before, hard):
+    step = {"solves": 1, "forward_nfe": taken}
+    epoch = {"solves": 1 + len(before), "forward_nfe": taken + sum(before)}
+    sign = sign_of_a_hard_step(step, epoch, _task())
+    assert bool(sign) == hard
+    assert not hard or "took 3,000 evaluations, those before it in this epoch 8" in sign
+
+
+def test_a_training_tells_of_hard_steps_once_an_epoch(tmp_path, monkeypatch, caplog):
+    monkeypatch.setattr(signs, "_MANY", 1.0)
+    monkeypatch.setattr(signs, "_TIMES_THE_USUAL", 0.0)
+    start(tiny({"train": {"epochs": 2}}), tmp_path / "run")
+    told = [record for record in caplog.messages if record.startswith("a step took")]
+    assert len(told) == 2
 
 
 def test_validation_samples_that_cannot_choose_an_epoch_are_told_once():

@@ -44,7 +44,7 @@ from bfno.lab.runs.load import whole_best
 from bfno.lab.runs.record import peak_memory
 from bfno.lab.runs.schedule import rate_of_training
 from bfno.lab.runs.signals import Stopped, StopSignals
-from bfno.lab.runs.signs import signs_of_trouble
+from bfno.lab.runs.signs import sign_of_a_hard_step, signs_of_trouble
 from bfno.ode import SolverError, Status
 from bfno.ode.sizes import euclidean_norm
 
@@ -295,12 +295,13 @@ class Trainer:
 
     def _train_epoch(self) -> None:
         self.model.train()
-        batches = self._batches(self.progress.epoch)
+        batches, has_told = self._batches(self.progress.epoch), False
         for samples in batches[self.progress.batch :]:
             self._obey()
             started = time.perf_counter()
             totals = self._step(samples)
             self._note(totals, time.perf_counter() - started)
+            has_told = has_told or self._say_if_hard(totals)
             for watcher in self.watchers:
                 watcher.on_step(self.progress, len(batches))
             if self.progress.batch < len(batches) and self._save_is_due():
@@ -424,6 +425,12 @@ class Trainer:
             watcher.on_epoch(metrics)
         if self.processes.is_first:
             self._say_what_is_wrong()
+
+    def _say_if_hard(self, totals: Sums) -> bool:
+        sign = sign_of_a_hard_step(totals, self.progress.sums, self.task)
+        if sign and self.processes.is_first:
+            _logger.warning("%s", sign)
+        return bool(sign)
 
     def _say_what_is_wrong(self) -> None:
         select, held_out = self.config.train.select, getattr(self.task.data, "validation", None)

@@ -11,10 +11,12 @@ from typing import Any
 
 from bfno.lab.experiments.tasks import Task
 
-__all__ = ["signs_of_trouble"]
+__all__ = ["sign_of_a_hard_step", "signs_of_trouble"]
 
 # Solves that take so many times the evaluations of the first epoch, and not just a few.
 _GROWTH, _FEWEST_EVALUATIONS = (2.0, 4.0, 8.0), 30.0
+# A single step that takes so many evaluations, and so many times those of the epoch's others.
+_MANY, _TIMES_THE_USUAL = 500.0, 20.0
 # So many epochs without a better validation score, which has fallen by this share of its best.
 _EPOCHS_IN_VAIN, _FALL = 5, 0.05
 # Error of a solver as a share of the score, or of 1 if that is less.
@@ -59,6 +61,30 @@ def signs_of_trouble(
     told = any(_learns_by_heart(epochs[:count], task, validation) for count in range(len(epochs)))
     if not told and _learns_by_heart(epochs, task, validation):
         yield _by_heart(epochs, task, select)
+
+
+def sign_of_a_hard_step(step: Mapping[str, float], epoch: Mapping[str, float], task: Task) -> str:
+    """Say that a step was far harder to solve than those before it; empty if it was not.
+
+    Such a step may take minutes where others take a second, and the epoch's end, where the rest is
+    told, may be hours away.
+
+    Args:
+        step: Totals of the step.
+        epoch: Those of its epoch so far, with this step.
+        task: What the model is trained for.
+    """
+    earlier = epoch["solves"] - step["solves"]
+    taken = step["forward_nfe"] / step["solves"]
+    if earlier <= 0 or taken < _MANY:
+        return ""
+    usual = (epoch["forward_nfe"] - step["forward_nfe"]) / earlier
+    if taken < _TIMES_THE_USUAL * usual:
+        return ""
+    return (
+        f"a step took {taken:,.0f} evaluations, those before it in this epoch {usual:.0f}: the "
+        f"equation has become stiff, and such steps may take minutes. {task.remedy_for_growth}"
+    )
 
 
 def _cannot_be_judged(epoch: Epoch, task: Task) -> bool:
