@@ -67,25 +67,37 @@ def test_records_name_no_place_on_the_machine_that_made_them():
 def test_what_the_documents_say_moves_an_accuracy_is_what_the_records_say():
     text = (REPOSITORY / "docs" / "reproducing.md").read_text()
     part = text.partition("## What moves BFNO-NODE's accuracy")[2].partition("\n## ")[0]
-    head, _, *rows = [_cells(line) for line in part.splitlines() if line.startswith("|")]
+    _, _, *rows = [_cells(line) for line in part.splitlines() if line.startswith("|")]
     assert len(rows) > 1
-    for setting, *found in rows:
-        name, _, value = setting.strip("`").partition("=")
-        folder = RESULTS / (f"cpu-{name.rpartition('.')[2]}-{value}" if value else "cpu")
-        for method, cell in zip(head[1:], found, strict=True):
-            places = sorted(folder.glob(f"cifar10-{method.strip('`')}-s*"))
-            assert cell == _moved(places), (setting, method)
+    told = {(setting, method): cells for setting, method, *cells in rows}
+    assert len(told) == len(rows)
+    for (setting, method), cells in told.items():
+        names = map(_folder_name, sorted(re.findall("`([^`]*)`", setting)))
+        changed = _by_name(RESULTS / "-".join(["cpu", *names]), method)
+        assert cells == _moved(_by_name(RESULTS / "cpu", method), changed), (setting, method)
+
+
+def _by_name(folder, method):
+    found = folder.glob(f"cifar10-{method.strip('`')}-s*")
+    return {place.name: read_run(place).result for place in found}
 
 
 def _cells(line):
     return [cell.strip() for cell in line.strip("|").split("|")]
 
 
-def _moved(places):
-    """Means of validation accuracy and evaluations over runs; a dash if there are none."""
-    found = [read_run(place).result for place in places]
-    if not found:
-        return "–"
-    accuracy = statistics.mean(100 * one["validation_accuracy"] for one in found)
-    evaluations = statistics.mean(one["forward_nfe"] for one in found)
-    return f"{accuracy:.1f} % ({evaluations:.1f}; {len(found)} seeds)"
+def _folder_name(change):
+    name, _, value = change.partition("=")
+    return f"{name.rpartition('.')[2]}-{value}"
+
+
+def _moved(plain, changed):
+    """Mean validation accuracy and evaluations without and with a change, over the same seeds."""
+    pairs = [(plain[name], result) for name, result in changed.items()]
+    accuracies, evaluations = (
+        [statistics.mean(one[key] for one in side) for side in zip(*pairs, strict=True)]
+        for key in ("validation_accuracy", "forward_nfe")
+    )
+    accuracy = " → ".join(f"{100 * one:.1f}" for one in accuracies)
+    evaluation = " → ".join(f"{one:.1f}" for one in evaluations)
+    return [str(len(changed)), f"{accuracy} %", evaluation]

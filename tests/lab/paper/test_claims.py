@@ -22,7 +22,7 @@ from bfno.lab.runs.folder import read_runs
 from bfno.lab.runs.variants import PROTOCOLS, Variant
 from tests.lab.views.runs import epoch_lines, record, result, write_files
 
-CLAIM = Claim("AFNO wins", "ablation-operator", "mnist", "afno-node")
+CLAIM = Claim("AFNO wins", "MNIST", "ablation-operator", "mnist", "afno-node")
 
 
 def _runs(root, scores, key="test_accuracy", **changes):
@@ -47,8 +47,8 @@ def _verdict(runs, claim=CLAIM, scale="cpu") -> Any:
     [
         ([0.950, 0.951], [0.900, 0.901], "borne out: p < 0.001"),
         ([0.900, 0.901], [0.950, 0.951], "not borne out: p < 0.001"),
-        ([0.95, 0.96], [0.90, 0.92], "leads, but it may be chance (p = 0.092)"),
-        ([0.90, 0.96], [0.94, 0.95], "behind, but it may be chance (p = 1)"),
+        ([0.95, 0.96], [0.90, 0.92], "leads, not significantly (p = 0.092)"),
+        ([0.90, 0.96], [0.94, 0.95], "behind, not significantly (p = 1)"),
         ([0.95, 0.95], [0.95, 0.95], "a tie"),
         ([0.95], [0.90], "leads with one seed, which says little"),
         ([0.90], [0.95, 0.95], "behind with one seed, which says little"),
@@ -68,7 +68,7 @@ def test_a_verdict_weighs_the_lead_against_the_spread(tmp_path, ours, best, expe
 
 
 def test_where_less_is_better_the_lowest_leads(tmp_path):
-    claim = Claim("", "ablation-operator", "mnist", "afno-node", key="train_loss")
+    claim = Claim("", "MNIST", "ablation-operator", "mnist", "afno-node", key="train_loss")
     scores = {"afno-node": [0.1, 0.101], "fno-node": [0.2, 0.2], "bfno-node": [0.9, 0.9]}
     assert _verdict(_runs(tmp_path, scores, "train_loss"), claim)[2] == "borne out: p = 0.0032"
 
@@ -77,7 +77,7 @@ def test_where_less_is_better_the_lowest_leads(tmp_path):
 @pytest.mark.parametrize("lost", ["fno-node", "bfno-node"])
 def test_a_rival_that_diverged_is_behind(tmp_path, less_is_better, lost):
     key = "train_loss" if less_is_better else "test_accuracy"
-    claim = Claim("", "ablation-operator", "mnist", "afno-node", key=key)
+    claim = Claim("", "MNIST", "ablation-operator", "mnist", "afno-node", key=key)
     scores = {"afno-node": [0.5, 0.501], "fno-node": [0.6, 0.6], "bfno-node": [0.6, 0.6]}
     if not less_is_better:
         scores = {method: [1 - value for value in values] for method, values in scores.items()}
@@ -113,14 +113,14 @@ def test_fewer_seeds_than_another_method_has_are_told(tmp_path):
 
 
 def test_one_method_against_one_is_no_contest_for_the_best(tmp_path):
-    claim = Claim("", "ablation-operator", "mnist", "afno-node", ("fno-node",))
+    claim = Claim("", "MNIST", "ablation-operator", "mnist", "afno-node", ("fno-node",))
     runs = _runs(tmp_path, {"afno-node": [0.9], "fno-node": [0.8]})
     assert _verdict(runs, claim)[1] == "AFNO-NODE 0.9000, FNO-NODE 0.8000"
 
 
 def test_evaluations_of_another_solver_are_not_judged(tmp_path):
     solver = (("method", "dopri5"), ("gradient", "adjoint"))
-    claim = Claim("", "ablation-operator", "mnist", "afno-node", solver=solver)
+    claim = Claim("", "MNIST", "ablation-operator", "mnist", "afno-node", solver=solver)
     runs = _runs(tmp_path, {"afno-node": [0.9], "fno-node": [0.8], "bfno-node": [0.7]})
     for run in runs:
         run.config["solver"] = {"method": "bosh3", "gradient": "direct"}
@@ -179,7 +179,7 @@ def test_runs_of_other_scales_or_with_changed_settings_do_not_count(tmp_path):
 
 def test_runs_with_other_gradients_are_judged_apart(tmp_path):
     solver = (("gradient", "adjoint"),)
-    claim = Claim("", "ablation-operator", "mnist", "afno-node", solver=solver)
+    claim = Claim("", "MNIST", "ablation-operator", "mnist", "afno-node", solver=solver)
     changes = ['solver.gradient="adjoint"']
     scores = {"afno-node": [0.9], "fno-node": [0.8], "bfno-node": [0.7]}
     runs = _runs(tmp_path, scores, changes=changes)
@@ -209,7 +209,9 @@ def test_a_lead_is_a_fraction_of_the_best_others_score(tmp_path):
 
 
 def test_where_less_is_better_the_lead_and_its_interval_change_their_sign(tmp_path):
-    claim = Claim("", "ablation-operator", "mnist", "afno-node", ("fno-node",), key="train_loss")
+    claim = Claim(
+        "", "MNIST", "ablation-operator", "mnist", "afno-node", ("fno-node",), key="train_loss"
+    )
     scores = {"afno-node": [1.8, 2.0], "fno-node": [2.4, 2.6]}
     lead = judge_claims(_runs(tmp_path, scores, "train_loss"), "cpu", [claim])[0].lead
     assert lead is not None and lead.interval is not None
@@ -241,7 +243,7 @@ def test_the_lead_in_the_paper_is_that_of_the_scores_it_prints(tmp_path, text, l
 
 
 def test_every_epoch_means_every_epoch(tmp_path):
-    claim = Claim("", "ablation-operator", "mnist", "afno-node", every_epoch=True)
+    claim = Claim("", "MNIST", "ablation-operator", "mnist", "afno-node", every_epoch=True)
     scores = {"afno-node": [0.9, 0.901], "fno-node": [0.8, 0.8], "bfno-node": [0.1, 0.1]}
     runs = _runs(tmp_path, scores)
     _, found, verdict = _verdict(runs, claim)
@@ -263,7 +265,7 @@ def test_every_epoch_means_every_epoch(tmp_path):
 def test_who_leads_has_to_beat_every_other_and_not_the_best_alone(tmp_path):
     scores = {"afno-node": [0.60, 0.61], "fno-node": [0.52, 0.521], "bfno-node": [0.8, 0.2]}
     _, found, verdict = _verdict(_runs(tmp_path / "wild", scores))
-    assert "best other FNO-NODE" in found and verdict == "leads, but it may be chance (p = 0.79)"
+    assert "best other FNO-NODE" in found and verdict == "leads, not significantly (p = 0.79)"
     alone = _runs(tmp_path / "alone", {**scores, "bfno-node": [0.5]})
     assert _verdict(alone)[2] == "leads with one seed, which says little"
 

@@ -89,8 +89,25 @@ def test_runs_of_another_scale_or_with_changed_settings_do_not_count():
         _run("mnist/no-method-of-the-table"),
     ]
     table = paper_comparison("1", runs, "cpu", data=["mnist"])
-    assert all(row[1] is None and row[3] is None for row in table.rows)
+    assert all(row[3] is None for row in table.rows)
     assert "No run is finished." in table.notes
+
+
+def test_models_without_runs_have_their_size_unless_settings_may_change_it():
+    def sizes(scale, *changes):
+        variant = Variant(changes)
+        table = paper_comparison("1", [], scale, data=["mnist"], variant=variant)
+        return {row[0]: row[1] for row in table.rows}
+
+    at_full_size = sizes("paper")
+    assert at_full_size["NODE"] == 85_316 and at_full_size["BFNO-NODE"] == 61_901
+    # The control's size is the paper's, which BFNO-NODE's is not.
+    assert at_full_size["BFNO-NODE, 3 more channels"] == 85_706
+    assert "BFNO-NODE, 3 more channels" not in sizes("cpu")
+    assert sizes("paper", "train.epochs=1") == at_full_size
+    assert set(sizes("paper", "model.width=5").values()) == {None}
+    published = paper_comparison("3", [], "cpu", variant=Variant(('data.protocol="published"',)))
+    assert {row[1] for row in published.rows} == {None}
 
 
 def test_of_two_runs_of_one_seed_one_counts_whatever_their_order():

@@ -16,6 +16,7 @@ from bfno.lab.paper.claims import PAPER_CLAIMS, Claim, Judgement
 from bfno.lab.paper.findings import (
     Verdicts,
     counts_text,
+    explanation_text,
     findings_text,
     read_released,
     released_text,
@@ -100,58 +101,65 @@ def test_claims_stand_at_the_top_by_what_became_of_them(folder, written):
     runs = [read_run(place) for place in sorted(folder.glob("cpu/*"))]
     verdicts = verdicts_of(runs)
     counts, text = counts_text(verdicts), findings_text(verdicts)
-    assert counts.startswith(
-        "Runs here test 1 claim of the paper (cpu scale): 1 borne out. Not tested "
-    )
-    others = (
-        f"{len(PAPER_CLAIMS) - 1} claims about CIFAR-10, CIFAR-100, Fashion-MNIST, HumanActivity"
-    )
-    assert others in counts
-    assert text.startswith(
-        "- borne out: BFNO-NODE is more accurate than NODE on MNIST (p < 0.001)\n\n"
-    )
+    tested = f"Runs here test 1 of {len(PAPER_CLAIMS)} claims of the paper (cpu scale): 1 borne out"
+    assert counts == f"{tested}.\n"
+    others = f"{len(PAPER_CLAIMS) - 1} claims about CIFAR-10, CIFAR-100, Fashion-MNIST"
+    assert text.splitlines() == [
+        "- borne out: BFNO-NODE is more accurate than NODE on MNIST (p < 0.001)",
+        f"- without runs: {others}, HumanActivity, MNIST, PhysioNet, STL-10, densities of "
+        "CIFAR-10 and densities of MNIST",
+    ]
     before, picture, after = written[0].read_text().partition("![Leads")
-    assert counts in before and picture and text in after  # the picture is on the first screen
+    assert counts in before and text in before and picture  # all of it on the first screen
+    assert explanation_text(verdicts) in after
     none = verdicts_of(runs[:1])
-    assert "No claim of the paper has runs" in counts_text(none) and not findings_text(none)
+    assert "No claim of the paper has runs" in counts_text(none)
+    assert "A claim is borne out" not in summary_text(none, [], [], None)
 
 
-def _judged(outcome, reason, text="A beats B"):
-    return Judgement(Claim(text, "1", "mnist", "node"), "", outcome, reason, None)
+def _judged(outcome, reason, praise="A beats B", on="MNIST"):
+    is_ahead = reason.startswith("leads")
+    return Judgement(Claim(praise, on, "1", "mnist", "node"), "", outcome, reason, is_ahead, None)
 
 
 def test_outcomes_are_counted_and_decided_claims_named():
-    plain = _judged("undecided", "leads, but it may be chance (p = 0.2)")
+    plain = _judged("undecided", "leads, not significantly (p = 0.2)")
     other = _judged("not borne out", "it diverged")
     apart = _judged("not comparable", "solver.rtol is not the paper's", "C")
     verdicts = [
         Verdicts("cpu", Variant(), (plain, apart)),
         Verdicts("paper", Variant(), (other,)),
     ]
-    text = findings_text(verdicts)
-    assert counts_text(verdicts).startswith(
-        "Runs here test 2 claims of the paper in 3 set-ups (cpu scale, unless a line says "
-        "otherwise): 1 not borne out, 1 undecided and 1 not comparable. Not tested"
+    text, of = findings_text(verdicts), f"{len(PAPER_CLAIMS)} claims of the paper"
+    assert counts_text(verdicts) == (
+        f"Runs here test 2 of {of} in 3 set-ups (cpu scale, unless a line says otherwise): "
+        "1 not borne out, 1 undecided and 1 not comparable.\n"
     )
-    lines = [line for line in text.splitlines() if line.startswith("-")]
-    assert lines == [
-        "- not borne out: A beats B [paper scale] (it diverged)",
-        "- undecided: A beats B: leads, but it may be chance (p = 0.2)",
+    assert text.splitlines()[:-1] == [
+        "- not borne out: A beats B on MNIST [paper scale] (it diverged)",
+        "- undecided, ahead: A beats B on MNIST: leads, not significantly (p = 0.2)",
+        "- not comparable: C on MNIST",
     ]
-    assert "(page.md#" in findings_text(verdicts, "page.md")
     single = _judged("undecided", "leads with one seed, which says little")
     counts = counts_text([Verdicts("cpu", Variant(), (plain, single))])
-    assert ": 2 undecided (1 of them with one seed). Not tested" in counts
-    behind = _judged("undecided", "behind, but it may be chance (p = 1)")
-    lines = findings_text([Verdicts("cpu", Variant(), (single, behind, behind))]).splitlines()
-    assert lines[:2] == [
-        "- undecided: A beats B: leads with one seed, which says little",
-        "- undecided: 2 set-ups in which the method does not lead",
-    ]
+    assert counts.endswith(": 2 undecided (1 of them with one seed).\n")
     table = claims_text(verdicts)
-    assert table.index("leads, but it may be chance") < table.index("not comparable: solver.rtol")
-    assert "Small models cannot refute" in text
-    assert "Small models" not in findings_text(verdicts[1:])
+    assert table.index("leads, not significantly") < table.index("not comparable: solver.rtol")
+    assert "(page.md#" in explanation_text(verdicts, "page.md")
+    assert "Small models cannot refute" in explanation_text(verdicts)
+    assert "Small models" not in explanation_text(verdicts[1:])
+
+
+def test_claims_that_say_the_same_of_several_data_are_told_as_one():
+    reason = "behind, not significantly (p = 1)"
+    behind = [_judged("undecided", reason, on=on) for on in ("MNIST", "CIFAR-10")]
+    other = _judged("undecided", reason, "C wins")
+    counted = Verdicts("cpu", Variant(("train.epochs=9",)), (other,))
+    lines = findings_text([Verdicts("cpu", Variant(), (*behind, other)), counted]).splitlines()
+    assert lines[0] == (
+        "- undecided, not ahead: A beats B on MNIST and CIFAR-10; C wins on MNIST; "
+        "C wins on MNIST [train.epochs=9]"
+    )
 
 
 def test_the_authors_weights_are_shown_beside_the_papers_number(tmp_path):
@@ -161,7 +169,7 @@ def test_the_authors_weights_are_shown_beside_the_papers_number(tmp_path):
     said = {"accuracy": 0.575, "nfe": 20.0, "samples": 1000, "classes": classes}
     (tmp_path / "released" / "01.json").write_text(json.dumps(said))
     text = released_text(read_released(tmp_path))
-    assert "57.50 % of 1,000 test images correctly after epoch 1 (20 evaluations of the" in text
+    assert "57.50 % of 1,000 test images of CIFAR-10 after epoch 1 (20 evaluations of the" in text
     assert "The paper prints 62.89 ± 0.54 %." in text
     (tmp_path / "released" / "10.json").write_text(json.dumps(said))
     (tmp_path / "released" / "2.json").write_text(json.dumps(said))
@@ -196,15 +204,15 @@ def test_models_of_the_papers_size_are_told_beside_its_numbers(tmp_path):
         return trained_text(list(sections_of([(place, read_run(place)) for place in places])))
 
     scores = (
-        "test accuracy on MNIST: NODE 0.9075 ± 0.0007 (in the paper 0.9531 ± 0.0042) and BFNO-NODE "
+        "test accuracy on MNIST NODE 0.9075 ± 0.0007 (in the paper 0.9531 ± 0.0042) and BFNO-NODE "
         "0.9070 (1 of 2 seeds) (in the paper 0.9752 ± 0.0021)."
     )
     where = "Trained here with the paper's settings"
     size = "has 20,123 parameters here and"
     sizes = f"NODE {size} 85,316 in the paper. BFNO-NODE {size} 85,591 in the paper."
-    assert told([], 11) == f"{where} (11 epochs, 2 seeds), {scores} {sizes}\n"
+    assert told([], 11) == f"{where} (11 epochs, 2 seeds): {scores} {sizes}\n"
     short = told(["train.epochs=1"], 1)
-    assert short == f"{where} but for train.epochs=1 (1 epoch, 2 seeds), {scores} {sizes}\n"
+    assert short == f"{where}, but for train.epochs=1 (1 of 10 epochs, 2 seeds): {scores} {sizes}\n"
     found = [json.loads(line)["test_accuracy"] for line in epoch_lines(result(0.907), 2)]
     each = f"(after each epoch: {found[0]:.4f}, {found[1]:.4f}; in the paper 0.9752 ± 0.0021)"
     assert f"BFNO-NODE 0.9070 (1 of 2 seeds) {each}." in told(["train.epochs=2"], 2)
@@ -217,7 +225,7 @@ def test_models_of_the_papers_size_on_other_data_than_the_papers_are_told_too(tm
         content = {**record("fashion-mnist", method, 7), "scale": "paper", "result": result(0.8)}
         places.append(write_files(tmp_path / method, content, epoch_lines(result(0.8), 1)))
     text = trained_text(list(sections_of([(place, read_run(place)) for place in places])))
-    assert text.endswith("Fashion-MNIST: NODE 0.8000 and BFNO-NODE 0.8000.\n")
+    assert text.endswith("Fashion-MNIST NODE 0.8000 and BFNO-NODE 0.8000.\n")
 
 
 def test_models_without_the_score_of_their_table_are_not_told(tmp_path):
@@ -327,7 +335,7 @@ def test_experiments_that_have_a_setting_anyway_are_no_variant_of_themselves(tmp
 
 def test_evaluations_that_cannot_be_compared_are_told_unless_others_can(tmp_path):
     adjoint = (("gradient", "adjoint"),)
-    claim = Claim("", "1", "mnist", "bfno-node", ("node",), "backward_nfe", solver=adjoint)
+    claim = Claim("", "MNIST", "1", "mnist", "bfno-node", ("node",), "backward_nfe", solver=adjoint)
     plain = [
         write_files(tmp_path / f"plain-{name}", record("mnist", name, 7))
         for name in ("node", "bfno-node")
@@ -468,7 +476,7 @@ def test_where_less_is_better_the_lowest_leads(tmp_path):
 def test_equals_share_a_place(tmp_path):
     runs = _runs(tmp_path, "mnist", {"node": [0.9], "bfno-node": [0.9]})
     found = str(standing_here(paper_table("1"), "mnist", runs))
-    assert found == "BFNO-NODE 0.9000, first of 2 (7 without a score) together with 1 other"
+    assert found == "BFNO-NODE 0.9000, first of 2 together with 1 other (7 without a score)"
 
 
 def test_those_who_lead_together_are_counted(tmp_path):

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from bfno.lab.experiments.sizes import model_sizes
 from bfno.lab.paper.numbers import PaperCell, PaperRow, PaperTable, paper_table
 from bfno.lab.paper.sections import select_runs
 from bfno.lab.runs.record import COMMITS, Record, flat_config
@@ -18,7 +20,7 @@ from bfno.lab.views.metrics import COSTS, Estimate, Metric, counted, find_metric
 from bfno.lab.views.summary import SCALES, listed
 from bfno.lab.views.tables import comparison
 
-__all__ = ["paper_comparison", "shown_metrics"]
+__all__ = ["is_slice_of_activity", "paper_comparison", "shown_metrics"]
 
 _Key = tuple[str, int]
 
@@ -33,6 +35,8 @@ _FOR_PROGRAMS: Mapping[str, Callable[[list[Record]], Cell]] = {
 # Methods whose sizes differ by more than this are not compared as methods alone.
 _SAME_SIZE = 1.1
 _COMMIT_LETTERS = 8
+# Settings that do not change how many parameters a model has.
+_WITHOUT_SIZE = ("solver.", "train.", "evaluation.", "loss.", "augment.")
 _FEW_SEEDS = "A score that lacks seeds is never bold, even if it is the best."
 _UNKNOWN = "not recorded"
 # Of the official file every protocol makes more windows than this.
@@ -65,7 +69,28 @@ class _Content:
         """Whether the table has such a row: the paper's have one even without any run."""
         wanted = {row.experiment(data) for data in self.data} - {None}
         trained = {experiment for experiment, _ in (*self.runs, *self.failures)}
-        return bool(wanted & trained if row.control else wanted)
+        # A control is about sizes, and at the paper's scale they say something by themselves.
+        return bool(wanted & trained if row.control and self.scale != "paper" else wanted)
+
+    def size(self, row: PaperRow, data: str) -> int | None:
+        """How many parameters the model of a row has, trained or not; None if it is not known."""
+        if runs := self.runs_of(row, data):
+            return runs[0].parameters
+        if not all(one.startswith(_WITHOUT_SIZE) for one in self.variant.settings):
+            return None
+        if self.variant.protocol not in ("", self.paper.usual_protocol):
+            return None
+        return _counted_models().get((row.experiment(data), self.scale))
+
+
+@functools.cache
+def _counted_models() -> dict[tuple[str | None, str], int]:
+    """The number of parameters by experiment and scale."""
+    return {
+        (f"{one['data']}/{one['method']}", scale): size
+        for one in model_sizes()
+        for scale, size in one["sizes"].items()
+    }
 
 
 def paper_comparison(
@@ -193,7 +218,7 @@ def _columns(
     def column(key: str, title: str, **more: bool) -> Column:
         return Column(f"{data}_{key}", title, group=group, **more)
 
-    sizes: list[Cell] = [same[0].parameters if same else None for same in runs]
+    sizes: list[Cell] = [content.size(row, data) for row in rows]
     yield column(f"parameters_here_{place}", f"parameters\n{here}"), sizes, None
     if _prints_sizes(content.paper):
         cells = [row.cells.get(data, PaperCell()) for row in rows]
@@ -379,11 +404,16 @@ def _tested_activity(runs: Sequence[Record]) -> Iterator[str]:
     tested = [run for run in runs if run.data == "activity"]
     if tested:
         yield f"HumanActivity: {_tally(map(_windows, tested))}."
-    if any(0 < sum(run.samples.values()) < _LEAST_WINDOWS for run in tested):
+    if any(map(is_slice_of_activity, tested)):
         yield (
             "This is a slice of HumanActivity, not the official file of 164,860 readings, with "
             "which the same command gives other numbers: scores are about the slice alone."
         )
+
+
+def is_slice_of_activity(run: Record) -> bool:
+    """Whether a run had less than the official file of HumanActivity."""
+    return run.data == "activity" and 0 < sum(run.samples.values()) < _LEAST_WINDOWS
 
 
 def _windows(run: Record) -> str:

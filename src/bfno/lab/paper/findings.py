@@ -5,15 +5,15 @@ from __future__ import annotations
 import itertools
 import json
 import math
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import astuple, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, get_args
 
 from bfno.lab.data.catalogue import DATA_SETS
 from bfno.lab.errors import DataError
+from bfno.lab.experiments.resolve import resolve
 from bfno.lab.paper.claims import (
-    LEADS,
     ONE_SEED,
     PAPER_CLAIMS,
     Claim,
@@ -43,6 +43,7 @@ __all__ = [
     "Released",
     "Verdicts",
     "counts_text",
+    "explanation_text",
     "findings_text",
     "leads_figure",
     "read_released",
@@ -125,53 +126,64 @@ def counts_text(verdicts: Sequence[Verdicts]) -> str:
         number = sum(one.outcome == outcome for one in said)
         few = f" ({single} of them with one seed)" if outcome == "undecided" and single else ""
         counts += [f"{number} {outcome}{few}"] if number else []
-    tested = counted(len(claims), "claim")
     several = f" in {len(said)} set-ups" if len(said) > len(claims) else ""
     where = _most(verdicts).title + (", unless a line says otherwise" if verdicts[1:] else "")
-    told = f"Runs here test {tested} of the paper{several} ({where}): {listed(counts)}."
-    return f"{told}{_untested(claims)}\n"
+    tested = f"Runs here test {len(claims)} of {counted(len(PAPER_CLAIMS), 'claim')} of the paper"
+    return f"{tested}{several} ({where}): {listed(counts)}.\n"
 
 
-def _untested(tested: Collection[str]) -> str:
+def findings_text(verdicts: Sequence[Verdicts]) -> str:
+    """All claims, one line for each outcome and for what has no runs; decided ones with reasons."""
+    most, lines = _most(verdicts), []
+    said = [(of, one) for of in verdicts for one in of.judgements]
+    for outcome in _DECIDED:
+        found = [(of, one) for of, one in said if one.outcome == outcome]
+        lines += [f"- {outcome}: {_claim_text(one, of, most)} ({one.reason})" for of, one in found]
+    open_ones = [(of, one) for of, one in said if one.outcome == "undecided"]
+    for of, one in open_ones:
+        if one.is_ahead:
+            lines.append(f"- undecided, ahead: {_claim_text(one, of, most)}: {one.reason}")
+    groups = {
+        "undecided, not ahead": [found for found in open_ones if not found[1].is_ahead],
+        "not comparable": [found for found in said if found[1].outcome == "not comparable"],
+    }
+    for name, found in groups.items():
+        lines += [f"- {name}: {'; '.join(_together(found, most))}"] if found else []
+    return "".join(f"{line}\n" for line in [*lines, *_untested(one for _, one in said)])
+
+
+def _together(found: Iterable[tuple[Verdicts, Judgement]], most: Verdicts) -> list[str]:
+    """Claims in words, those that say the same of several data as one."""
+    same: dict[tuple[str, str, str], list[Claim]] = {}
+    for of, one in found:
+        key = (one.claim.praise, one.claim.remark, _where(of, most))
+        same.setdefault(key, []).append(one.claim)
+    return [
+        claims[0].on_all([claim.on for claim in claims]) + where
+        for (_, _, where), claims in same.items()
+    ]
+
+
+def _untested(said: Iterable[Judgement]) -> Iterator[str]:
     """How many of the paper's claims have no runs, and what they are about."""
+    tested = {one.claim.text for one in said}
     missing = [one for one in PAPER_CLAIMS if one.text not in tested]
-    if not missing:
-        return ""
-    titles = (paper_table(one.table).titles[one.data] for one in missing)
-    # The names of images and of their densities are the same.
-    kinds = ("densities of " * one.data.endswith("-density") for one in missing)
-    about = sorted({kind + title for kind, title in zip(kinds, titles, strict=True)})
-    return f" Not tested for want of runs: {counted(len(missing), 'claim')} about {listed(about)}."
+    if missing:
+        # The names of images and of their densities are the same.
+        kinds = ("densities of " * one.data.endswith("-density") for one in missing)
+        about = sorted({kind + one.on for kind, one in zip(kinds, missing, strict=True)})
+        yield f"- without runs: {counted(len(missing), 'claim')} about {listed(about)}"
 
 
-def findings_text(verdicts: Sequence[Verdicts], page: str = "") -> str:
-    """The claims that are decided, one line each, and how; then those whose method is ahead.
+def explanation_text(verdicts: Sequence[Verdicts], page: str = "") -> str:
+    """How claims are judged.
 
     Args:
         verdicts: The verdicts.
         page: Where all claims stand with their scores; empty if further down on the same page.
     """
-    if not verdicts:
-        return ""
-    most, lines = _most(verdicts), []
-    for outcome in _DECIDED:
-        found = [(of, one) for of in verdicts for one in of.judgements if one.outcome == outcome]
-        lines += [f"- {outcome}: {_claim_text(one, of, most)} ({one.reason})" for of, one in found]
-    lines += _undecided(verdicts, most)
     sure = how_sure(all(is_full_size(of.scale, of.variant) for of in verdicts))
-    table = f"[All claims with their scores]({page}#{CLAIMS_ANCHOR})"
-    return "\n".join([*lines, *([""] if lines else []), f"{sure} {table}.\n"])
-
-
-def _undecided(verdicts: Sequence[Verdicts], most: Verdicts) -> list[str]:
-    """Undecided claims whose method leads, one line each, and how many the others are."""
-    found = [(of, one) for of in verdicts for one in of.judgements if one.outcome == "undecided"]
-    leading = [(of, one) for of, one in found if one.reason.startswith(LEADS)]
-    lines = [f"- undecided: {_claim_text(one, of, most)}: {one.reason}" for of, one in leading]
-    others = len(found) - len(leading)
-    if others:
-        lines.append(f"- undecided: {counted(others, 'set-up')} in which the method does not lead")
-    return lines
+    return f"{sure} [All claims with their scores]({page}#{CLAIMS_ANCHOR}).\n"
 
 
 def _most(verdicts: Sequence[Verdicts]) -> Verdicts:
@@ -181,7 +193,14 @@ def _most(verdicts: Sequence[Verdicts]) -> Verdicts:
 
 def _claim_text(one: Judgement, of: Verdicts, most: Verdicts) -> str:
     """The claim, and which runs speak of it if not those of the first line."""
-    return one.claim.text if of is most else f"{one.claim.text} [{of.title}]"
+    return one.claim.text + _where(of, most)
+
+
+def _where(of: Verdicts, most: Verdicts) -> str:
+    """What distinguishes runs from those that need not be named."""
+    if of is most:
+        return ""
+    return f" [{of.title if of.scale != most.scale else of.variant.title}]"
 
 
 @dataclass(frozen=True)
@@ -248,17 +267,19 @@ def released_text(found: Sequence[Released]) -> str:
         return ""
     cell = next(row for row in paper_table("1").rows if row.method == "bfno-node").cells["cifar10"]
     printed = Estimate(100 * (cell.mean or 0.0), 100 * (cell.std or 0.0), 2)
-    scores = listed(
-        [
-            f"{100 * one.accuracy:.2f} % of {one.samples:,} test images correctly after epoch "
-            f"{one.epoch} ({one.nfe:.0f} evaluations of the field per solve)"
-            for one in found
-        ]
-    )
+    last, *earlier = reversed(found)
+    scores = [
+        f"{100 * last.accuracy:.2f} % of {last.samples:,} test images of CIFAR-10 after epoch "
+        f"{last.epoch} ({last.nfe:.0f} evaluations of the field per solve)",
+        *(
+            f"{100 * one.accuracy:.2f} % of {one.samples:,} after epoch {one.epoch} ({one.nfe:.0f})"
+            for one in earlier
+        ),
+    ]
     return (
-        "At full size, the CIFAR-10 weights that the paper's authors have published classify in "
-        f"this program {scores}. The paper prints {printed} %. "
-        "(`bfno import-released model/10.pt -o authors`, then `bfno eval authors --json`.)\n"
+        "At full size, with the weights that the paper's authors published, this program "
+        f"classifies correctly {listed(scores)}. The paper prints {printed} %. "
+        "(`bfno import-released model/10.pt -o authors`, then `bfno eval authors`.)\n"
     )
 
 
@@ -288,12 +309,18 @@ def _trained(section: Section) -> str:
             sizes += _other_size(row, members[0])
     if not scores:
         return ""
-    epochs = max(len(run.epochs) for run in runs)
-    how = f"{counted(epochs, 'epoch')}, {counted(len(seeds), 'seed')}"
     of = f"{metric.title} on {paper.titles[section.data]}"
-    but = f" but for {section.variant.title}" if section.variant.title else ""
-    told = f"Trained here with the paper's settings{but} ({how}), {of}: {listed(scores)}."
+    but = f", but for {section.variant.title}" if section.variant.title else ""
+    how = f"{_epochs_text(runs[0])}, {counted(len(seeds), 'seed')}"
+    told = f"Trained here with the paper's settings{but} ({how}): {of} {listed(scores)}."
     return " ".join([told, *sizes]) + "\n"
+
+
+def _epochs_text(run: Record) -> str:
+    """How many epochs a run has trained, and of how many if the paper has more."""
+    published = resolve(run.experiment, scale=run.scale).train.epochs
+    trained = len(run.epochs)
+    return f"{trained} of {published} epochs" if trained < published else counted(trained, "epoch")
 
 
 def _after_each_epoch(runs: Sequence[Record], metric: Metric) -> str:
@@ -319,12 +346,14 @@ def leads_figure(verdicts: Sequence[Verdicts]) -> Drawn | None:
     """
     rows = [
         (of, one, one.lead)
+        for outcome in _COLOURS
         for of in verdicts
         for one in of.judgements
-        if one.lead and one.outcome in _COLOURS
+        if one.lead and one.outcome == outcome
     ]
     if not rows:
         return None
+    shown = {one.outcome for _, one, _ in rows}
     costs = [row for row in rows if find_metric(row[1].claim.key).name == "nfe"]
     groups = [group for group in ([row for row in rows if row not in costs], costs) if group]
 
@@ -337,7 +366,7 @@ def leads_figure(verdicts: Sequence[Verdicts]) -> Drawn | None:
             axes.set_xlabel(
                 f"lead over the best other, % of its {'NFE' if group is costs else 'score'}"
             )
-        figure.legend(handles=_key(panels[0]), loc="outside upper left", ncols=4)
+        figure.legend(handles=_key(panels[0], shown), loc="outside upper left", ncols=4)
 
     most = _most(verdicts)
     words = "; ".join(f"{_claim_text(one, of, most)}: {one.outcome}" for of, one, _ in rows)
@@ -372,11 +401,12 @@ def _draw_leads(
     axes.grid(visible=True, axis="x", color=FAINT)
 
 
-def _key(axes: Axes) -> list[Line2D]:
-    """What colours and signs mean, as lines without points."""
+def _key(axes: Axes, shown: Collection[Outcome]) -> list[Line2D]:
+    """What signs and the colours that are there mean, as lines without points."""
     found = [
         axes.plot([], [], "o-", color=colour, label=outcome)[0]
         for outcome, colour in _COLOURS.items()
+        if outcome in shown
     ]
     style = {"color": INK, "fillstyle": "none", "markersize": 5}
     return [*found, axes.plot([], [], "D", label="in the paper", **style)[0]]

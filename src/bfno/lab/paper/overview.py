@@ -10,10 +10,10 @@ from pathlib import Path
 
 from bfno.lab.errors import ConfigError
 from bfno.lab.files import read_plain, write_atomically
-from bfno.lab.paper.comparison import shown_metrics
+from bfno.lab.paper.comparison import is_slice_of_activity, shown_metrics
 from bfno.lab.paper.numbers import PaperRow, PaperTable, paper_table
 from bfno.lab.paper.sections import Section
-from bfno.lab.runs.record import Record
+from bfno.lab.runs.record import Record, flat_config
 from bfno.lab.views.methods import is_transductive
 from bfno.lab.views.metrics import Estimate, Metric, counted, find_metric
 
@@ -28,22 +28,31 @@ _OURS = ("/latent-bfno-node", "/ffjord-bfno-rnode", "/bfno-node", "/bfno-node-sm
 
 
 def overview(sections: Sequence[Section], page: str = "") -> str:
-    """A line of a Markdown table for each section: its command, and who leads here and there.
+    """A line of a Markdown table for each section: who leads here, and who leads in the paper.
 
     Args:
         sections: The sections.
         page: Where they are, for links to them; empty if they follow on the same page.
     """
-    lines = ["| table | command | here | in the paper |", "| --- | --- | --- | --- |"]
+    lines = ["| table | best here | best in the paper |", "| --- | --- | --- |"]
     for section in sections:
         paper = paper_table(section.table)
         metric = shown_metrics(paper, section.variant)[0]
         here = standing_here(paper, section.data, [run for _, run in section.runs], metric)
         found = f"{metric.title}: {here}" if here and section.variant.measures else here
         published = None if section.variant.measures else standing_in_paper(paper, section.data)
-        link = f"[{section.title}]({page}#{_anchor(section.title)})"
-        lines.append(f"| {link} | `{section.command}` | {found or '–'} | {published or '–'} |")
+        link = f"[{section.title}]({page}#{_anchor(section.title)}){_reservation(section)}"
+        lines.append(f"| {link} | {found or '–'} | {published or '–'} |")
     return "".join(f"{line}\n" for line in lines)
+
+
+def _reservation(section: Section) -> str:
+    """Why numbers of the paper are not to be expected, beside what the title says of the scale."""
+    runs = [run for _, run in section.runs]
+    sizes = {flat_config(run.config).get("data.size") for run in runs} - {None}
+    found = [f"images of {size} × {size}" for size in sizes if section.scale != "paper"]
+    found += ["a slice of the data"] if any(map(is_slice_of_activity, runs)) else []
+    return f": {', '.join(found)}" if found else ""
 
 
 def _anchor(title: str) -> str:
@@ -92,6 +101,7 @@ class Standing:
         place: Its place, from 1.
         methods: Number of methods that were trained.
         equals: Number of others with the same score as the best method.
+        beside: Number of others with the same score as the paper's.
         missing: Number of methods of the table that have no score.
         lost: What became of methods of which a seed has failed or diverged: they have no place.
     """
@@ -103,18 +113,23 @@ class Standing:
     place: int
     methods: int
     equals: int = 0
+    beside: int = 0
     missing: int = 0
     lost: Mapping[str, str] = field(default_factory=dict)
 
     def __str__(self) -> str:
         remarks = [f"{self.missing} without a score"] if self.missing else []
         remarks += [f"{name} {why}" for name, why in self.lost.items()]
-        of = f"of {self.methods}" + (f" ({', '.join(remarks)})" if remarks else "")
-        others = f" together with {counted(self.equals, 'other')}" if self.equals else ""
+        remark = f" ({', '.join(remarks)})" if remarks else ""
+        of, leaders = f"of {self.methods}", _together_with(self.equals)
         if self.place == 1 or self.ours in self.lost:
-            return f"{self.leader} {self.best}, first {of}{others}"
-        ours = f"{self.ours} {self.score}, place {self.place} {of}"
-        return f"{self.leader} {self.best}{others}; {ours}"
+            return f"{self.leader} {self.best}, first {of}{leaders}{remark}"
+        ours = f"{self.ours} {self.score}, place {self.place} {of}{_together_with(self.beside)}"
+        return f"{self.leader} {self.best}{leaders}; {ours}{remark}"
+
+
+def _together_with(others: int) -> str:
+    return f" together with {counted(others, 'other')}" if others else ""
 
 
 def standing_here(
@@ -177,7 +192,11 @@ def _standing(
     # Of equals, all have the place of the first.
     better = [label for label in ranks if ranks[label] < ranks[ours]]
     leader = min(better, key=ranks.__getitem__) if better else ours
-    equals = sum(rank == ranks[leader] for rank in ranks.values()) - 1
+    equals, beside = (
+        sum(rank == ranks[label] for rank in ranks.values()) - 1 for label in (leader, ours)
+    )
     lost = {name: "diverged" for name, score in scores.values() if not math.isfinite(score.mean)}
-    standing = Standing(*scores[leader], *scores[ours], len(better) + 1, len(scores), equals)
+    standing = Standing(
+        *scores[leader], *scores[ours], len(better) + 1, len(scores), equals, beside
+    )
     return replace(standing, lost=lost)

@@ -20,6 +20,7 @@ from bfno.lab.paper.findings import (
     Released,
     Verdicts,
     counts_text,
+    explanation_text,
     findings_text,
     leads_figure,
     read_released,
@@ -43,10 +44,10 @@ __all__ += ["write_page"]
 _MARK = "<!-- Made by `bfno results`; what is changed by hand will be lost. -->\n"
 _LEADS = "claims.png"
 _ABOUT_LEADS = (
-    "How far the method that a claim is about is ahead of the best other, in the paper and here. "
-    "Lines are confidence intervals of 95 %, wider where it is behind, since the best of several "
-    "others may be the luckiest; those that reach the edge go on beyond it. "
-    "A hollow point has none."
+    "How far the method that a claim is about is ahead of the best other, in the paper (diamonds) "
+    "and here (points). Lines are confidence intervals of 95 %, corrected for the number of others "
+    "where the method is behind; some go on beyond the edge. A hollow point has none: there is one "
+    "seed, or seeds do not differ."
 )
 _GLOSSARY = """\
 How to read this page:
@@ -175,9 +176,11 @@ def summary_text(
         page: Where the page with all claims is; empty if this is it.
     """
     parts = [released_text(released), trained_text(sections), counts_text(verdicts)]
+    parts += [findings_text(verdicts)] if verdicts else []
     if picture is not None:
         parts.append(f"![Leads, one row per claim]({picture})\n\n{_ABOUT_LEADS}\n")
-    return "\n".join(filter(None, [*parts, findings_text(verdicts, page)]))
+    parts += [explanation_text(verdicts, page)] if verdicts else []
+    return "\n".join(filter(None, parts))
 
 
 def introduction(folder: Path, out: Path, runs: Sequence[tuple[Path, Record]]) -> str:
