@@ -101,6 +101,50 @@ def test_fast_transforms_give_the_same_layer_as_matrices(monkeypatch):
     torch.testing.assert_close(gradients(layer, layer, x), by_matrices, **CLOSE)
 
 
+@pytest.mark.parametrize("uses", [2, 3])
+@pytest.mark.parametrize("kernel", ["branch", "gate", "filter"])
+def test_a_layer_used_again_has_the_same_gradient_for_those_who_differentiate_it(kernel, uses):
+    layer, x = make(kernel), torch.randn(2, 3, *GRIDS[2], requires_grad=True)
+    inputs = [x, *layer.parameters()]
+
+    def gradient(create_graph):
+        y = x
+        for _ in range(uses):
+            y = 0.1 * layer(y)
+        return torch.autograd.grad(y.square().sum(), inputs, create_graph=create_graph)
+
+    torch.testing.assert_close(gradient(True), gradient(False), **CLOSE)
+
+
+def test_second_derivatives_of_a_layer_used_again_are_those_of_the_plain_formulation():
+    layer, x = make(activation="tanh"), torch.randn(2, 3, *GRIDS[2])
+    weights = list(layer.parameters())
+
+    def product(function):
+        y = x
+        for _ in range(2):
+            y = 0.1 * function(y)
+        found = torch.autograd.grad(y.square().sum(), weights, create_graph=True)
+        along = sum((one * torch.cos(one.detach())).sum() for one in found)
+        return torch.autograd.grad(along, weights)
+
+    found = product(layer)
+    torch.testing.assert_close(found, product(lambda value: plain_bfno(layer, value)), **CLOSE)
+
+
+def test_differentiating_a_gradient_takes_each_use_of_a_layer_once(monkeypatch):
+    layer, taken = make(), []
+    plainly = mixing._gradients_plainly
+    monkeypatch.setattr(
+        mixing, "_gradients_plainly", lambda *inputs: (taken.append(1), plainly(*inputs))[1]
+    )
+    y = torch.randn(2, 3, *GRIDS[2])
+    for _ in range(6):
+        y = 0.1 * layer(y)
+    torch.autograd.grad(y.sum(), list(layer.parameters()), create_graph=True)
+    assert len(taken) == 6
+
+
 @pytest.mark.parametrize("activation", ["softplus", "tanh"])
 def test_first_and_second_derivatives_pass_gradcheck(activation):
     layer = make(activation=activation, channels=2)

@@ -69,7 +69,7 @@ class Weights(NamedTuple):
 
 
 class Recipe(NamedTuple):
-    """What a layer does besides its products.
+    """The operations of a layer besides its products.
 
     Attributes:
         sigma: Activation inside the branches; filters have none.
@@ -260,9 +260,11 @@ def _mix_pieces(
 def _gradients_plainly(
     signal: Tensor, weights: Weights, recipe: Recipe, gradient: Tensor
 ) -> tuple[Tensor | None, ...]:
-    inputs = (signal, *weights)
+    # Aliases: the signal itself may come from the same weights, used before, and autograd would go
+    # through that use too, whose part in the gradient it adds by itself.
+    inputs = [None if one is None else one.view_as(one) for one in (signal, *weights)]
     wanted = [one for one in inputs if one is not None and one.requires_grad]
-    again = recipe.plainly(signal, weights)
+    again = recipe.plainly(inputs[0], Weights(*inputs[1:]))
     found = iter(torch.autograd.grad(again, wanted, gradient, create_graph=True))
     first, *rest = (None if one is None or not one.requires_grad else next(found) for one in inputs)
     return first, None, *rest
@@ -361,7 +363,7 @@ class _Branches:
         self.bias[..., :channels] = weights.inner_bias.transpose(0, 1)
 
     def _blocks(self, matrix: Tensor) -> list[list[Tensor]]:
-        """What a matrix does from plane to plane: each `(channels, branches, channels)`."""
+        """The blocks of a matrix from plane to plane: each `(channels, branches, channels)`."""
         branches, _, channels, _ = self.shape
         planes = matrix.view(2, -1, 2, branches, len(matrix) // 2)[:, :channels, ..., :channels]
         return [list(source.unbind(1)) for source in planes]
