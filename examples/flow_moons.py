@@ -37,7 +37,8 @@ def train(flow: bfno.ContinuousFlow, steps: int) -> float:
     print(" step     NLL  NFE  seconds")
     for step in range(1, steps + 1):
         encoding = flow.train().encode(toy_points("moons", BATCH, seed=step))
-        penalty = sum(value.mean() for value in encoding.penalties.values())
+        # Integrals of squares: below zero is the solver's error, which a field must not live on.
+        penalty = sum(value.clamp(min=0).mean() for value in encoding.penalties.values())
         loss = -encoding.log_prob.mean() + 0.01 * penalty
         optimizer.zero_grad()
         loss.backward()

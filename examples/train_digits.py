@@ -52,7 +52,7 @@ class Classifier(nn.Module):
 def train_epoch(
     model: Classifier, optimizer: torch.optim.Optimizer, images: Tensor, labels: Tensor
 ) -> tuple[float, float]:
-    """One pass over the training set; mean evaluations a batch, forward and backward."""
+    """One pass over the training set; mean evaluations per batch, forward and backward."""
     model.train()
     forward, backward, batches = 0, 0, 0
     for chosen in torch.randperm(len(images)).split(BATCH):

@@ -35,7 +35,8 @@ ALLOWED: dict[str, set[str]] = {
     "lab.estimators": {"lab.runs", "lab.experiments", "lab.data"} | _WORDS,
     "lab.views": _RECORDS | {"lab.experiments.settings", "ode"} | _WORDS,
     "lab.paper": _RECORDS
-    | {"lab.data.catalogue", "lab.experiments.seeds", "lab.experiments.settings", "lab.views"}
+    | {"lab.data.catalogue", "lab.views"}
+    | {f"lab.experiments.{name}" for name in ("resolve", "seeds", "settings", "sizes")}
     | _WORDS,
     "lab.cli": {"lab.data", "lab.experiments", "lab.runs", "lab.views", "lab.paper"} | _WORDS,
     "__main__": {"lab.cli"},

@@ -1,4 +1,4 @@
-"""What torch does with a program when it compiles or exports it, in every version from 2.6 on."""
+"""Whether torch compiles, exports or transforms a program, in every version from 2.6 on."""
 
 from __future__ import annotations
 
@@ -6,12 +6,31 @@ from collections.abc import Callable
 from typing import TypeVar, cast
 
 import torch
+from torch.autograd import forward_ad
 
-__all__ = ["hide_from_old_compilers", "is_exporting", "traces_without_dynamo"]
+__all__ = [
+    "hide_from_old_compilers",
+    "is_exporting",
+    "is_transformed",
+    "traces_without_dynamo",
+]
 
 _IS_OLD = not hasattr(torch.compiler, "is_exporting")  # 2.6
 
 _Function = TypeVar("_Function", bound=Callable)
+
+
+def is_transformed() -> bool:
+    """Whether a compiler, a function transform or forward-mode differentiation is at work.
+
+    These follow ordinary operations only, not hand-written backward passes; tensors are stand-ins,
+    whose memory and history cannot be looked at.
+    """
+    return (
+        torch.compiler.is_compiling()
+        or torch._C._are_functorch_transforms_active()
+        or forward_ad._current_level >= 0
+    )
 
 
 def traces_without_dynamo() -> bool:

@@ -2,7 +2,8 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from bfno import OperatorField
+from bfno import FNO, OperatorField
+from bfno.fields import LAYERS
 from bfno.layers import mixing
 from tests.layers.oracle import plain_bfno
 
@@ -58,6 +59,39 @@ def test_a_callable_makes_the_layers():
     field = OperatorField(lambda width: torch.nn.Conv2d(width, width, 1), 2, 5, 3)
     assert len(field.layers) == 3
     assert field(0.0, torch.zeros(1, 2, 3, 3)).shape == (1, 2, 3, 3)
+
+
+class Squash(torch.nn.Module):
+    """Needs its result for its own derivative."""
+
+    def __init__(self, width):
+        super().__init__()
+        self.conv = torch.nn.Conv2d(width, width, 1)
+
+    def forward(self, x):
+        return self.conv(x).sigmoid()
+
+
+class SquashedFNO(FNO):
+    def forward(self, x):
+        return super().forward(x).sigmoid()
+
+
+@pytest.mark.parametrize(("layer", "options"), [(Squash, {}), (SquashedFNO, {"modes": 2})])
+def test_a_registered_layer_may_need_its_result_for_its_own_derivative(layer, options, monkeypatch):
+    monkeypatch.setitem(LAYERS, "squash", layer)
+    field = OperatorField("squash", 3, 8, 2, **options)
+    x = torch.randn(2, 3, 4, 4, requires_grad=True)
+    assert torch.autograd.gradcheck(lambda x: field(0.5, x), x)
+
+
+@pytest.mark.parametrize(("layer", "options"), [("fno", {"modes": 2}), ("afno", {"blocks": 2})])
+def test_own_layers_have_their_results_overwritten(layer, options):
+    seen = []
+    field = OperatorField(layer, 2, 4, 2, **options)
+    field.layers[0].register_forward_hook(lambda _, __, result: seen.append(result))
+    field(0.0, torch.randn(2, 2, 4, 4)).sum().backward()
+    assert (seen[0] >= 0).all()
 
 
 def test_bad_input_is_refused_in_one_sentence():

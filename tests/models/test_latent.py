@@ -308,6 +308,14 @@ def test_the_solver_reports_what_it_did():
     assert model.stats.backward_evaluations > 0
 
 
+def test_outputs_in_training_have_kinetic_if_asked():
+    encoder, generator = RNNEncoder(2, LATENTS), make_generator("plain")
+    for asked in (False, True):
+        model = LatentODE(2, 2, encoder, generator, by_row=True, measures_kinetic=asked)
+        assert (model(*random_batch()).kinetic is not None) == asked
+        assert model.eval()(*random_batch()).kinetic is None
+
+
 def test_options_that_do_not_fit_are_refused():
     with pytest.raises(ValueError, match="CoupledGenerator"):
         LatentGenerator(LatentOperatorField(4, 6, grid="batch"))
@@ -315,4 +323,8 @@ def test_options_that_do_not_fit_are_refused():
         ODERNNEncoder(make_ode_rnn(2, 3), 4)
     with pytest.raises(ValueError, match="samples"):
         LatentODE(2, 2, RNNEncoder(2, 4), make_generator("plain"), by_row=True, samples=0)
+    with pytest.raises(ValueError, match=r"measures_kinetic needs .* got CoupledGenerator"):
+        LatentODE(
+            2, 2, RNNEncoder(2, 4), make_generator("batch"), by_row=True, measures_kinetic=True
+        )
     assert isinstance(make_generator("batch"), CoupledGenerator)

@@ -170,8 +170,8 @@ def test_padding_is_no_empty_row():
     ],
 )
 def test_a_recurrent_network_sees_the_gap_to_the_next_row_whatever_it_holds(gap, expected):
-    model: Any = RecurrentClassifier(1, 3, by_row=False, hidden=3)
-    model.gap, model.classifier = gap, nn.Identity()
+    model: Any = RecurrentClassifier(1, 3, by_row=False, hidden=3, gap=gap)
+    model.classifier = nn.Identity()
     with torch.no_grad():
         for parameter in model.gru.parameters():
             parameter.zero_()
@@ -182,8 +182,7 @@ def test_a_recurrent_network_sees_the_gap_to_the_next_row_whatever_it_holds(gap,
 
 def test_a_state_decays_by_the_gaps_after_the_rows_since_the_last_observation():
     """Each row adds the gap behind it to those of the rows since: 0.25, 0.75, and 0.75 + 0."""
-    model: Any = RecurrentClassifier(2, 3, by_row=False, decay=True)
-    model.gap = "public_code"
+    model: Any = RecurrentClassifier(2, 3, by_row=False, decay=True, gap="public_code")
     mask = torch.tensor([[True, True], [False, False], [True, False]])[None]
     seen = []
     model.decay.register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0]))

@@ -29,10 +29,10 @@ SETTINGS = {
 }
 
 
-def small_model(settings, by_row=True, classes=4):
+def small_model(settings, by_row=True, classes=4, **options):
     """A model none of whose parameters is zero: some decays are at work, some cut off."""
     model = RecurrentClassifier(
-        3, classes, by_row=by_row, hidden=4, units=5, head=(6,), **SETTINGS[settings]
+        3, classes, by_row=by_row, hidden=4, units=5, head=(6,), **SETTINGS[settings], **options
     )
     for one in model.parameters():
         one.data.normal_(std=0.5)
@@ -101,8 +101,7 @@ def reference(model, times, values, mask):
 @pytest.mark.parametrize("by_row", [True, False], ids=["by row", "by series"])
 @pytest.mark.parametrize("settings", SETTINGS)
 def test_outputs_equal_those_of_a_loop_over_rows(settings, by_row, gap):
-    model = small_model(settings, by_row)
-    model.gap = gap
+    model = small_model(settings, by_row, gap=gap)
     batch = irregular_batch()
     assert_same(tensors(model(*batch)), reference(model, *batch))
 
@@ -194,6 +193,8 @@ def test_gaps_belong_to_the_row_after_or_before(which):
 def test_an_unknown_gap_is_refused():
     with pytest.raises(ValueError, match="previous or next"):
         row_gaps(torch.zeros(1, 2), "both")
+    with pytest.raises(ValueError, match="gap must be previous, next or public_code, got 'both'"):
+        small_model("GRU-D", gap="both")
 
 
 @pytest.mark.parametrize("which", ["previous", "next"])

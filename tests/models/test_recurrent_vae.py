@@ -105,6 +105,11 @@ def test_an_unknown_axis_is_refused():
         small_model(reverse_axis="batch")
 
 
+def test_less_than_one_sample_is_refused():
+    with pytest.raises(ValueError, match="samples must be at least 1, got 0"):
+        small_model(samples=0)
+
+
 def test_evaluation_repeats_itself_and_training_does_not():
     model = small_model()
     batch = irregular_batch()
@@ -128,11 +133,13 @@ def test_training_draws_from_the_posterior():
 
 
 def test_the_number_of_samples_can_change():
-    model = small_model(by_row=False)
-    model.samples = 5
-    output = model(*irregular_batch())
-    assert output.scores.shape == (5, 6, 4) and output.prediction.shape == (5, 6, 7, 3)
-    assert output.scores.eq(output.scores[:1]).all()
+    model = small_model(by_row=False, samples=4)
+    for samples in (4, 5):
+        model.samples = samples
+        output = model(*irregular_batch())
+        assert output.scores.shape == (samples, 6, 4)
+        assert output.prediction.shape == (samples, 6, 7, 3)
+        assert output.scores.eq(output.scores[:1]).all()
 
 
 def test_a_new_model_is_finite_with_all_its_gradients():

@@ -86,6 +86,7 @@ SOLVES: list[tuple[dict[str, Any], str]] = [
     ({"adjoint": {}}, "adjoint needs gradient='adjoint', got gradient='checkpoint'"),
     ({"parameters": ()}, "parameters needs gradient='adjoint', got gradient='checkpoint'"),
     ({"parameters": (), "gradient": "direct"}, "parameters needs .* got gradient='direct'"),
+    ({"gradient": "foo", "memory": 0}, "gradient must be one of .*, got 'foo'"),
 ]
 
 ADJOINTS: list[tuple[dict[str, Any], str]] = [
@@ -165,6 +166,7 @@ BLOCKS: list[tuple[dict[str, Any], str]] = [
     ({"adjoint": {"rtol": 1e-3}}, "adjoint needs gradient='adjoint'"),
     ({"adjoint": {"rtol": -1.0}, "gradient": "adjoint"}, "adjoint rtol must be a finite number"),
     ({"gradient": None}, "gradient must be one of checkpoint, direct, adjoint, got None"),
+    ({"gradient": "foo", "memory": 0}, "gradient must be one of .*, got 'foo'"),
     ({"method": None}, "method must be a name in bfno.METHODS"),
 ]
 

@@ -95,7 +95,7 @@ class TimedConv(nn.Module):
         return self.weight[:, :-1]
 
     def time_response(self, x: Tensor) -> Tensor:
-        """What one unit of time adds to the convolution of any input on the grid of `x`."""
+        """Contribution of one unit of time to the convolution of any input on the grid of `x`."""
         # Next to the border the kernel also covers padding, where there is no time either.
         ones = x.new_ones(1, 1, *x.shape[2:])
         return F.conv2d(ones, self.weight[:, -1:], padding=self.weight.shape[-1] // 2)

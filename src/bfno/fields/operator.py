@@ -78,7 +78,8 @@ class OperatorField(nn.Module):
         self.channels, self.time = channels, time
         self.activation, self.last_activation = known_activation(activation), last_activation
         self.encoder = Pointwise(channels, width, time=time)
-        self._ours = isinstance(layer, str)
+        # Of the class itself: a subclass may need its result for its own derivative.
+        self._overwrites = getattr(make, "__dict__", {}).get("result_may_be_overwritten", False)
         # A layer that can apply the activation itself does so, in one pass over memory.
         self._seals = getattr(make, "takes_output_activation", False)
         self.layers = nn.ModuleList(
@@ -105,8 +106,8 @@ class OperatorField(nn.Module):
         for index, layer in enumerate(self.layers):
             hidden = layer(hidden)
             if not self._seals and self._is_activated(index, len(self.layers)):
-                # A layer that is not ours may need its result for its own derivative.
-                hidden = activation.on_fresh(hidden) if self._ours else activation.apply(hidden)
+                apply = activation.on_fresh if self._overwrites else activation.apply
+                hidden = apply(hidden)
         return self.decoder(hidden)
 
     def pull_back(self, t: Time, y: Tensor, cotangent: Tensor) -> tuple[Tensor, Tensor]:

@@ -7,9 +7,9 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.autograd import forward_ad
 from torch.nn import functional as F
 
+from bfno import tracing
 from bfno.layers.memory import recycled
 
 __all__ = ["Pointwise", "channels_first", "channels_last", "is_transformed", "time_column"]
@@ -28,16 +28,8 @@ channels_first = channels_last
 
 
 def is_transformed(x: Tensor) -> bool:
-    """Whether a compiler, a function transform or forward-mode differentiation is at work.
-
-    All of these follow ordinary operations only, not hand-written backward passes.
-    """
-    return (
-        torch.compiler.is_compiling()
-        or torch._C._are_functorch_transforms_active()
-        or forward_ad._current_level >= 0
-        or x.is_meta
-    )
+    """Whether torch can follow ordinary operations only, or the tensor holds no numbers."""
+    return tracing.is_transformed() or x.is_meta
 
 
 class Pointwise(nn.Module):

@@ -13,7 +13,7 @@ __all__ = ["ImageClassifier"]
 
 
 class ImageClassifier(nn.Module):
-    """Moves an image through a neural ODE and classifies what is read out by one linear layer.
+    """Classifies an image by a neural ODE followed by one linear layer.
 
     Args:
         block: The neural ODE; its `stats` tell what the last solution cost.
@@ -51,7 +51,7 @@ class ImageClassifier(nn.Module):
         return self.head(self.features(x))
 
     def features(self, x: Tensor) -> Tensor:
-        """What enters the head, `(batch, features)`."""
+        """Input of the head, `(batch, features)`."""
         return self.block(x).flatten(1)
 
     @property

@@ -171,7 +171,7 @@ class PredictiveIntervals:
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> PredictiveIntervals:
-        """What `as_dict` was made from."""
+        """Restore what `as_dict` returned."""
         quantiles = [
             [math.inf if value is None else value for value in row] for row in values["quantiles"]
         ]

@@ -12,6 +12,7 @@ from bfno.models.series import (
     SeriesOutput,
     as_clock,
     check_clock,
+    check_samples,
     check_wanted,
     clock_start,
     dense,
@@ -43,10 +44,9 @@ class LatentODE(SeriesModel):
         by_row: Whether every row has a label; else every series.
         samples: Number of samples of each initial state.
         head: Hidden units of the classifier's layers; none for a linear classifier.
-
-    Attributes:
         measures_kinetic: Whether outputs in training have `kinetic`, for a loss that keeps
-            trajectories smooth and their number of evaluations low.
+            trajectories smooth and their number of evaluations low. The generator must not couple
+            series.
 
     References:
         Rubanova et al., Latent Ordinary Differential Equations for Irregularly-Sampled Time
@@ -75,12 +75,17 @@ class LatentODE(SeriesModel):
         by_row: bool,
         samples: int = 3,
         head: tuple[int, ...] = (300, 300),
+        measures_kinetic: bool = False,
     ) -> None:
         super().__init__(features, classes, by_row=by_row)
-        if samples < 1:
-            raise ValueError(f"samples must be at least 1, got {samples}")
+        check_samples(samples)
+        if measures_kinetic and generator.couples_series:
+            raise ValueError(
+                "measures_kinetic needs a generator that does not couple series, got "
+                f"{type(generator).__name__}"
+            )
         self.encoder, self.generator, self.samples = encoder, generator, samples
-        self.measures_kinetic = False
+        self.measures_kinetic = measures_kinetic
         self.couples_series = generator.couples_series
         latents, size = encoder.latents, encoder.latents + generator.augment
         self.decoder = dense(size, features)

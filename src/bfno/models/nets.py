@@ -58,7 +58,7 @@ class ConvNet(nn.Module):
         return self.head(self.features(x))
 
     def features(self, x: Tensor) -> Tensor:
-        """What the head sees of each image: `(batch, channels)`."""
+        """Input of the head for each image: `(batch, channels)`."""
         if x.dim() != 4 or x.shape[1] != self.in_shape[0]:
             raise ValueError(
                 f"images must have shape (batch, {self.in_shape[0]}, height, width), got "
@@ -73,7 +73,7 @@ class ConvNet(nn.Module):
 
     @property
     def stats(self) -> Stats:
-        """What the last call cost, over all of its neural ODEs."""
+        """Cost of the last call, over all of its neural ODEs."""
         return Stats.together(block.stats for block in self.blocks)
 
 

@@ -81,7 +81,7 @@ class GRUUnit(nn.Module):
         self.new = dense(units, 2 * size)
 
     def read(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """What the gates and the new state take from rows `x`."""
+        """Contributions of rows `x` to the gates and to the new state."""
         gates, new = self.read_row(x).split((2 * self.units, self.units), dim=-1)
         return gates, new
 

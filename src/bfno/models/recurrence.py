@@ -66,7 +66,7 @@ def _after_sigmoid(layer: Layer) -> Layer:
 
 
 class _Layout(NamedTuple):
-    """What does not need gradients."""
+    """The parts that need no gradients."""
 
     schedule: Schedule
     tableau: Tableau
@@ -321,7 +321,7 @@ def _slope(units: Tensor) -> Tensor:
 
 
 def _gradients(rows: Tensor, inputs: Tensor) -> Layer:
-    """Those of a layer's weight and bias from those of its results."""
+    """Gradients of a layer's weight and bias, given those of its outputs."""
     return rows.T @ inputs, rows.sum(0)
 
 

@@ -67,7 +67,7 @@ def time_since_observed(gaps: Tensor, mask: Tensor) -> Tensor:
 
 
 def decay_factor(exponent: Tensor) -> Tensor:
-    """What a decay leaves, between 0 and 1: `exp(-exponent)`, negative exponents cut to zero."""
+    """Share that a decay leaves: `exp(-exponent)`, negative exponents cut to zero."""
     return torch.exp(-exponent.clamp(0.0, _LARGEST_EXPONENT))
 
 
@@ -131,11 +131,12 @@ class RecurrentClassifier(SeriesModel):
         impute: Whether what was not observed is imputed; else it is zero. See `DecayImputation`.
         decay: Whether the state fades with the time since each feature was observed.
         head: Hidden sizes of the network that classifies; none for a linear map.
-
-    Attributes:
         gap: Which gap belongs to a row, see `row_gaps`: "previous" or "next", each between rows in
             which something was observed. "public_code" is the time until the next row, whatever
             was observed there, as in the published code.
+
+    Raises:
+        ValueError: If `gap` is none of these.
 
     References:
         Rubanova et al., Latent ODEs for Irregularly-Sampled Time Series, 2019 (public code).
@@ -148,8 +149,6 @@ class RecurrentClassifier(SeriesModel):
         (torch.Size([1, 4, 2]), torch.Size([1, 4, 5, 3]))
     """
 
-    gap = "previous"
-
     def __init__(
         self,
         features: int,
@@ -161,8 +160,12 @@ class RecurrentClassifier(SeriesModel):
         impute: bool = False,
         decay: bool = False,
         head: tuple[int, ...] = (300, 300),
+        gap: str = "previous",
     ) -> None:
         super().__init__(features, classes, by_row=by_row)
+        if gap not in ("previous", "next", "public_code"):
+            raise ValueError(f"gap must be previous, next or public_code, got {gap!r}")
+        self.gap = gap
         self.imputation = DecayImputation(features) if impute else None
         self.decay = dense(features, 1) if decay else None
         self.gru = nn.GRUCell(2 * features + (not decay), hidden)
@@ -192,7 +195,7 @@ class RecurrentClassifier(SeriesModel):
     def _inputs(
         self, times: Tensor, values: Tensor, mask: Tensor, *, gap: str
     ) -> tuple[Tensor, Tensor | None]:
-        """What the unit sees of each row, and what is left of its state before."""
+        """Input of the unit at each row, and the share that is left of its state before."""
         kept, gaps = None, row_gaps(times, gap)
         seen = [mask.to(values), gaps.unsqueeze(-1)]
         if self.imputation is not None or self.decay is not None:

@@ -8,7 +8,15 @@ from torch import Tensor, nn
 from bfno.models.gated import gated_update, run_gru
 from bfno.models.likelihood import kl_to_standard_normal
 from bfno.models.recurrent import row_gaps
-from bfno.models.series import ObservedRows, SeriesModel, SeriesOutput, dense, latent_noise, network
+from bfno.models.series import (
+    ObservedRows,
+    SeriesModel,
+    SeriesOutput,
+    check_samples,
+    dense,
+    latent_noise,
+    network,
+)
 
 __all__ = ["RecurrentVAE"]
 
@@ -35,12 +43,10 @@ class RecurrentVAE(SeriesModel):
             and reverses the batch instead, as the published code does by mistake: each series gets
             the distribution of another.
         head: Hidden sizes of the network that classifies; none for a linear map.
-
-    Attributes:
-        samples: Number of draws of the initial state.
+        samples: Number of draws of the initial state; can be changed later.
 
     Raises:
-        ValueError: If `reverse_axis` is neither.
+        ValueError: If `reverse_axis` is neither, or `samples` is less than one.
 
     References:
         Rubanova et al., Latent ODEs for Irregularly-Sampled Time Series, 2019 (public code).
@@ -54,7 +60,6 @@ class RecurrentVAE(SeriesModel):
     """
 
     looks_ahead = True
-    samples = 3
 
     def __init__(
         self,
@@ -67,12 +72,15 @@ class RecurrentVAE(SeriesModel):
         units: int = 50,
         reverse_axis: str = "time",
         head: tuple[int, ...] = (300, 300),
+        samples: int = 3,
     ) -> None:
         super().__init__(features, classes, by_row=by_row)
         if reverse_axis not in ("time", "public_code"):
             raise ValueError(
                 f"reverse_axis must be time or public_code, got {reverse_axis!r}; time is correct"
             )
+        check_samples(samples)
+        self.samples = samples
         self.couples_series = reverse_axis == "public_code"
         self.encoder = nn.GRUCell(2 * features + 1, encoder)
         self.posterior = network(encoder, units, 2 * latents)
@@ -137,5 +145,5 @@ class RecurrentVAE(SeriesModel):
 
 
 def _each(rows: ObservedRows, states: Tensor) -> Tensor:
-    """What held after every row of the batch, sample by sample."""
+    """The states after every row of the batch, sample by sample."""
     return torch.stack([rows.after_each(one) for one in states.unbind(0)])

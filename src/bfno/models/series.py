@@ -19,6 +19,7 @@ __all__ = [
     "SeriesOutput",
     "as_clock",
     "check_clock",
+    "check_samples",
     "check_wanted",
     "clock_start",
     "dense",
@@ -35,7 +36,7 @@ _HARMLESS = 1e-6
 
 @dataclass(frozen=True)
 class SeriesOutput:
-    """What a model says about a batch of series.
+    """The output of a model for a batch of series.
 
     Attributes:
         scores: Scores of the classes, `(samples, batch, classes)` for one label per series or
@@ -75,7 +76,7 @@ class SeriesModel(nn.Module, ABC):
         looks_ahead: Whether predicted values come from the whole series; else only from the rows
             before.
         samples: Number of latent samples, the first axis of the outputs.
-        stats: What the solver did in the last call.
+        stats: Costs of the last call.
         class_names: Name of each class; numbers until you set others.
         feature_names: Likewise for the features.
 
@@ -86,6 +87,7 @@ class SeriesModel(nn.Module, ABC):
 
     Example:
         >>> class MeanClassifier(SeriesModel):
+        ...     looks_ahead = True
         ...     def __init__(self, features, classes):
         ...         super().__init__(features, classes, by_row=False)
         ...         self.head = nn.Linear(features, self.outputs)
@@ -177,6 +179,12 @@ class SeriesModel(nn.Module, ABC):
         if self.outputs > 1:
             return logits
         return torch.cat((torch.zeros_like(logits), logits), dim=-1)
+
+
+def check_samples(samples: int) -> None:
+    """Refuse a number of latent samples that is not at least one."""
+    if samples < 1:
+        raise ValueError(f"samples must be at least 1, got {samples}")
 
 
 def check_clock(times: Tensor) -> None:
@@ -294,12 +302,12 @@ class ObservedRows:
         self.values, self.mask = self.of_each(values), self.of_each(mask)
 
     def of_each(self, whole: Tensor) -> Tensor:
-        """What these rows have of a tensor `(batch, time, size)`; zero in padding."""
+        """Values of a tensor `(batch, time, size)` at these rows; zero in padding."""
         wide = self._chosen.unsqueeze(-1).expand(-1, -1, whole.shape[-1])
         return whole.gather(1, wide) * self.present.unsqueeze(-1)
 
     def after_each(self, states: Tensor) -> Tensor:
-        """What held after every row of the batch, observed or not.
+        """States after every row of the batch, observed or not.
 
         Args:
             states: `(batch, rows + 1, size)`: before the first observed row, then after each one.
@@ -307,7 +315,7 @@ class ObservedRows:
         return self._at(self._seen, states)
 
     def before_each(self, states: Tensor) -> Tensor:
-        """What held before every row of the batch; see `after_each`."""
+        """States before every row of the batch; see `after_each`."""
         return self._at(torch.nn.functional.pad(self._seen[:, :-1], (1, 0)), states)
 
     @staticmethod

@@ -9,18 +9,18 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch._C._functorch import is_legacy_batchedtensor
-from torch.autograd import forward_ad
 
 from bfno.ode.adams import AdamsMethod
 from bfno.ode.control import Norm, largest, root_mean_square
 from bfno.ode.dependencies import Dependencies, mark, without_hooks
-from bfno.ode.evaluate import Field, TrackingEvaluator, borrows_parameters, is_transformed
+from bfno.ode.evaluate import Field, TrackingEvaluator, borrows_parameters
 from bfno.ode.integrate import Plan, Watcher
 from bfno.ode.problem import Problem
 from bfno.ode.replay import NOT_REPEATABLE, Replayer, address
 from bfno.ode.solution import GradientError
 from bfno.ode.state import Packing, real_dtype
 from bfno.ode.tableaus import Tableau
+from bfno.tracing import is_transformed
 
 __all__ = ["AdjointSettings", "adjoint_norm", "solve_adjoint"]
 
@@ -80,7 +80,7 @@ def solve_adjoint(problem: Problem, y0: Tensor, times: Tensor, settings: Adjoint
 
 def _refuse_unseen() -> None:
     """Refuse transforms and borrowed parameters, which the backward solve would not see."""
-    if is_transformed() or forward_ad._current_level >= 0:
+    if is_transformed():
         raise GradientError(
             "gradient='adjoint' does not work under torch.func, forward-mode differentiation or "
             "torch.compile; use gradient='checkpoint' or 'direct'"

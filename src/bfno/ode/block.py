@@ -7,10 +7,10 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor, nn
 
-from bfno.ode.inputs import check_use, read_tolerances, shown
+from bfno.ode.inputs import ATOL, RTOL, check_use, read_tolerances, shown
 from bfno.ode.plain import is_plain, plain_steps
 from bfno.ode.solution import Solution, Stats
-from bfno.ode.solve import GRADIENTS, read_options, solve
+from bfno.ode.solve import read_options, solve
 from bfno.ode.tableaus import Tableau, find_method
 from bfno.tracing import hide_from_old_compilers
 
@@ -34,7 +34,7 @@ class DynamicsLike(Protocol):
         ...
 
     def read_out(self, y: Tensor) -> Tensor:
-        """What the state at the end of the interval says."""
+        """The output, read out of the state at the end of the interval."""
         ...
 
 
@@ -50,9 +50,7 @@ def solver_settings(method: str | Tableau, gradient: str, **options: Any) -> dic
         ValueError: If there is no such method, gradient or option.
     """
     find_method(method)
-    if gradient not in GRADIENTS:
-        raise ValueError(f"gradient must be one of {', '.join(GRADIENTS)}, got {gradient!r}")
-    rtol, atol = read_tolerances(options.pop("rtol", 1e-4), options.pop("atol", 1e-6))
+    rtol, atol = read_tolerances(options.pop("rtol", RTOL), options.pop("atol", ATOL))
     read = read_options(options)
     check_use(read, gradient, (rtol, atol))
     # As they were read: parameters from a generator can be had only once.

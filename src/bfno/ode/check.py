@@ -13,6 +13,8 @@ from torch.utils import _pytree as pytree
 
 from bfno.ode.dependencies import mark, used_leaves
 from bfno.ode.inputs import (
+    ATOL,
+    RTOL,
     check_function,
     check_inputs,
     read_count,
@@ -32,14 +34,13 @@ _FINER = 10
 
 @dataclass(frozen=True)
 class GradientCheck:
-    """What `check_gradient` found; printed, it says so in words.
+    """The result of `check_gradient`; printed, it is a sentence.
 
     Attributes:
         error: Relative error of the gradient with respect to the first state and the parameters,
             all together, so that a part that hardly counts does not.
-        state_error: That of the gradient with respect to the first state alone.
-        parameter_error: That of the gradient with respect to the parameters alone; zero if there
-            are none.
+        state_error: Relative error of the gradient with respect to the first state alone.
+        parameter_error: The same with respect to the parameters alone; zero if there are none.
         solution_error: Relative error of the states themselves.
         adjoint_error: The part of the gradient's error that gradient="adjoint" alone makes, or None
             with another gradient.
@@ -67,8 +68,8 @@ def check_gradient(
     ts: Tensor,
     *,
     method: str | Tableau = "dopri5",
-    rtol: float | Tensor = 1e-4,
-    atol: float | Tensor = 1e-6,
+    rtol: float | Tensor = RTOL,
+    atol: float | Tensor = ATOL,
     gradient: str = "checkpoint",
     loss: Callable[[Any], Tensor] | None = None,
     parameters: Iterable[Tensor] | None = None,
@@ -193,7 +194,7 @@ class _Probe:
         return _Gradient(_joined(later), _joined(parts[:count]), _joined(parts[count:]))
 
     def _found(self, settings: Mapping[str, Any]) -> Sequence[Tensor]:
-        """What the field depends on at the start, and the parameters of a module."""
+        """Find what the field depends on at the start, and the parameters of a module."""
         time, since = self.ts[..., 0].to(real_dtype(self.dtype)), mark()
         if settings.get("independent"):
             time = time.expand(len(pytree.tree_leaves(self._y0)[0]))
@@ -214,7 +215,7 @@ class _Report:
         self._adapts = self._method.adaptive and settings.get("step") is None
 
     def result(self) -> GradientCheck:
-        """What the comparison shows."""
+        """Compare the gradients."""
         given = self._probe.gradient(self._settings)
         exactly, adjoint = self._settings, None
         if self._settings["gradient"] == "adjoint":

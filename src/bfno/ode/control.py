@@ -70,7 +70,7 @@ class Control:
         return self._scale(y.abs())
 
     def measure(self, scaled: Tensor) -> float:
-        """Norm of what was divided by its tolerance."""
+        """Norm of a state that was divided by its tolerance."""
         return self._measure(scaled)
 
     def _scale(self, sizes: Tensor) -> Tensor:
@@ -96,8 +96,8 @@ class Control:
         Args:
             size: The step.
             ratio: Its error ratio.
-            order: Order of the method.
-            past: Those of the accepted steps before it.
+            order: The power of the step size that the error estimate falls with.
+            past: The error ratios of the accepted steps before it.
         """
         if not math.isfinite(ratio):
             return self.clamp(size * self.shrink)
@@ -130,7 +130,7 @@ class Control:
         return (ratio or 1.0, past[0])
 
     def best_size(self, size: float, ratio: float, order: int) -> float:
-        """Size that a step of `size` with this error ratio had better had."""
+        """Size that would have been right for a step of `size` with this error ratio."""
         return self.clamp(size * self._growth_after(ratio, order))
 
     def _growth_after(self, ratio: float, order: int) -> float:
@@ -160,7 +160,7 @@ class Control:
             evaluate: The field, its time counted from the start in the direction of the solve.
             y0: State at the start.
             slope: Value of the field there.
-            order: Order of the method.
+            order: The power of the step size that the error estimate falls with.
             limit: How far ahead the field may be tried.
         """
         scale = self._scale(y0.abs())

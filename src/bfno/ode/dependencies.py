@@ -321,7 +321,7 @@ class Gathering:
 
 
 def _leaves(edges: Iterable[Edge]) -> dict[Edge, Tensor]:
-    """Those edges that are leaves."""
+    """The leaves among some edges."""
     return {edge: edge[0].variable for edge in edges if hasattr(edge[0], "variable")}
 
 

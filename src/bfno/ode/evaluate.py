@@ -9,7 +9,6 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch._C._functorch import TransformType, get_interpreter_stack
-from torch.autograd import forward_ad
 from torch.nn.utils import parametrize, stateless
 
 from bfno.ode.dependencies import mark, refuse_recorded_batch_norm
@@ -23,7 +22,6 @@ __all__ = [
     "WithArguments",
     "borrows_parameters",
     "is_mapped",
-    "is_transformed",
 ]
 
 Field = Callable[[Any, Tensor], Tensor]
@@ -42,18 +40,6 @@ class WithArguments:
 
     def __call__(self, t: Any, y: Tensor) -> Tensor:
         return self.field(t, y, *self.arguments)
-
-
-def is_transformed() -> bool:
-    """Whether a compiler, a function transform or forward-mode differentiation is at work.
-
-    Then tensors are stand-ins, whose memory and history cannot be looked at.
-    """
-    return (
-        torch.compiler.is_compiling()
-        or torch._C._are_functorch_transforms_active()
-        or forward_ad._current_level >= 0
-    )
 
 
 def is_mapped() -> bool:

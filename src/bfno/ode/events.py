@@ -9,10 +9,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from bfno.ode.evaluate import is_transformed
 from bfno.ode.integrate import SharedOutputs
 from bfno.ode.state import real_dtype, scale_rows
 from bfno.ode.step import Moment, Stepper, dense_matrix
+from bfno.tracing import is_transformed
 
 __all__ = ["Event", "EventFinder", "EventOutputs", "at_event", "first_crossing"]
 

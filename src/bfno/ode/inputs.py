@@ -16,7 +16,10 @@ from torch.utils._pytree import tree_leaves
 from bfno.ode.tableaus import find_method
 
 __all__ = [
+    "ATOL",
     "CONTROLLERS",
+    "GRADIENTS",
+    "RTOL",
     "check_function",
     "check_inputs",
     "check_state",
@@ -35,6 +38,11 @@ __all__ = [
     "shown",
     "split_memory",
 ]
+
+GRADIENTS = ("checkpoint", "direct", "adjoint")
+
+RTOL, ATOL = 1e-4, 1e-6
+"""Tolerances of a solve that is given none."""
 
 _ADJOINT_OPTIONS = ("method", "rtol", "atol", "step", "seminorm")
 
@@ -209,7 +217,7 @@ def read_number(name: str, value: Any, *, zero: bool = False) -> float:
 
 
 def read_norm(value: Any) -> float:
-    """What a norm returned, as a number."""
+    """The value of a norm as a number."""
     if isinstance(value, Tensor) and value.numel() == 1:
         return abs(value.item())
     if not _is_number(value):
@@ -432,14 +440,16 @@ def _read_adjoint(given: Any) -> dict[str, Any]:
 
 
 def check_use(options: Any, gradient: str, tolerances: tuple[Any, Any], y0: Any = None) -> None:
-    """Refuse options that have no meaning for this gradient or state.
+    """Refuse a gradient that does not exist, and options that have no meaning for it or the state.
 
     Args:
         options: Options of `solve`.
-        gradient: One of its gradients.
+        gradient: One of `GRADIENTS`.
         tolerances: The relative and the absolute one.
         y0: The state, if it is known yet.
     """
+    if gradient not in GRADIENTS:
+        raise ValueError(f"gradient must be one of {', '.join(GRADIENTS)}, got {gradient!r}")
     if options.memory is not None and gradient != "checkpoint":
         raise ValueError(f"memory needs gradient='checkpoint', got gradient={gradient!r}")
     if isinstance(options.memory, str):

@@ -13,10 +13,10 @@ import torch
 from torch import Tensor
 
 from bfno.ode.control import FIRST_RATIOS, Control
-from bfno.ode.evaluate import is_transformed
 from bfno.ode.replay import Room
 from bfno.ode.solution import Stats, Status
 from bfno.ode.step import Moment, Stepper
+from bfno.tracing import is_transformed
 
 __all__ = [
     "SLIVER",
@@ -164,7 +164,7 @@ class RowOutputs:
     def between(
         self, stepper: Stepper, start: float, end: float, y: Tensor, places: tuple[Tensor, Tensor]
     ) -> Tensor:
-        """What some requests get out of the last step, which began at the state `y`."""
+        """States for some requests on the last step, which began at the state `y`."""
         samples, columns = places
         thetas = (self._clock[samples, columns] - start) / (end - start)
         return stepper.interpolate_rows(end - start, y, thetas, samples)

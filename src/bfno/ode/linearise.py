@@ -605,7 +605,7 @@ def solve_transposed(
 def transposed_solver(
     linearizer: Linearizer, pulls: Sequence[Pullback], coupling: np.ndarray, like: Tensor
 ) -> Callable[[Vectors], list[Tensor]]:
-    """What solves these equations, for one right-hand side after the other."""
+    """Solver of these equations for one right-hand side after the other."""
     matrices = [linearizer.matrix(pull) for pull in pulls]
     if not _are_alike(matrices):  # one of them has shown that samples depend on each other
         matrices = [linearizer.matrix(pull) for pull in pulls]

@@ -16,12 +16,13 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from bfno.ode.captured import CannotCompile, capture
-from bfno.ode.evaluate import Field, is_transformed
+from bfno.ode.evaluate import Field
 from bfno.ode.inputs import CONTROLLERS
 from bfno.ode.integrate import Plan
 from bfno.ode.native import Recipe, load_library
 from bfno.ode.solution import Stats, Status
 from bfno.ode.tableaus import Tableau
+from bfno.tracing import is_transformed
 
 __all__ = ["Loop"]
 
@@ -75,7 +76,7 @@ class Loop:
         places = enumerate(self._tensors)
         self.summed = tuple(i for i, one in places if one.requires_grad) if graph else ()
         self.differentiable = graph and (bool(self.summed) or y0.requires_grad)
-        # By identity, for to hash all its numbers takes as long as a step.
+        # By identity, because hashing all its numbers takes as long as a step.
         key = (id(tableau), adaptive, self.summed, self.differentiable, torch.get_num_threads())
         if key not in captured.programs:
             recipe = Recipe(

@@ -46,7 +46,7 @@ _DTYPES = {
 
 @dataclass(frozen=True)
 class Recipe:
-    """What a library is made of.
+    """The ingredients of a library.
 
     Attributes:
         field: The graph of the field.
@@ -163,7 +163,7 @@ class Recipe:
         return [torch.empty_like(self.y) for _ in range(count)]
 
     def constants(self) -> str:
-        """What `loop.cpp` has to know, in C++."""
+        """Constants of `loop.cpp`, in C++."""
         tableau, y = self.tableau, self.y
         stages = len(tableau.stages)
         lines = [

@@ -381,7 +381,7 @@ class _Callbacks:
 def _callbacks(
     func: Any, packing: Packing, scheme: Scheme, times: Tensor, *, adjoint: bool = False
 ) -> Watcher | None:
-    """What tells a function's callbacks of steps, if it has any."""
+    """Watcher that tells a function's callbacks of steps, if it has any."""
     suffix = "_adjoint" if adjoint else ""
     found = {
         name: getattr(func, name + suffix) for name in _CALLBACKS if hasattr(func, name + suffix)

@@ -21,7 +21,6 @@ from bfno.ode.evaluate import (
     TrackingEvaluator,
     borrows_parameters,
     is_mapped,
-    is_transformed,
 )
 from bfno.ode.implicit import ImplicitStepper
 from bfno.ode.implicit_tableaus import RosenbrockTableau
@@ -42,6 +41,7 @@ from bfno.ode.solution import SolverError, Stats, Status
 from bfno.ode.state import real_dtype
 from bfno.ode.step import Clock, ReplayedStepper, Stepper, Sums, TableSums
 from bfno.ode.tableaus import AutoTableau, Tableau
+from bfno.tracing import is_transformed
 
 __all__ = ["Problem"]
 
@@ -175,7 +175,7 @@ class Problem:
         y0: Tensor,
         method: Tableau,
     ) -> Stepper:
-        """What takes the steps of one method."""
+        """The stepper of one method."""
         stats, has_graph = self.stats, torch.is_grad_enabled() or is_transformed()
         if method.implicit:
             _refuse_equations(method, y0)
@@ -192,14 +192,14 @@ class Problem:
         return Stepper(evaluate, method, clock, sums, stats)
 
     def evaluator(self, y0: Tensor) -> Evaluator:
-        """What calls the field, for steps that are recorded evaluation by evaluation."""
+        """The evaluator for steps that are recorded evaluation by evaluation."""
         replayer = self._replayer(y0)
         if replayer is not None:
             return ReplayingEvaluator(self.field, y0, replayer)
         return Evaluator(self.field) if is_transformed() else TrackingEvaluator(self.field, y0)
 
     def _replayer(self, y0: Tensor) -> Replayer | None:
-        """What records and repeats calls, if a backward pass shall and can do that."""
+        """The replayer of calls, if a backward pass shall and can repeat them."""
         return Replayer(y0, self.stats, self.room) if self.replay and self._lets_go() else None
 
     def refuse_failure(self, name: str) -> None:

@@ -119,7 +119,7 @@ class Room:
 
     @property
     def free(self) -> float:
-        """What may still be taken."""
+        """Bytes that may still be taken."""
         return KEPT_BYTES - self._shared if self._size is None else self._size - self._taken
 
     def take(self, size: float) -> bool:

@@ -276,7 +276,7 @@ class _Step:
     error: Tensor
 
     def keep(self, chosen: Tensor) -> _Step:
-        """That of some of the samples."""
+        """The step of some of the samples."""
         if bool(chosen.all()):
             return self
         there = _places(chosen, self.y1)
@@ -337,7 +337,7 @@ class SampleIntegration:
         return self._stacked(y0)
 
     def failure(self) -> tuple[Status, int, str]:
-        """How the first failed sample ended, which it is, and a line about all; or success."""
+        """Status and place of the first failed sample, and a line about all; or success."""
         failed = [i for i, status in enumerate(self.statuses) if status is not Status.SUCCESS]
         if not failed:
             return Status.SUCCESS, 0, ""
@@ -403,7 +403,7 @@ class SampleIntegration:
             changes = gauge.norms(self._call(table.exact(samples, point), near) - slope, scale)
         self._evaluations[samples] += 1
         estimates = [
-            control.size_after_trial(trial, rate, change / trial, self._tableau.order)
+            control.size_after_trial(trial, rate, change / trial, self._tableau.error_order)
             for trial, rate, change in zip(trials, rates, changes, strict=True)
         ]
         starts = going.point.values.tolist()
@@ -416,7 +416,7 @@ class SampleIntegration:
     # One step of every sample
 
     def _without_stuck(self, going: _Going) -> _Going:
-        """Those that can go on: whose steps move time, and are not used up."""
+        """Keep the samples that can go on: their steps move time, and are not used up."""
         control = self._rule.control
         if control is None:
             return going
@@ -584,7 +584,7 @@ def _are_finite(states: Tensor) -> Tensor:
 
 
 def _places(chosen: Tensor, like: Tensor) -> Tensor:
-    """Where a row of answers says yes."""
+    """Places of the true values in a row."""
     return chosen.nonzero()[:, 0].to(like.device)
 
 

@@ -23,7 +23,7 @@ from torch import Tensor
 from torch._C._functorch import is_legacy_batchedtensor
 
 from bfno.ode.dependencies import Gathering, mark, without_hooks
-from bfno.ode.evaluate import Field, ReplayingEvaluator, TrackingEvaluator, is_transformed
+from bfno.ode.evaluate import Field, ReplayingEvaluator, TrackingEvaluator
 from bfno.ode.integrate import RowOutputs, SharedOutputs
 from bfno.ode.replay import (
     FAILED,
@@ -38,6 +38,7 @@ from bfno.ode.solution import GradientError, Stats
 from bfno.ode.state import clock_dtype
 from bfno.ode.step import Clock, Moment, Stepper, Sums
 from bfno.ode.tableaus import Tableau
+from bfno.tracing import is_transformed
 
 __all__ = ["Chain", "ChainStepper", "Shelf", "split"]
 
@@ -392,7 +393,7 @@ class _Requests(Protocol):
     served: int
 
     def outputs_of(self, y0: Tensor) -> Any:
-        """What collects the states."""
+        """The collector of the states."""
         ...
 
     def at_end(self, link: Link | None, served: int, y: Tensor, gradient: Tensor) -> list[Root]:

@@ -44,7 +44,7 @@ class Status(enum.Enum):
 
 @dataclass(frozen=True)
 class SampleStats:
-    """What a solve with independent=True cost for each sample.
+    """Cost of a solve with independent=True for each sample.
 
     Attributes:
         evaluations: Calls of the field that a sample needed, `(batch,)`.
@@ -61,7 +61,7 @@ class SampleStats:
 
 @dataclass
 class Stats:
-    """What a solve cost.
+    """Cost of a solve.
 
     Attributes:
         forward_evaluations: Calls of the field in the forward pass.
@@ -98,7 +98,7 @@ class Stats:
 
     @classmethod
     def together(cls, parts: Iterable[Stats]) -> Stats:
-        """What several solves cost together; what belongs to a single one is left out."""
+        """Cost of several solves together, without what belongs to a single one."""
         total = cls()
         for part in parts:
             total.forward_evaluations += part.forward_evaluations

@@ -15,12 +15,13 @@ import torch
 from torch import Tensor
 
 from bfno.ode.control import Control
-from bfno.ode.evaluate import Evaluator, is_transformed
+from bfno.ode.evaluate import Evaluator
 from bfno.ode.replay import Replayer
 from bfno.ode.solution import Stats, Status
 from bfno.ode.state import clock_dtype, constant, real_dtype, scale_rows
 from bfno.ode.stiffness import Detector
 from bfno.ode.tableaus import Row, Tableau
+from bfno.tracing import is_transformed
 
 __all__ = [
     "Clock",
@@ -279,7 +280,7 @@ class Stepper:
             self._evaluate.field, self._moving = other._evaluate.field, other._moving
 
     def detector(self, goals: Sequence[float]) -> Any:
-        """What looks at accepted steps, and tells where the field is stiff; see `Detector`."""
+        """The detector of stiffness, which looks at accepted steps; see `Detector`."""
         return Detector(self.tableau, goals, self.stats)
 
     def prepare(self, control: Control | None) -> None:

@@ -20,10 +20,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from bfno.ode.evaluate import is_transformed
 from bfno.ode.solution import Stats
 from bfno.ode.state import constant
 from bfno.ode.tableaus import Row, Tableau
+from bfno.tracing import is_transformed
 
 __all__ = ["Detector", "Probe", "probe_of"]
 

@@ -28,7 +28,7 @@ class Points:
     anchors: Tensor
 
     def keep(self, chosen: Tensor) -> Points:
-        """Those of some samples."""
+        """Keep some samples."""
         return Points(self.values[chosen], self.anchors[chosen])
 
 
@@ -47,7 +47,7 @@ class Leg:
     jumps: Tensor
 
     def keep(self, chosen: Tensor) -> Leg:
-        """Those of some samples."""
+        """Keep some samples."""
         return Leg(self.end.keep(chosen), self.lands[chosen], self.jumps[chosen])
 
 

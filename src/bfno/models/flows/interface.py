@@ -21,7 +21,7 @@ class FlowError(RuntimeError):
 
 
 class Encoding(NamedTuple):
-    """What a flow makes of a batch of samples.
+    """The result of encoding a batch of samples.
 
     Attributes:
         latent: Where the samples go, `(batch, dimensions)`; standard normal if the flow is right.
@@ -72,7 +72,7 @@ class Flow(nn.Module, ABC):
 
     @property
     def stats(self) -> Stats:
-        """What the last calls of all parts cost in evaluations of a field, taken together."""
+        """Evaluations of a field in the last calls of all parts, taken together."""
         return Stats.together(part.solved for part in self.modules() if isinstance(part, Flow))
 
     @property

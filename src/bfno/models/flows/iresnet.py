@@ -188,7 +188,7 @@ class FixedPoint:
 
 @dataclass(frozen=True)
 class ResidualSettings:
-    """What the blocks of an i-ResNet have in common.
+    """Settings that the blocks of an i-ResNet share.
 
     Attributes:
         width: Channels inside.
@@ -264,7 +264,7 @@ class ResidualBlock(Bijection):
         return self.settings.inverse.solve(self.branch(update=False), y)
 
     def branch(self, *, update: bool) -> Branch:
-        """What the block adds, with weights that are bounded once for many calls."""
+        """The branch of the block, with weights that are bounded once for many calls."""
         weights = [layer.bounded_weight(update=update) for layer in self.convolutions]
 
         def added(x: Tensor) -> Tensor:
