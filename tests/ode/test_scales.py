@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from bfno.ode import linearise, solve
+from bfno.ode import linearise, odeint, solve
 from bfno.ode.linearise import gmres
 from bfno.ode.sizes import euclidean_norm, power_of_two
 
@@ -116,6 +116,17 @@ def test_a_tolerance_below_all_numbers_of_the_state_is_no_failure(dtype, atol, w
     y0 = torch.tensor([[0.0, 1.0]], dtype=dtype)
     end = solve(lambda t, y: -y, y0, torch.tensor([0.0, 1.0]), rtol=1e-2, atol=atol, **way).ys[-1]
     assert end[0].tolist() == pytest.approx([0, math.exp(-1)], abs=1e-2)
+
+
+@pytest.mark.parametrize("way", [{}, {"independent": True}], ids=str)
+def test_tolerances_that_leave_a_state_in_bfloat16_where_it_is_are_refused(way):
+    y0, ts = torch.ones(2, 2, dtype=torch.bfloat16), torch.tensor([0.0, 1.0])
+    with pytest.raises(ValueError, match="too small to move a state in bfloat16; use rtol=1e-3"):
+        solve(lambda t, y: -y, y0, ts, rtol=1e-7, atol=1e-9, **way)
+    end = solve(lambda t, y: -y, y0, ts, rtol=1e-3, atol=1e-3, **way).ys[-1]
+    assert end[0].tolist() == pytest.approx(2 * [math.exp(-1)], abs=2e-2)
+    with pytest.raises(ValueError, match="bfloat16"):
+        odeint(lambda t, y: -y, y0, ts)
 
 
 # Stiffness

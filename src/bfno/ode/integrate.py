@@ -291,6 +291,7 @@ class AdaptiveIntegration(Integration):
         stepper, plan, control = self._stepper, self._plan, self._plan.control
         if self._outputs.complete() or control is None:
             return
+        control.refuse_what_stands_still(y.dtype)
         stepper.prepare(control)
         if plan.jump_at_start:
             slope = stepper.start(self._just_after(plan.start, y), y).detach()

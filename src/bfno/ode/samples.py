@@ -322,6 +322,8 @@ class SampleIntegration:
 
     def run(self, y0: Tensor) -> Tensor:
         """The states at the requested times, `(time, batch, …)` or `(batch, time, …)`."""
+        if self._rule.control is not None:
+            self._rule.control.refuse_what_stands_still(y0.dtype)
         going = self._set_out(y0)
         while len(going):
             going = self._without_stuck(going)
