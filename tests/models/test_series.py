@@ -239,3 +239,13 @@ def test_no_series_give_no_scores(kind):
     assert found.scores.shape == (model.samples, 0, *rows, model.classes)
     assert found.prediction.shape == (model.samples, 0, 7, 3)
     assert model.reconstruct(times, values, mask, times).shape == (model.samples, 0, 7, 3)
+
+
+def test_series_without_a_row_are_refused_in_one_line():
+    times, values = torch.zeros(2, 0), torch.zeros(2, 0, 2)
+    for model in (Echo(2, 2, by_row=True), make_latent()):
+        with pytest.raises(ValueError, match="at least one row"):
+            model(times, values, values > 0)
+    for shape in ((2, 0), (0, 3)):
+        with pytest.raises(ValueError, match=r"needs a series and a row, got times of shape \("):
+            make_ode_rnn(2)(torch.zeros(shape), torch.zeros(*shape, 2), torch.ones(*shape, 2) > 0)

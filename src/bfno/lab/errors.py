@@ -1,8 +1,9 @@
-"""What a user can mend: each error is one line that names the thing, the reason and the fix."""
+"""Errors that a user can mend: one line each, with the thing, the reason and the fix."""
 
 from __future__ import annotations
 
 import difflib
+import itertools
 import shlex
 from collections.abc import Iterable
 
@@ -60,7 +61,7 @@ def bfno_command(*words: object) -> str:
     Whoever tells a user what to type next writes it with this.
 
     Args:
-        words: The words behind `bfno`: names, options, paths.
+        words: What follows `bfno`: names, options, paths.
 
     Example:
         >>> print(bfno_command("resume", "my runs/digits"))
@@ -75,9 +76,15 @@ def nearest_names(name: str, known: Iterable[str], count: int = 3) -> list[str]:
     Example:
         >>> nearest_names("bfno", ["node", "anode", "bfno-net", "bfno-node"], count=2)
         ['bfno-net', 'bfno-node']
+        >>> nearest_names("NODE", ["sonode", "anode", "node"], count=1)
+        ['node']
     """
     # Comparing takes time in proportion to the lengths, and names may come from a file.
-    names = [word[:100] for word in known][:1000]
-    begun = [word for word in names if name and word.startswith(name)]
-    alike = difflib.get_close_matches(name[:100], names, n=count, cutoff=0.0)
-    return list(dict.fromkeys([*begun, *alike]))[:count]
+    names, wanted = [word[:100] for word in known][:1000], name[:100].lower()
+    spelt: dict[str, list[str]] = {}
+    for one in names:
+        spelt.setdefault(one.lower(), []).append(one)
+    begun = [word for word in names if wanted and word.lower().startswith(wanted)]
+    alike = difflib.get_close_matches(wanted, spelt, n=count, cutoff=0.0)
+    same = itertools.chain.from_iterable(spelt[one] for one in alike)
+    return list(dict.fromkeys([*begun, *same]))[:count]

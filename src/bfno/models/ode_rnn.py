@@ -186,6 +186,9 @@ class ODERNN(nn.Module):
         self.stats = Stats()
 
     def forward(self, times: Tensor, values: Tensor, mask: Tensor) -> RecurrentStates:
+        if not times.numel():
+            shape = tuple(times.shape)
+            raise ValueError(f"an ODE-RNN needs a series and a row, got times of shape {shape}")
         if torch.is_autocast_enabled(values.device.type):
             # Half precision would lose more in every step, and what a step writes has one dtype.
             kind = self.unit.gates_hidden.dtype

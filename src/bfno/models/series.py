@@ -118,6 +118,8 @@ class SeriesModel(nn.Module, ABC):
                 f"{self.features}), got {tuple(times.shape)}, {tuple(values.shape)} and "
                 f"{tuple(mask.shape)}"
             )
+        if not times.shape[1]:
+            raise ValueError("a batch of series needs at least one row; leave empty series out")
         mask = mask.bool()
         if not len(times):
             return self._of_nothing(values)
