@@ -9,7 +9,7 @@ from bfno.lab.errors import ConfigError
 
 
 def test_the_data_sets_of_the_brief_are_there():
-    assert list(DATA_SETS) == ["digits", "mnist", "fashion-mnist", "cifar10", "cifar100", "stl10"]
+    assert {"digits", "mnist", "fashion-mnist", "cifar10", "cifar100", "stl10"} <= set(DATA_SETS)
 
 
 @pytest.mark.parametrize("data_set", DATA_SETS.values(), ids=lambda data_set: data_set.name)
@@ -30,7 +30,7 @@ def test_every_download_is_encrypted_and_has_a_checksum():
 
 
 def test_an_unknown_name_is_answered_with_the_nearest():
-    with pytest.raises(ConfigError, match=r"cifar-10: names no data set.*nearest: cifar10$"):
+    with pytest.raises(ConfigError, match=r"cifar-10: is not a data set.*nearest: cifar10$"):
         find_data_set("cifar-10")
 
 
@@ -47,4 +47,4 @@ def test_listing_loads_no_torch():
     done = subprocess.run(
         [sys.executable, "-c", program, *bfno.__path__], capture_output=True, text=True, timeout=300
     )
-    assert done.stdout == "6\n", done.stderr
+    assert done.stdout == f"{len(DATA_SETS)}\n", done.stderr

@@ -242,7 +242,7 @@ def test_a_kind_of_tif_that_pillow_complains_about_is_refused_in_silence(tmp_pat
 
 
 def test_a_folder_of_another_form_is_refused(tmp_path):
-    with pytest.raises(DataError, match="nowhere: is no folder"):
+    with pytest.raises(DataError, match="nowhere: is not a folder"):
         load_folder(tmp_path / "nowhere")
     with pytest.raises(DataError, match="has no class folders"):
         load_folder(tmp_path)

@@ -59,7 +59,7 @@ def test_a_gz_bomb_stops_at_the_official_size(tmp_path):
 
 
 BINARY = [
-    ("cifar10", "data_batch_2.bin", b"", "is cut off: 0 bytes are no whole images"),
+    ("cifar10", "data_batch_2.bin", b"", "is cut off: 0 bytes are not whole images"),
     ("cifar10", "data_batch_2.bin", bytes(3072), "is cut off: 3,072 bytes"),
     ("cifar10", "test_batch.bin", b"\x0a" + bytes(3072), "label 10 of image 0"),
     ("cifar100", "train.bin", b"\x00\x64" + bytes(3072), "label 100 of image 0"),

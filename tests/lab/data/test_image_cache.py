@@ -99,7 +99,7 @@ def test_a_damaged_or_foreign_file_is_made_anew_and_said(source, cache, decoded,
     file.write_bytes(content)
     decoded.clear()
     assert seen(source) == ALL and len(decoded) == 40
-    told = f"{file.parent}: 1 file of decoded images was damaged or foreign and made anew"
+    told = f"{file.parent}: 1 file of decoded images was damaged or foreign and will be recreated"
     assert caplog.messages == [told]
     decoded.clear()
     assert seen(source) == ALL and decoded == []

@@ -99,13 +99,16 @@ def test_an_image_of_one_colour_keeps_it_at_any_size():
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"validation": 1.0}, "validation: 1.0 is no share"),
-        ({"validation": -0.1}, "validation: -0.1 is no share"),
-        ({"validation": float("nan")}, "validation: nan is no share"),
+        ({"validation": 1.0}, "validation: 1.0 is not a share"),
+        ({"validation": -0.1}, "validation: -0.1 is not a share"),
+        ({"validation": float("nan")}, "validation: nan is not a share"),
         ({"train_limit": 0}, "train_limit: 0 is less than 1"),
         ({"test_limit": -1}, "test_limit: -1 is less than 1"),
         ({"size": 0}, "size: 0 is less than 1"),
-        ({"validation": 0.001}, "validation images: 0.001 of .* is none. Fix: add"),
+        (
+            {"validation": 0.001},
+            "validation images: 0.001 of .* leaves no validation image. Fix: add",
+        ),
         ({"validation": 0.9, "train_limit": 2}, "training images: none are left"),
     ],
 )

@@ -161,7 +161,7 @@ def test_a_malformed_outcome_is_named_by_its_row(tmp_path, line):
 def test_no_outcomes_at_all_are_refused(tmp_path):
     for text in ("", OUTCOMES, "something else\n1\n"):
         (write(tmp_path) / "Outcomes-a.txt").write_text(text)
-        with pytest.raises(DataError, match="no table of outcomes"):
+        with pytest.raises(DataError, match="is not a table of outcomes"):
             read_physionet(tmp_path)
 
 

@@ -210,7 +210,7 @@ def test_thousands_may_be_apart(tmp_path, caplog, values, decimal, read):
 @pytest.mark.parametrize("decimal", ["point", "comma"])
 def test_cells_that_are_no_groups_are_not_taken_for_thousands(tmp_path, decimal):
     path = few(tmp_path / "t.csv", "0,1,2", "1,06 35.62 3")
-    with pytest.raises(DataError, match="is no number"):
+    with pytest.raises(DataError, match="is not a number"):
         read_series(path, TableLayout(decimal=decimal))
 
 
@@ -408,7 +408,7 @@ def test_times_may_have_a_unit(tmp_path, caplog):
     [
         (("80 kg", "75 kg", "150 lb"), "row 4, column 'x': '150 lb' is in 'lb', but other cells"),
         (("80 kg", "75 kg", "90"), "row 4, column 'x': '90' has no unit, but other cells have"),
-        (("5 mg", "<5 mg", "7 mg"), "row 3, column 'x': '<5 mg' is no number in 'mg'"),
+        (("5 mg", "<5 mg", "7 mg"), "row 3, column 'x': '<5 mg' is not a number in 'mg'"),
     ],
 )
 def test_mixed_units_are_refused(tmp_path, values, told):
@@ -505,7 +505,7 @@ def test_the_decimal_mark_of_another_table_is_its_own(tmp_path):
     [
         ("m,0,", "x,0,", "column 'sex': 'x' was not there in training"),
         ("-31", "-31 12:00", None),
-        ("2024-", "13.13.", "is no date"),
+        ("2024-", "13.13.", "is not a date"),
         ("pulse", "puls", "lacks the feature 'pulse'"),
         ("sex", "gender", "lacks the feature 'sex'"),
         ("patient_id", "id", "has no column 'patient_id'"),
@@ -527,7 +527,9 @@ def test_what_training_did_not_know_is_refused(tmp_path, old, new, named):
 def test_dates_of_another_order_than_in_training_are_refused_with_what_helps(tmp_path):
     trained = read_series(few(tmp_path / "a.csv", "13/04/2024,14/04/2024,15/04/2024"))
     other = few(tmp_path / "b.csv", "04/13/2024,04/14/2024,04/15/2024")
-    with pytest.raises(DataError, match=r"no date with the day first. Fix: say --set data.dates=m"):
+    with pytest.raises(
+        DataError, match=r"is not a date with the day first. Fix: say --set data.dates=m"
+    ):
         read_like(trained, other)
     mixed = few(tmp_path / "c.csv", "04/13/2024,14/04/2024,04/15/2024")
     with pytest.raises(DataError, match="write all dates alike"):
@@ -542,7 +544,7 @@ def test_yes_is_no_number_where_training_had_numbers(tmp_path):
     words = few(tmp_path / "t.csv", times, "true false true")
     assert read_like(said, words).series.values.flatten().tolist() == [1, 0, 1]
     assert read_like(ones, words).series.values.flatten().tolist() == [1, 0, 1]
-    with pytest.raises(DataError, match=r"row 2, column 'x': 'true' is no number"):
+    with pytest.raises(DataError, match=r"row 2, column 'x': 'true' is not a number"):
         read_like(counted, words)
     facts = counted.layout.facts()
     del facts["booleans"], facts["points"]  # as in runs from before they were kept
@@ -557,7 +559,7 @@ def test_numbers_are_not_taken_for_dates_nor_dates_for_numbers(tmp_path):
     as_dates, as_numbers = read_series(dates).layout, read_series(days).layout
     assert read_series(numbers, as_dates).series.times.tolist() == [0, 1, 0]
     assert read_series(numbers, as_numbers).series.times.tolist() == [0, 1, 0]
-    with pytest.raises(DataError, match="'0' is no date"):
+    with pytest.raises(DataError, match="'0' is not a date"):
         read_series(days, as_dates)
-    with pytest.raises(DataError, match="'2024-01-01' is no number"):
+    with pytest.raises(DataError, match="'2024-01-01' is not a number"):
         read_series(dates, as_numbers)

@@ -404,7 +404,7 @@ def workbook(path: Path, cells: dict[str, object]) -> Path:
 def test_the_rows_of_a_sheet_are_counted_as_excel_does(tmp_path):
     head = {"B3": "id", "C3": "time", "D3": "x", "B4": "a", "C4": 0, "D4": 1}
     message = refusal(workbook(tmp_path / "t.xlsx", {**head, "B7": "a", "C7": 1, "D7": "high"}))
-    assert message.startswith("t.xlsx, row 7, column 'x': 'high' is no number")
+    assert message.startswith("t.xlsx, row 7, column 'x': 'high' is not a number")
 
 
 def test_a_sheet_without_cells_is_refused(tmp_path):

@@ -44,7 +44,7 @@ def test_every_set_comes_encrypted_from_its_home():
 
 
 def test_a_set_of_series_is_no_set_of_images():
-    with pytest.raises(ConfigError, match="names no data set"):
+    with pytest.raises(ConfigError, match="is not a data set"):
         find_data_set("physionet")
 
 

@@ -70,7 +70,7 @@ _FILE = "ConfLongDemo_JSI.txt"
 _FIX = "replace it; `bfno data get activity` downloads the official file"
 _LIMIT = 1 << 28
 _BIN = 10**5  # ticks of 100 ns, so that a bin is 10 ms
-_LOG = logging.getLogger(__name__)
+_logger = logging.getLogger(__name__)
 
 
 def find_activity(root: Path) -> Path:
@@ -94,7 +94,7 @@ def read_activity(path: Path, *, public_code: bool = False) -> Series:
 
     Args:
         path: The file.
-        public_code: Whether "standing up from sitting on the ground" is no label, as in the
+        public_code: Whether "standing up from sitting on the ground" is not a label, as in the
             published code, which spells it differently. A row without any other is `UNLABELLED`.
 
     Raises:
@@ -106,7 +106,7 @@ def read_activity(path: Path, *, public_code: bool = False) -> Series:
         with open(path, "rb") as stream:
             content = stream.read(_LIMIT)
     if hashlib.md5(content, usedforsecurity=False).hexdigest() != OFFICIAL_MD5:
-        _LOG.warning("%s: not the official file, but a slice or a version of it", path)
+        _logger.warning("%s: not the official file, but a slice or a version of it", path)
     return _series(*_parse(path, content, _CLASS_IN_PUBLIC_CODE if public_code else _CLASS))
 
 
@@ -151,7 +151,7 @@ def _parse(
             points.append((float(x), float(y), float(z)))
             names.append(name)
         except (ValueError, KeyError) as error:
-            why = f"{line[:80]!r} is no reading of a tag"
+            why = f"{line[:80]!r} is not a reading of a tag"
             raise DataError(f"{path}, row {row}", why, _FIX) from error
     if not names:
         raise DataError(path, "is empty", _FIX)

@@ -365,5 +365,5 @@ def find_data_set(name: str) -> DataSet:
         return DATA_SETS[name]
     nearest = nearest_names(name, DATA_SETS)
     raise ConfigError(
-        name, "names no data set", f"use one of {', '.join(DATA_SETS)}; nearest: {nearest[0]}"
+        name, "is not a data set", f"use one of {', '.join(DATA_SETS)}; nearest: {nearest[0]}"
     )

@@ -29,7 +29,7 @@ def _batch(content: Content, data_set: DataSet) -> Split:
     record = label_bytes + math.prod(data_set.shape)
     count, rest = divmod(len(content.data), record)
     if rest or not count:
-        raise content.wrong(f"is cut off: {len(content.data):,} bytes are no whole images")
+        raise content.wrong(f"is cut off: {len(content.data):,} bytes are not whole images")
     records = content.data.reshape(count, record)
     labels = checked_labels(records[:, label_bytes - 1], count, data_set.classes, content)
     pixels = np.ascontiguousarray(records[:, label_bytes:]).reshape(count, *data_set.shape)

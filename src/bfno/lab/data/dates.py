@@ -58,7 +58,7 @@ class Dates:
 
 @dataclass
 class _Found:
-    """What the forms have found so far."""
+    """The dates that the forms have found so far."""
 
     moments: np.ndarray
     open: np.ndarray

@@ -33,7 +33,7 @@ _GROUPS = {
 
 @dataclass
 class _Mark:
-    """What the cells of all columns say about a mark; the first one of each kind, by column.
+    """Evidence for the meaning of a mark in all columns; the first cell of each kind, by column.
 
     Attributes:
         decimal: A number in which it separates decimals, for it cannot separate thousands.

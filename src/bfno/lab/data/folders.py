@@ -31,7 +31,7 @@ __all__ = [
     "read_image",
 ]
 
-_LOG = logging.getLogger(__name__)
+_logger = logging.getLogger(__name__)
 _USUAL_SIDE, _LARGEST_COMMON_SIDE = 32, 96
 # Images of a part that take more bytes than that stay on disk.
 _IN_MEMORY = 256 << 20
@@ -43,7 +43,7 @@ class FolderSource:
 
     Either `folder/train/CLASS/*` and `folder/test/CLASS/*`, or one of `folder/train/CLASS/*` and
     `folder/CLASS/*`, of which a random share of each class is for testing. Images may be in folders
-    within that of their class. Whatever is left out (hidden files, those that are no images,
+    within that of their class. Whatever is left out (hidden files, those that are not images,
     classes without any) is said in one line.
 
     Attributes:
@@ -219,7 +219,7 @@ class _Folder:
 
     def __init__(self, source: FolderSource, listing: Listing | None = None) -> None:
         if not 0 < source.test_fraction < 1:
-            why = f"{source.test_fraction} is no share"
+            why = f"{source.test_fraction} is not a share"
             raise ConfigError("test_fraction", why, "use one between 0 and 1")
         if source.corrupt not in ("refuse", "skip"):
             raise ConfigError("corrupt", f"{source.corrupt!r} is unknown", "use refuse or skip")
@@ -294,7 +294,7 @@ class _Folder:
                 self._refuse(f"{name} image")
             for label, count in sorted(lacking[name].items()):
                 of_class = self._of_class(label)
-                _LOG.warning(
+                _logger.warning(
                     "%s: no %s image%s can be read (of %d)",
                     *(self.source.folder, name, of_class, count),
                 )
@@ -329,7 +329,7 @@ def _looks(
 
 
 def _headers(listing: Listing) -> list[Header]:
-    """What the images say about themselves, those that can be read."""
+    """Read the headers of those images that can be read."""
 
     def attempt(file: ImageFile) -> Header | None:
         try:

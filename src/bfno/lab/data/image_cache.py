@@ -34,7 +34,7 @@ from bfno.lab.files import remove_file, write_atomically
 
 __all__ = ["Decoded", "decode_images", "telling"]
 
-_LOG = logging.getLogger(__name__)
+_logger = logging.getLogger(__name__)
 _MAGIC = b"bfno decoded images 1\n"
 _DIGEST, _LENGTH = 32, 8
 _TAIL = _LENGTH + len(_MAGIC) + _DIGEST
@@ -52,10 +52,10 @@ _told: contextvars.ContextVar[Progress | None] = contextvars.ContextVar("told", 
 
 @contextlib.contextmanager
 def telling(progress: Progress | None) -> Iterator[None]:
-    """Have someone told how many images of how many are decoded, whoever asks for them.
+    """Report decoding progress to `progress` while the context is active.
 
     Args:
-        progress: Who is told.
+        progress: Called with the number of images decoded so far and of all; None reports nothing.
     """
     token = _told.set(progress)
     try:
@@ -146,9 +146,11 @@ class _Cache:
                 remove_file(path, sync=False)
         if damaged:
             what = "file of decoded images was" if damaged == 1 else "files of decoded images were"
-            _LOG.warning("%s: %d %s damaged or foreign and made anew", self._place, damaged, what)
+            _logger.warning(
+                "%s: %d %s damaged or foreign and will be recreated", self._place, damaged, what
+            )
         if failures:
-            _LOG.warning(
+            _logger.warning(
                 "%s: %d %s of decoded images could not be read (%s); what %s is decoded again",
                 self._place,
                 len(failures),
@@ -167,7 +169,7 @@ class _Cache:
         """Decode files, keep what can be decoded, and return why the others cannot."""
         errors: dict[_Key, DataError] = {}
         if len(files) >= _MANY:
-            _LOG.warning(
+            _logger.warning(
                 "%s: decodes %s images into %s", self.folder, f"{len(files):,}", self._place
             )
         buffer, keys, since = bytearray(), list[_Key](), time.monotonic()
@@ -221,7 +223,7 @@ class _Cache:
                 return
             except (DataError, OSError) as error:
                 self._is_writable = False
-                _LOG.warning("decoded images are not kept for the next start: %s", error)
+                _logger.warning("decoded images are not kept for the next start: %s", error)
         self._put(Shelf(pixels), keys)
 
 

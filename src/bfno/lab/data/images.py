@@ -116,7 +116,11 @@ def choose(
         ConfigError: If a setting is out of range.
     """
     if not 0 <= validation < 1:
-        raise ConfigError("validation", f"{validation} is no share", "use 0 up to below 1")
+        raise ConfigError(
+            "validation",
+            f"{validation} is not a share",
+            "use a number from 0 up to, but not including, 1",
+        )
     for name, value in {"train_limit": train_limit, "test_limit": test_limit}.items():
         if value is not None and value < 1:
             raise ConfigError(name, f"{value} is less than 1", "use 1 or more, or leave it out")
@@ -126,7 +130,8 @@ def choose(
     kept = len(order) - round(validation * len(order))
     trained, held_out = order[:kept], order[kept:]
     if validation and not len(held_out):
-        why = f"{validation:g} of {len(order)} training image{'s' * (len(order) != 1)} is none"
+        images = "image" if len(order) == 1 else "images"
+        why = f"{validation:g} of {len(order)} training {images} leaves no validation image"
         fix = "add images, or train without validation: --set data.validation=0"
         raise ConfigError("validation images", why, fix)
     if not drawn:

@@ -15,7 +15,7 @@ from bfno.lab.errors import DataError
 
 __all__ = ["ImageFile", "LeftOut", "Listing", "files_below", "images_below", "list_images"]
 
-_LOG = logging.getLogger(__name__)
+_logger = logging.getLogger(__name__)
 _OTHER_NAMES_FOR_TEST = ("val", "valid", "validation")
 _HIDDEN = ("hidden file or folder", "hidden files or folders")
 _LINKED = ("linked folder", "linked folders")
@@ -68,7 +68,7 @@ class LeftOut:
                 f"{', …' * (len(found) > 3)})"
                 for kind, found in self.names.items()
             ]
-            _LOG.warning("%s: left out %s", folder, ", ".join(parts))
+            _logger.warning("%s: left out %s", folder, ", ".join(parts))
 
 
 @dataclass(frozen=True)
@@ -109,7 +109,7 @@ def list_images(folder: Path, *, labelled: bool = True, nested: bool = True) -> 
         DataError: If the folder is not as described, or may not be read.
     """
     if not os.path.isdir(folder):
-        raise DataError(folder, "is no folder", "name a folder of images")
+        raise DataError(folder, "is not a folder", "name a folder of images")
     walk = _Walk(folder, nested or not labelled)
     find = walk.classes if labelled else walk.unlabelled
     if not os.path.isdir(folder / "train"):
@@ -260,7 +260,7 @@ class _Walk:
             self.left_out.add(kind, name)
 
     def _visible(self, name: str) -> list[os.DirEntry[str]]:
-        """What is in a folder, in the order of names, without hidden things."""
+        """List a folder in the order of names, without hidden entries."""
         with os.scandir(self.folder / name) as found:
             entries = sorted(found, key=lambda entry: entry.name)
         if name not in self._seen:  # a folder may be looked at twice

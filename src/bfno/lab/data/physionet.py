@@ -42,7 +42,7 @@ _RECORD_LIMIT, _OUTCOMES_LIMIT = 1 << 20, 1 << 22
 _PARSER = "1"
 # So many records take longer than a user waits without a word.
 _MANY = 1000
-_LOG = logging.getLogger(__name__)
+_logger = logging.getLogger(__name__)
 
 
 def find_physionet(root: Path, sets: Sequence[str]) -> Path:
@@ -89,7 +89,9 @@ def read_physionet(
     """
     quantum = PUBLISHED_QUANTUM if quantum is None else quantum
     if not 1e-6 <= quantum <= 48:
-        raise ConfigError("quantum", f"{quantum} hours is no grid of times", "use 0.016 or so")
+        raise ConfigError(
+            "quantum", f"{quantum} hours is not a grid of times", "use, for example, 0.016"
+        )
     if not sets or not set(sets) <= {"a", "b"} or len(set(sets)) != len(sets):
         raise ConfigError("sets", f"{list(sets)} are not the labelled sets", "use a, b or both")
     parts = [_read_set(folder, name, quantum, keep_impossible) for name in sets]
@@ -110,7 +112,9 @@ def _read_set(folder: Path, name: str, quantum: float, keep_impossible: bool) ->
 
     def parse() -> Arrays:
         if len(deaths) >= _MANY:
-            _LOG.warning("%s: parsing %d records; next time they are cached", source, len(deaths))
+            _logger.warning(
+                "%s: parsing %d records; next time they are cached", source, len(deaths)
+            )
         found = _members(archive, name, deaths) if texts is None else texts
         return _parse_set(source, found, deaths, quantum, keep_impossible)
 
@@ -144,13 +148,13 @@ def _parse_outcomes(path: Path, content: bytes) -> dict[str, int]:
     """Whether each patient died, by the record's number."""
     lines = content.decode("ascii", "replace").splitlines()
     if not lines or not lines[0].startswith("RecordID,") or not lines[1:]:
-        raise DataError(path, "is no table of outcomes", _FIX)
+        raise DataError(path, "is not a table of outcomes", _FIX)
     deaths: dict[str, int] = {}
     for row, line in enumerate(lines[1:], start=2):
         record, *cells = line.split(",")
         good = record.isdecimal() and record not in deaths and len(cells) == 5
         if not good or cells[-1] not in ("0", "1"):
-            raise DataError(f"{path}, row {row}", f"{line[:60]!r} is no outcome", _FIX)
+            raise DataError(f"{path}, row {row}", f"{line[:60]!r} is not an outcome", _FIX)
         deaths[record] = int(cells[-1])
     return dict(sorted(deaths.items(), key=lambda item: int(item[0])))
 
@@ -201,7 +205,7 @@ def _parse_record(what: str, content: bytes) -> tuple[np.ndarray, np.ndarray, np
             values.append(float(value))
         except (ValueError, KeyError) as error:
             raise DataError(
-                f"{what}, row {row}", f"{line[:60]!r} is no measurement", _FIX
+                f"{what}, row {row}", f"{line[:60]!r} is not a measurement", _FIX
             ) from error
     found = np.array(minutes, np.int64), np.array(columns, np.int64), np.array(values, np.float64)
     finite = np.abs(found[2]) <= np.finfo(np.float32).max

@@ -57,7 +57,7 @@ def read_header(path: Path) -> Header:
     """Return size and kind of an image without decoding it.
 
     Raises:
-        DataError: If it is no image, has more than 50 megapixels or is of an unknown kind.
+        DataError: If it is not an image, has more than 50 megapixels or is of an unknown kind.
     """
     from PIL import Image
 
@@ -135,9 +135,9 @@ def _opened(path: Path) -> Iterator[Image]:
         if error.errno in _OF_THE_FILE:
             raise _unreadable(path, error) from error
         why = f"cannot be opened ({(error.strerror or str(error)).lower()})"
-        fix = "the image may be fine: see to the disk, and start again"
+        fix = "the image may be fine: check the disk and start again"
         if error.errno in (errno.EMFILE, errno.ENFILE):
-            fix = "the image may be fine: allow more open files (`ulimit -n`), and start again"
+            fix = "the image may be fine: allow more open files (`ulimit -n`) and start again"
         raise SystemFailure(path, why, fix) from error
     # Pillow's readers let almost anything through when the bytes are wrong.
     except Exception as error:

@@ -30,7 +30,7 @@ from bfno.lab.errors import ConfigError, DataError
 
 __all__ = ["SeriesSource", "divided_series", "load_series", "thinned"]
 
-_LOG = logging.getLogger(__name__)
+_logger = logging.getLogger(__name__)
 _TEST_SEED = 0  # the test part is the same for every run
 _LIMIT = 5.0  # deviations; further out lie typing errors rather than patients
 _PUBLISHED_SEED, _PUBLISHED_SHARE, _PUBLISHED_WINDOWS = 42, 0.8, 10_000
@@ -144,7 +144,7 @@ def thinned(series: Series, limit: int | None) -> Series:
 def _check(source: SeriesSource) -> None:
     if source.name not in {name for name, _ in _LOADERS}:
         fix = "use physionet, activity or series"
-        raise ConfigError("name", f"{source.name!r} names no series", fix)
+        raise ConfigError("name", f"{source.name!r} is not a set of series", fix)
     if (source.name, source.protocol) not in _LOADERS:
         known = " or ".join(protocol for name, protocol in _LOADERS if name == source.name)
         why = f"{source.name} knows no {source.protocol!r}"
@@ -154,10 +154,10 @@ def _check(source: SeriesSource) -> None:
         raise ConfigError("labels", why, "use auto")
     if not 0 <= source.validation < 1:
         raise ConfigError(
-            "validation", f"{source.validation} is no share", "use 0.1, or 0 for none"
+            "validation", f"{source.validation} is not a share", "use 0.1, or 0 for none"
         )
     if not 0 < source.test_fraction < 1:
-        why = f"{source.test_fraction} is no share"
+        why = f"{source.test_fraction} is not a share"
         raise ConfigError("test_fraction", why, "use one between 0 and 1")
     for name in ("train_limit", "test_limit"):
         if (limit := getattr(source, name)) is not None and limit < 1:
@@ -264,7 +264,7 @@ def _labelled(series: Series, path: Path) -> Series:
         fix = f"fill the column of labels, or {naming('label', 'NAME')}"
         raise DataError(path, "no series has a label", fix)
     if not known.all():
-        _LOG.warning("%s: left out %d series without label", path, int((~known).sum()))
+        _logger.warning("%s: left out %d series without label", path, int((~known).sum()))
     return series.take(known.nonzero().flatten())
 
 

@@ -51,7 +51,7 @@ class Quantities:
     assumed: Mapping[str, str]
 
     def note(self, column: str) -> str:
-        """What to tell about a column; nothing if it has no unit."""
+        """Describe the unit of a column; empty if it has none."""
         if column in self.units:
             return f"in {self.units[column]}"
         return f"taken to be in {self.assumed[column]}" if column in self.assumed else ""
@@ -131,7 +131,7 @@ class _Column:
     def _refuse(
         self, index: int, cell: str, unit: str, found: str | None, is_bare: bool
     ) -> DataError:
-        why = f"{cell} is no number in {unit!r}, which other cells are"
+        why = f"{cell} is not a number in {unit!r}, which other cells are"
         if is_bare:
             why = f"{cell} has no unit, but other cells have {unit!r}"
         elif found is not None:

@@ -167,8 +167,8 @@ class Scaling:
 
     Attributes:
         span: Time that becomes 1.
-        shift: One number a feature.
-        scale: One number a feature.
+        shift: One number per feature.
+        scale: One number per feature.
         limit: Largest absolute value; None does not cut.
     """
 
@@ -201,7 +201,7 @@ class Scaling:
 
 
 def in_single(values: Tensor, scale: Tensor) -> Tensor:
-    """Round values to single precision, in which ordinary ones are scaled, as ever.
+    """Round values to single precision, in which ordinary values are scaled.
 
     One that this would move by more than a hundredth of its scale stays as it is: far from zero,
     single precision cannot tell apart what lies close together.

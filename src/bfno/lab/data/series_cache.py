@@ -19,7 +19,7 @@ __all__ = ["Arrays", "cached", "fingerprint"]
 
 Arrays = dict[str, np.ndarray]
 _DIGEST_BYTES = 32
-_LOG = logging.getLogger(__name__)
+_logger = logging.getLogger(__name__)
 
 
 def fingerprint(pieces: Iterable[bytes]) -> str:
@@ -76,4 +76,4 @@ def _write(path: Path, arrays: Arrays) -> None:
     try:
         write_atomically(path, hashlib.sha256(content).digest() + content)
     except DataError as error:
-        _LOG.info("parsed data are not kept for the next run: %s", error)
+        _logger.info("parsed data are not kept for the next run: %s", error)

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 __all__ = ["SeriesTable", "read_frame", "read_series"]
 
-_LOG = logging.getLogger(__name__)
+_logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -130,7 +130,7 @@ def _series_of(found: Understood, labels: str, classes: tuple[str, ...] | None) 
     begins = None
     if found.times.dates is not None:
         begins, firsts = (firsts * 1e6).long() + found.times.epoch, torch.zeros_like(firsts)
-    _LOG.warning("%s", found.line(rows, series.by_row))
+    _logger.warning("%s", found.line(rows, series.by_row))
     if doubt := found.doubt(rows):
-        _LOG.warning("%s", doubt)
+        _logger.warning("%s", doubt)
     return SeriesTable(series, rows.features, names, firsts, found.layout, begins)

@@ -19,7 +19,7 @@ __all__ = ["OWNER", "read_folder"]
 OWNER = "\0series"
 """The column with the name of each row's series: no file's column is called that."""
 
-_LOG = logging.getLogger(__name__)
+_logger = logging.getLogger(__name__)
 _LABELS_STEM = "labels"
 
 
@@ -95,6 +95,6 @@ def _with_labels(
         why = f"series {name!r} has another label above"
         raise beside.wrong(index, why, "keep one of them", label)
     if odd := sorted(set(once[OWNER].drop_nulls()) - set(files)):
-        _LOG.warning("%s: %d labelled series have no file, first %r", path, len(odd), odd[0])
+        _logger.warning("%s: %d labelled series have no file, first %r", path, len(odd), odd[0])
     frame = table.frame.join(once, on=OWNER, how="left", maintain_order="left")
     return replace(table, frame=frame)

@@ -15,7 +15,7 @@ from bfno.lab.data.table_layout import nearest
 
 __all__ = ["Rows", "static_features", "to_series"]
 
-_LOG = logging.getLogger(__name__)
+_logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -116,12 +116,14 @@ def _notice(rows: Rows, merged: int) -> None:
     back = same & (np.diff(rows.times[grouped]) < 0)
     if back.any():
         count = len(np.unique(rows.owners[grouped][1:][back]))
-        _LOG.warning("%s: sorted %d series by time", rows.table.source, count)
+        _logger.warning("%s: sorted %d series by time", rows.table.source, count)
     if merged:
-        _LOG.warning("%s: merged %d rows with others of the same time", rows.table.source, merged)
+        _logger.warning(
+            "%s: merged %d rows with others of the same time", rows.table.source, merged
+        )
     for name, column in zip(rows.features, rows.values.T, strict=True):
         if np.isnan(column).all():
-            _LOG.warning("%s: feature %r is never observed", rows.table.source, name)
+            _logger.warning("%s: feature %r is never observed", rows.table.source, name)
 
 
 def _merged(values: np.ndarray, begins: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -32,7 +32,7 @@ def read_stl(contents: Mapping[str, Content], data_set: DataSet) -> tuple[Split,
 def _split(images: Content, labels: Content, data_set: DataSet) -> Split:
     count, rest = divmod(len(images.data), math.prod(data_set.shape))
     if rest or not count:
-        raise images.wrong(f"is cut off: {len(images.data):,} bytes are no whole images")
+        raise images.wrong(f"is cut off: {len(images.data):,} bytes are not whole images")
     columns = images.data.reshape(count, *data_set.shape)
     numbers = checked_labels(labels.data.astype(np.int64) - 1, count, data_set.classes, labels)
     return Split(torch.from_numpy(np.ascontiguousarray(columns.swapaxes(2, 3))), numbers)

@@ -40,7 +40,7 @@ _Reader = Callable[[Mapping[str, Content], DataSet], tuple[Split, Split]]
 _READERS: Mapping[str, _Reader] = {"idx": read_idx, "cifar": read_cifar, "stl": read_stl}
 _BUNDLED = {"digits": read_digits}  # what a library brings along
 _NPZ = {"cifar10", "cifar100"}
-_LOG = logging.getLogger(__name__)
+_logger = logging.getLogger(__name__)
 
 
 def locate(name: str, data_dir: Path | None = None) -> Path:
@@ -205,7 +205,7 @@ def _contents(folder: Path, data_set: DataSet, official: bool | None) -> dict[st
     if official is not False:
         states = {file.name: state_of(contents[file.name].data, file) for file in data_set.contents}
         if official is None and set(states.values()) == {"truncated"}:
-            _LOG.warning("%s: no official file of %s, but of its layout", folder, data_set.title)
+            _logger.warning("%s: no official file of %s, but of its layout", folder, data_set.title)
             return contents
         for name, state in states.items():
             if state != "ok":

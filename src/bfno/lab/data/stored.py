@@ -90,7 +90,7 @@ def _most_open() -> int:
 
 
 def file_identity(descriptor: int) -> tuple[int, ...]:
-    """What tells an open file from every other, and from itself after a change."""
+    """Identify an open file among all others, and from itself after a change."""
     about = os.fstat(descriptor)
     return about.st_dev, about.st_ino, about.st_size, about.st_mtime_ns
 
@@ -160,7 +160,7 @@ class Rows:
         return len(self) * math.prod(self.shape)
 
     def take(self, which: Any) -> Rows:
-        """Those of some images, by anything that indexes an array."""
+        """Return the rows of some images, by anything that indexes an array."""
         return Rows(self.shelves, self.shelf[which], self.start[which], self.shape)
 
     def read(self) -> Tensor:

@@ -213,7 +213,7 @@ class Understood:
             index = int(wrong.argmax())
             cell = shown(cells[index])
             fix = f'correct or empty the cell; if it means missing, --set "data.missing=[{cell}]"'
-            raise self.table.wrong(index, f"{cell} is no number", fix, name)
+            raise self.table.wrong(index, f"{cell} is not a number", fix, name)
         return self._one_hot(name, words, None)
 
     def _finite(self, name: str, numbers: np.ndarray) -> np.ndarray:
@@ -271,7 +271,7 @@ class Understood:
     # What to tell.
 
     def line(self, rows: Rows, by_row: bool) -> str:
-        """What was understood, on one line.
+        """Describe in one line how the table was understood.
 
         Args:
             rows: What `rows` returned.
@@ -310,7 +310,7 @@ class Understood:
         return f"label {self.label!r} ({count:,} {kinds}{meant}, one per {of})"
 
     def doubt(self, rows: Rows) -> str | None:
-        """What to say where the labels look like measurements rather than classes."""
+        """Warn where the labels look like measurements rather than classes."""
         count, series = len(rows.label_names), len(rows.ids)
         if self.label is None or self.is_fixed or count <= _MANY_CLASSES or 2 * count <= series:
             return None

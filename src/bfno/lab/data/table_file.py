@@ -159,7 +159,7 @@ def _polars(path: Path) -> Any:
 
 @contextmanager
 def _refusing(path: Path, fix: str) -> Iterator[None]:
-    """Like `refusing_damage`, and for the panics of polars, which are no exceptions of Python's."""
+    """Like `refusing_damage`, and for the panics of polars, which are not exceptions of Python."""
     import polars
 
     try:
@@ -288,12 +288,14 @@ def _utf8(path: Path, content: bytes, encoding: str | None) -> tuple[bytes, tupl
     try:
         text = content.decode(name)
     except LookupError as error:
-        raise ConfigError("data.encoding", f"{name!r} is unknown", "use utf-8, say") from error
+        raise ConfigError(
+            "data.encoding", f"{name!r} is unknown", "use, for example, utf-8"
+        ) from error
     except UnicodeDecodeError as error:
         row = content[: error.start].count(b"\n") + 1
         raise DataError(f"{path}, row {row}", f"is not {name} text", _CODEC_FIX) from error
     if "\0" in text:
-        raise DataError(path, "holds zero bytes, so it is no text", _TEXT_FIX)
+        raise DataError(path, "holds zero bytes, so it is not text", _TEXT_FIX)
     if name not in ("utf-8", "ascii"):
         content = text.encode("utf-8", "replace")
     if b"\r" in content:
@@ -332,7 +334,7 @@ def _encoding(path: Path, content: bytes) -> str:
 
 
 def _separator(path: Path, content: bytes, wanted: str | None) -> tuple[str, bool]:
-    """What separates the cells, and whether that had to be found out and is not the comma.
+    """Find what separates the cells, and tell whether it was not given and is not the comma.
 
     It is what cuts the first rows into equally many cells, the most if there are several.
 

@@ -108,7 +108,7 @@ class TableLayout:
         return frozenset(MISSING if self.missing is None else map(str.lower, self.missing))
 
     def facts(self) -> dict[str, Any]:
-        """What decides the meaning of cells, as values of JSON."""
+        """Return what decides the meaning of cells, as values of JSON."""
         return {
             **{name: getattr(self, name) for name in _FACTS},
             "decimal": self.decimal,
@@ -172,7 +172,7 @@ def find_column(
 
 
 def naming(role: str, name: str) -> str:
-    """What to do to name the column of a role.
+    """Tell how to name the column of a role.
 
     Example:
         >>> naming("time", "days")

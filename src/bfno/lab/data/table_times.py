@@ -41,7 +41,7 @@ class Times:
 
     @property
     def note(self) -> str:
-        """What to tell about them behind the name of their column."""
+        """How the times were read, as a note behind the name of their column."""
         if self.dates is None:
             return ""
         order = f"{self.dates.order.replace('-', ' ')}, " if self.dates.order else ""
@@ -84,7 +84,7 @@ def read_times(
         return _from_dates(table, column, replace(layout, points=points), dates, words)
     if wrong.any():
         index = int(wrong.argmax())
-        why = f"{shown(cells[index])} is no number, but other times are"
+        why = f"{shown(cells[index])} is not a number, but other times are"
         raise table.wrong(index, why, "use numbers or dates everywhere", column)
     _require_times(table, column, np.isfinite(numbers))
     return Times(numbers, replace(layout, dates="numbers"))
@@ -102,7 +102,7 @@ def _from_dates(
     if dates.wrong.any():
         index = int(dates.wrong.argmax())
         how = f" with the {dates.order.replace('-', ' ')}" if dates.order else ""
-        why = f"{shown(cells[index])} is no date{how}"
+        why = f"{shown(cells[index])} is not a date{how}"
         fix = "write all dates alike" if how else "use numbers, or dates like 2024-12-31 14:30"
         raise table.wrong(index, why, fix, column)
     _require_times(table, column, cells.is_not_null().to_numpy())
@@ -122,7 +122,7 @@ def _other_order(
     """A date that does not exist in the order that was given or found in training."""
     index = int(dates.wrong.argmax())
     (other,) = (one for one in ORDERS if one != order)
-    why = f"{shown(words[index])} is no date with the {order.replace('-', ' ')}"
+    why = f"{shown(words[index])} is not a date with the {order.replace('-', ' ')}"
     fits = not parse_dates(words, other).wrong.any()
     fix = f"say --set data.dates={other}" if fits else "write all dates alike"
     return table.wrong(index, why, fix, column)

@@ -170,7 +170,7 @@ def image_bytes(X: Any, channels: str) -> tuple[Tensor, str]:
 
     Raises:
         TypeError: If they are a sparse matrix.
-        ValueError: If these are no images, some of their pixels are masked, or it is not clear
+        ValueError: If these are not images, some of their pixels are masked, or it is not clear
             where their channels are.
 
     Example:

@@ -11,7 +11,7 @@ __all__ = ["refuse_masked"]
 
 
 def refuse_masked(values: Any, name: str, fix: str) -> None:
-    """Refuse masked values: numpy gives whatever lies below the mask to those who do not ask.
+    """Refuse masked values: code that ignores the mask would read the values beneath it.
 
     Args:
         values: An array, or lists of arrays; a masked array without masked values is welcome.

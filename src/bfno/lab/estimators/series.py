@@ -213,7 +213,7 @@ def _read(
 
 
 def _beyond_single(series: Series) -> Tensor:
-    """What values have beyond single precision where that is much of their feature's deviation."""
+    """Digits beyond single precision, where they are much of their feature's deviation."""
     values, seen = series.values.double(), series.mask.double()
     count = seen.sum(0).clamp(min=1)
     mean = (values * seen).sum(0) / count
@@ -242,7 +242,7 @@ def _arrays(X: Any) -> tuple[list[np.ndarray], list[np.ndarray]]:
     """Times and values of each series.
 
     Raises:
-        ValueError: If these are no series.
+        ValueError: If these are not series.
     """
     if issparse(X):
         raise TypeError("Sparse input is not supported: X must be a list of series or an array")

@@ -191,7 +191,7 @@ class _Printed(Watcher):
 
 
 def _changes(before: Any, config: Any, folder: Path) -> Tree:
-    """What differs between a run that is kept and what is asked for now.
+    """Compare a kept run with what is asked for now.
 
     Raises:
         ConfigError: If the run is one of other samples.
@@ -255,7 +255,7 @@ def _as_parameter(found: re.Match[str]) -> str:
 
 
 def _as_python(value: str) -> str:
-    """What stands for a value of a command line, which is YAML, in a program."""
+    """Write a value of a command line, which is YAML, as Python does."""
     if value.isupper():  # not one, but the word for any
         return value
     with contextlib.suppress(ValueError):

@@ -81,7 +81,7 @@ class Experiment(Settings, ABC):
     data_names: ClassVar[tuple[str, ...]]
     """What may stand before the slash in the name of such an experiment."""
     own_data: ClassVar[Mapping[str, OwnData]] = {}
-    """Those of these names that mean data of one's own."""
+    """The names among them that mean data of one's own."""
     in_memory: ClassVar[str]
     """The name for samples that a Python program holds, which no command can name."""
     deciding: ClassVar[tuple[tuple[str, str], ...]] = ()
@@ -204,7 +204,7 @@ class Experiment(Settings, ABC):
 
     @abstractmethod
     def predict(self, run: TrainedRun, files: Iterable[Path]) -> Iterator[Prediction]:
-        """Classify or score what files hold; a file that cannot be read spoils no other."""
+        """Classify or score what files hold; an unreadable file does not affect the others."""
 
     def make_independent(self, model: nn.Module) -> str:
         """Let each sample of a batch be solved by steps of its own.
@@ -220,7 +220,7 @@ class Experiment(Settings, ABC):
             raise ConfigError("--independent", why, "leave it out")
         solvers = [one for one in model.modules() if isinstance(one, NeuralODE | LatentGenerator)]
         for solver in solvers:
-            # Whose gradients no one asks for.
+            # Nobody asks for their gradients.
             kept = {k: v for k, v in solver.settings.items() if k not in ("memory", "adjoint")}
             solver.settings = {**kept, "gradient": "direct", "independent": True}
         if not solvers:
@@ -241,9 +241,9 @@ class Experiment(Settings, ABC):
 
     @abstractmethod
     def files_in(self, run: TrainedRun, folder: Path) -> list[Path]:
-        """What `predict` is to take of a folder: all files of its kind in it and below it.
+        """List the files that `predict` takes of a folder: all of its kind in it and below it.
 
-        What else is there is said.
+        What else is there is named in a note.
 
         Raises:
             DataError: If there are none.
@@ -326,7 +326,7 @@ class Conclusion:
 
 @dataclass(frozen=True)
 class TestRequest:
-    """On what a trained model is to be evaluated.
+    """What to evaluate a trained model on.
 
     Attributes:
         data: Other data, a name or a path; None is the run's own.
@@ -387,7 +387,7 @@ class Portable:
 
 @dataclass(frozen=True)
 class Prediction:
-    """What a model says about one sample.
+    """The answer of a model for one sample.
 
     Attributes:
         file: The file it came from.

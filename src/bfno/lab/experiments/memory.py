@@ -40,7 +40,7 @@ def source_of(settings: Any) -> str:
 
 
 def fingerprint(*tensors: Tensor) -> str:
-    """A number that other samples do not have.
+    """A checksum that identifies the samples.
 
     Example:
         >>> import torch
@@ -55,7 +55,7 @@ def fingerprint(*tensors: Tensor) -> str:
 
 
 def gone() -> ConfigError:
-    """What to say to somebody who asks a run for samples that it never had as files."""
+    """The error for somebody who asks a run for samples that it never had as files."""
     why = "were in the memory of the program that trained this run, and are not here"
     fix = "call fit of the estimator again with the same samples and checkpoints=FOLDER"
     return ConfigError("the samples", why, fix)

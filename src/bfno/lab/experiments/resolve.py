@@ -12,7 +12,7 @@ from bfno.lab.experiments.density.experiment import DensityExperiment
 from bfno.lab.experiments.experiment import Experiment
 from bfno.lab.experiments.images.experiment import ImageExperiment
 from bfno.lab.experiments.series.experiment import SeriesExperiment
-from bfno.lab.experiments.settings import CIRCUMSTANCES, SCALES, migrated, parse
+from bfno.lab.experiments.settings import CIRCUMSTANCES, SCALES, migrated_settings, parse
 from bfno.lab.experiments.trees import Tree, differences, merged
 from bfno.lab.files import parse_yaml, read_plain
 
@@ -56,7 +56,7 @@ def resolve(
     source = "the command"
     if experiment.endswith((".yaml", ".yml")):
         source = experiment
-        tree = migrated(_read_yaml(Path(experiment)))
+        tree = migrated_settings(_read_yaml(Path(experiment)))
     tree = merged(tree, changes or {})
     name = str(tree.setdefault("experiment", experiment))
     if scale is not None:
@@ -102,7 +102,7 @@ def read_experiment(settings: Mapping[str, Any], source: str) -> Any:
     Raises:
         ConfigError: If a name or a setting is unknown or does not fit.
     """
-    return parse(_kind_of(str(settings.get("experiment"))), migrated(settings), source)
+    return parse(_kind_of(str(settings.get("experiment"))), migrated_settings(settings), source)
 
 
 def read_written(file: Path) -> Any:
@@ -176,5 +176,5 @@ def _read_yaml(path: Path) -> Tree:
     except ValueError as error:
         raise ConfigError(path, str(error), "start from a run's config.yaml") from None
     if not isinstance(tree, dict) or not isinstance(tree.get("experiment"), str):
-        raise ConfigError(path, "names no experiment", "add `experiment: data/method`")
+        raise ConfigError(path, "does not name an experiment", "add `experiment: data/method`")
     return tree

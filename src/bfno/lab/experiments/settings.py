@@ -20,7 +20,7 @@ __all__ = [
     "Settings",
     "SolverSettings",
     "TrainSettings",
-    "migrated",
+    "migrated_settings",
     "migrated_weights",
     "one_of",
     "parse",
@@ -32,7 +32,7 @@ SCALES: tuple[str, ...] = get_args(Scale)
 """How large an experiment is: seconds, minutes on a processor, or the paper's size."""
 
 DATA_PLACES = ("dir", "folder", "path", "test_path")
-"""Settings of data that say where files are, which is nobody else's business."""
+"""Settings of data that say where files are, which is private."""
 CIRCUMSTANCES = frozenset(
     {"seed", "threads", "train.checkpoint_seconds", *(f"data.{name}" for name in DATA_PLACES)}
 )
@@ -154,9 +154,9 @@ class TrainSettings(Settings):
         weight_decay: The optimizer's L2 penalty; for `adamw` the share of a weight that a step at
             learning rate 1 would take away.
         clip: Largest norm of a gradient; longer ones are scaled down. None scales none.
-        average: Share of the old in a moving average of the weights, 0.999 say. It is what is
-            evaluated and loaded; the training goes on from the weights themselves. None averages
-            none.
+        average: Share of the old in a moving average of the weights, for example 0.999. It is
+            what is evaluated and loaded; the training goes on from the weights themselves. None
+            averages none.
         test: Whether the test samples are evaluated after every epoch. Without, the training never
             gets them: what is chosen among many runs is then not chosen by them, and `bfno eval`
             tests the one that was.
@@ -203,7 +203,7 @@ class TrainSettings(Settings):
         return min(max(round(_AUTO_EPOCHS / math.sqrt(max(samples, 1))), 10), 200)
 
 
-def migrated(settings: Mapping[str, Any]) -> dict[str, Any]:
+def migrated_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
     """The settings that an earlier release wrote, as this one reads them.
 
     `model.idle_scalars` was the number of parameters that a published count includes although
@@ -214,7 +214,7 @@ def migrated(settings: Mapping[str, Any]) -> dict[str, Any]:
         settings: Nested values of a config.yaml, a record or a checkpoint; left as they are.
 
     Example:
-        >>> migrated({"seed": 7, "model": {"kind": "ode", "width": 50, "idle_scalars": 1}})
+        >>> migrated_settings({"seed": 7, "model": {"kind": "ode", "width": 50, "idle_scalars": 1}})
         {'seed': 7, 'model': {'kind': 'ode', 'width': 50}}
     """
     found = dict(settings)
@@ -226,7 +226,7 @@ def migrated(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def migrated_weights(weights: Mapping[str, WeightT]) -> dict[str, WeightT]:
-    """The tensors of a checkpoint without those that models no longer have; see `migrated`."""
+    """Leave out the tensors of a checkpoint that models no longer have; see `migrated_settings`."""
     return {name: tensor for name, tensor in weights.items() if name != "idle"}
 
 
@@ -266,7 +266,7 @@ def _explain(kind: type[BaseModel], error: ValidationError, source: str) -> Conf
 
 
 def _name(kind: type[BaseModel], place: tuple[int | str, ...]) -> str:
-    """The setting at that place; a choice among kinds of a section or value is no part of it."""
+    """The setting at that place; a choice among kinds of a section or value is not part of it."""
     parts = [str(part) for part in place]
     section = kind.model_fields.get(parts[0]) if len(parts) > 1 else None
     if section is not None and len(_sections(section.annotation)) > 1:
@@ -285,7 +285,7 @@ def _nearest(kind: type[BaseModel], name: str) -> str:
 
 
 def setting_names(section: type[BaseModel], prefix: str = "") -> Iterator[str]:
-    """Every setting of an experiment or a section, `train.lr` say."""
+    """Every setting of an experiment or a section, for example `train.lr`."""
     for name, field in section.model_fields.items():
         inner = _sections(field.annotation)
         if not inner:

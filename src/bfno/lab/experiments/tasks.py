@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import contextlib
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -23,6 +25,7 @@ __all__ = [
     "Share",
     "Sums",
     "Task",
+    "evaluation_mode",
     "failure_line",
     "read_together",
     "require_sound",
@@ -38,16 +41,16 @@ Found = dict[str, Tensor | float]
 
 
 class ScoresError(ArithmeticError):
-    """A model was evaluated, but what it says is no number."""
+    """A model was evaluated, but its scores are not numbers."""
 
 
 FAILURES = (SolverError, FlowError, ScoresError)
-"""What tells that a model cannot be evaluated at its present weights."""
+"""Errors that say that a model cannot be evaluated at its present weights."""
 
 
 @dataclass(frozen=True)
 class Evaluation:
-    """What a pass over a split has found.
+    """The result of a pass over a split.
 
     Attributes:
         metrics: Averages by name.
@@ -84,7 +87,7 @@ class Place:
     epoch: int = 0
 
 
-class Task(Protocol):
+class Task(ABC):
     """All that the loop knows of a task."""
 
     data: Any
@@ -114,7 +117,7 @@ class Task(Protocol):
         held_out = {name: getattr(self.data, name) for name in ("validation", "test")}
         return tuple(name for name, part in held_out.items() if part is not None and len(part))
 
-    def prepare(self, model: nn.Module, device: torch.device) -> None:
+    def prepare(self, model: nn.Module, device: torch.device) -> None:  # noqa: B027 (optional)
         """Set what a new model takes from its data before the first step, if it takes anything.
 
         Called once in training mode, in every process with the same samples and the same state of
@@ -125,24 +128,35 @@ class Task(Protocol):
             device: Where it is.
         """
 
+    @abstractmethod
     def batches(self, size: int, generator: torch.Generator) -> list[Tensor]:
         """Training samples, by number, of each step of an epoch; every sample once."""
-        ...
 
+    @abstractmethod
     def loss(self, model: nn.Module, samples: Tensor, place: Place) -> tuple[Tensor, Found]:
         """Mean loss over training samples, given by number, and further sums over them.
 
         Leave the sums on the device: the loop reads all of them at once.
         """
-        ...
 
+    @abstractmethod
     def train_metrics(self, sums: Sums) -> dict[str, float]:
         """Averages of the sums of an epoch."""
-        ...
 
+    @abstractmethod
     def evaluate(self, model: nn.Module, split: str, batch: int, share: Share) -> Evaluation:
         """Evaluate a split without gradients."""
-        ...
+
+
+@contextlib.contextmanager
+def evaluation_mode(model: nn.Module) -> Iterator[None]:
+    """Put a model into evaluation mode for a while; an error, too, ends with the mode it had."""
+    was_training = model.training
+    model.eval()
+    try:
+        yield
+    finally:
+        model.train(was_training)
 
 
 def without_test(data: Any) -> Any:
@@ -166,7 +180,7 @@ def read_together(values: Mapping[str, Tensor | float]) -> Sums:
 def require_sound(is_sound: Tensor) -> None:
     """Refuse the scores of a model, of all processes together, unless each of them is sound.
 
-    Of scores that are no numbers the first one counts as the largest, so that without this they
+    Of scores that are not numbers, the first one counts as the largest, so that without this they
     would look like answers.
 
     Args:
@@ -180,11 +194,11 @@ def require_sound(is_sound: Tensor) -> None:
 
 
 def solver_stats(model: Any) -> Stats:
-    """What the last solve of a model cost that has `stats` itself or in its `block`."""
+    """Return the cost of the last solve of a model that has `stats` itself or in its `block`."""
     bare = getattr(model, "module", model)  # distributed training wraps the model
     return getattr(bare, "block", bare).stats
 
 
 def failure_line(error: Exception) -> str:
-    """What to tell a user of one of `FAILURES`."""
+    """Describe one of `FAILURES` to a user."""
     return f"the solver gave up: {error}" if isinstance(error, SolverError) else str(error)

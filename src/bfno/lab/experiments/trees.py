@@ -59,7 +59,7 @@ def read_settings(pairs: Iterable[str]) -> Tree:
         name, equals, text = pair.partition("=")
         if not equals or not name:
             raise ConfigError(
-                pair, "is not a setting", "write section.key=value, train.lr=0.01 say"
+                pair, "is not a setting", "write section.key=value, for example train.lr=0.01"
             )
         try:
             value = parse_yaml(text)

@@ -97,7 +97,7 @@ def test_a_folder_of_one_class_or_of_parts_is_enough(tmp_path):
 @pytest.mark.parametrize(
     ("prepare", "message"),
     [
-        (lambda path: None, "is no folder"),
+        (lambda path: None, "is not a folder"),
         (lambda path: path.mkdir(), "holds no images"),
         (lambda path: _write_images(path / ".hidden", 3), "holds no images"),
     ],
@@ -145,11 +145,11 @@ def test_images_unlike_those_of_the_training_cost_more(tmp_path):
 
 
 def test_data_of_another_kind_are_refused(tmp_path, digits, moons):
-    with pytest.raises(ConfigError, match=r"^mnist: names no points.*moons"):
+    with pytest.raises(ConfigError, match=r"^mnist: is not a set of points.*moons"):
         _evaluate(moons, data="mnist")
     with pytest.raises(ConfigError, match="models points, not images"):
         next(iter(open_run(moons).config.predict(open_run(moons), [tmp_path / "a.png"])))
-    with pytest.raises(DataError, match="is no folder"):
+    with pytest.raises(DataError, match="is not a folder"):
         _evaluate(digits, data=str(tmp_path / "missing"))
 
 

@@ -1,12 +1,16 @@
 """The names of densities, and what their recipes may say."""
 
-from bfno.lab.data import TOYS
+import pytest
+
+from bfno.lab.data import DATA_SETS, TOYS
 from bfno.lab.experiments.density.experiment import (
     DENSITY_DATA,
     DENSITY_METHODS,
     POINT_METHODS,
+    DensityExperiment,
     _group,
 )
+from bfno.lab.experiments.images import presets
 from bfno.lab.experiments.images.presets import IMAGE_DATA
 from bfno.lab.experiments.presets import read_presets
 
@@ -21,6 +25,19 @@ def test_every_shape_of_points_and_every_image_set_has_a_density():
 def test_folders_are_read_as_they_are_asked_for():
     assert (_group("folder", True), _group("folder", False)) == ("colour", "grey")
     assert _group("digits", True) == "grey"
+
+
+@pytest.mark.parametrize(("method", "other"), [("glow", "mnist"), ("ffjord", "cifar10")])
+def test_a_data_set_like_another_has_its_densities(monkeypatch, method, other):
+    monkeypatch.setitem(DATA_SETS, "invented", DATA_SETS[other])
+    monkeypatch.setitem(DENSITY_DATA, "invented-density", "invented")
+    monkeypatch.setitem(presets._LIKE, "invented", other)
+    settings = DensityExperiment.preset("invented-density", method, {"scale": "cpu"})
+    expected = DensityExperiment.preset(f"{other}-density", method, {"scale": "cpu"})
+    # Whether flipped images are other images of the same kind depends on what they show.
+    expected["data"].pop("flip", None)
+    expected["data"]["name"] = "invented"
+    assert settings == expected
 
 
 def test_no_part_of_the_recipes_is_idle():

@@ -6,10 +6,18 @@ import pytest
 import torch
 
 from bfno.dynamics import AdamODE, GeneralizedHeavyBall, GeneralizedNesterov
-from bfno.lab.data import Split, Splits
+from bfno.lab.data import DATA_SETS, Split, Splits
 from bfno.lab.errors import ConfigError
+from bfno.lab.experiments.images import presets
 from bfno.lab.experiments.images.models import DYNAMICS
-from bfno.lab.experiments.images.presets import IMAGE_DATA, IMAGE_PRESETS, find_image_preset
+from bfno.lab.experiments.images.presets import (
+    IMAGE_DATA,
+    IMAGE_PRESETS,
+    find_image_preset,
+    net_recipe,
+    paper_recipe,
+    sized_model,
+)
 from bfno.lab.experiments.resolve import SCALES, resolve
 from bfno.lab.paper.numbers import paper_table
 from bfno.layers import BFNO
@@ -93,6 +101,29 @@ def test_methods_of_a_table_have_the_same_size_at_cpu_scale(data, size):
     different = {name: number for name, number in sizes.items() if abs(number / size - 1) > 0.02}
     # Nineteen channels are too few and twenty too many for this control, which no claim counts.
     assert different == ({"bfno-node-budget": 17_050} if data == "mnist" else {})
+
+
+@pytest.fixture(params=["mnist", "cifar10", "cifar100"])
+def invented(request, monkeypatch):
+    """A data set with one line in `_LIKE`: its name, and that of the set it is like."""
+    monkeypatch.setitem(DATA_SETS, "invented", DATA_SETS[request.param])
+    monkeypatch.setitem(presets._LIKE, "invented", request.param)
+    return "invented", request.param
+
+
+@pytest.mark.parametrize("scale", SCALES)
+def test_a_data_set_like_another_has_its_models_and_its_training(invented, scale):
+    name, other = invented
+    alike = [preset for preset in presets._alike() if preset.data == name]
+    assert {preset.method for preset in alike} == {
+        method for data, method in IMAGE_PRESETS if data == other
+    }
+    for preset in alike:
+        original = find_image_preset(other, preset.method)
+        assert sized_model(preset, name, scale) == sized_model(original, other, scale)
+        assert preset.parameters == original.parameters
+    assert paper_recipe(name, scale) == paper_recipe(other, scale)
+    assert net_recipe(name, scale)["data"] == net_recipe(other, scale)["data"]
 
 
 def test_branches_are_compared_at_the_width_of_the_table():

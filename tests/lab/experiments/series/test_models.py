@@ -28,6 +28,14 @@ VARIANTS = {
     "latent-ode-rnn/public_code": {"encoder_rows": "public_code"},
 }
 APART = [*(name for name in SERIES_METHODS if name not in COUPLED), *VARIANTS]
+# What reaches predictions of models that otherwise see the rows before alone.
+GLIMPSES = {
+    "rnn-impute": "the mean of each feature",
+    "gru-d": "the mean of each feature",
+    "gru-d/public_code": "the mean of each feature",
+    "rnn-delta-t/next": "when the next row is",
+    "ode-rnn/public_code": "the first row, from which it predicts that row itself",
+}
 
 
 @pytest.fixture(autouse=True)
@@ -92,6 +100,42 @@ def test_a_series_does_not_see_the_others(name, by_row):
     after = model(times, values, mask)
     assert _same(before, after, [0, 2, 3, 4])
     assert not _same(before, after, [1])
+
+
+@both_labels
+@pytest.mark.parametrize("name", [*APART, *COUPLED])
+def test_what_has_a_label_has_scores_of_all_classes(name, by_row):
+    model = _model(name, by_row)
+    output = model(*_batch())
+    labelled = (COUNT, ROWS) if by_row else (COUNT,)
+    assert output.scores.shape == (model.samples, *labelled, CLASSES)
+    assert output.prediction.shape == (model.samples, COUNT, ROWS, FEATURES)
+
+
+@both_labels
+@pytest.mark.parametrize("name", [*APART, *COUPLED])
+def test_models_that_look_ahead_say_so(name, by_row):
+    """The others predict a row from those before it, whatever comes then."""
+    model = _model(name, by_row)
+    with torch.no_grad():
+        for parameter in model.parameters():  # no decay would let no mean through
+            parameter += 0.2 * torch.rand_like(parameter)
+    times, values, mask = _batch()
+
+    def predictions(row: int) -> tuple[Tensor, Tensor]:
+        """Up to a row before and after it, and those behind it, change."""
+        changed, seen = values.clone(), mask.clone()
+        changed[:, row:] += 1
+        seen[:, row:] = ~seen[:, row:]
+        found = []
+        for batch in ((times, values, mask), (times, changed, seen)):
+            torch.manual_seed(3)  # the noise of latent states
+            found.append(model(*batch).prediction[:, :, : row + 1])
+        return found[0], found[1]
+
+    # Another order of the sums in a product of matrices changes the last digits.
+    is_same = [torch.allclose(*predictions(row), atol=1e-11, rtol=0) for row in range(ROWS)]
+    assert all(is_same) != (model.looks_ahead or name in GLIMPSES)
 
 
 @both_labels

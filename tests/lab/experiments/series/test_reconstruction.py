@@ -301,7 +301,7 @@ def test_a_constant_series_leaves_the_baselines_no_error(watched, tmp_path):
 
 @pytest.mark.parametrize("share", [0.0, 1.0, -0.1, math.nan])
 def test_a_share_lies_between_nothing_and_all(run, share):
-    with pytest.raises(ConfigError, match="no share"):
+    with pytest.raises(ConfigError, match="is not a share of rows"):
         _hold_out(run, share)
 
 

@@ -75,7 +75,7 @@ def test_the_published_protocol_changes_these_settings_and_no_others(data, metho
     sound = resolve(f"{data}/{method}", scale=scale).as_dict()
     changes = read_settings(["data.protocol=published"])
     published = resolve(f"{data}/{method}", scale=scale, changes=changes).as_dict()
-    expected = {f"model.{name}": value for name, value in PUBLISHED[method].items()} | {
+    expected = {f"model.{name}": value for name, value in PUBLISHED.get(method, {}).items()} | {
         "data.protocol": "published",
         "data.validation": 0.0,
         "data.times": "public_code",

@@ -172,7 +172,7 @@ def held_out_samples(
         limit: Most samples, instead of the run's own number of test samples.
 
     Raises:
-        ConfigError: If these are no samples for the model.
+        ConfigError: If these are not samples for the model.
         DataError: If files are missing or wrong.
     """
     settings = run.config.data
@@ -180,7 +180,7 @@ def held_out_samples(
         raise gone()
     if isinstance(settings, PointsSettings):
         if data is not None and data not in TOYS:
-            raise ConfigError(data, "names no points", f"use one of {', '.join(TOYS)}")
+            raise ConfigError(data, "is not a set of points", f"use one of {', '.join(TOYS)}")
         named = settings.model_copy(update={"name": data or settings.name})
         return _held_out_points(named, "test")[:limit]
     settings = other_images(settings, data, data_dir)
@@ -203,4 +203,4 @@ def require_images(run: TrainedRun) -> None:
     """
     if len(run.model.event_shape) != 3:
         what, why = run.config.experiment, "models points, not images"
-        raise ConfigError(what, why, "name a run of images, mnist-density/ffjord-rnode say")
+        raise ConfigError(what, why, "name a run of images, for example mnist-density/ffjord-rnode")

@@ -45,7 +45,7 @@ from bfno.lab.experiments.experiment import (
     explained_misfit,
 )
 from bfno.lab.experiments.images.data import folder_settings, read_image_file
-from bfno.lab.experiments.images.presets import IMAGE_DATA
+from bfno.lab.experiments.images.presets import IMAGE_DATA, sized_like
 from bfno.lab.experiments.memory import MEMORY
 from bfno.lab.experiments.presets import (
     layered,
@@ -73,7 +73,7 @@ POINT_METHODS: tuple[str, ...] = tuple(
     for method, preset in read_presets("density")["methods"].items()
     if preset["model"]["kind"] == "continuous"
 )
-"""Those of the methods that model points."""
+"""The methods that model points."""
 
 # Options of operator fields, which another field does not have.
 _OF_THE_FIELD = ("branches", "inner_activation", "field_options")
@@ -114,7 +114,7 @@ class DensityExperiment(Experiment):
         group = _group(name, setting(tree, "data", "colour", True) is not False)
         require_method(data, method, POINT_METHODS if group == "points" else DENSITY_METHODS)
         scale, both = presets["scales"][tree["scale"]], f"{group}/{method}"
-        parts = ("all", group, name, method, both, f"{name}/{method}")
+        parts = ("all", group, sized_like(name), name, method, both, f"{name}/{method}")
         settings = layered(
             (
                 {"data": {"name": name, **folder_settings(name)}, "model": {}},
@@ -280,7 +280,7 @@ def _evenly(images: Any, most: int) -> Any:
 
 
 def _group(data: str, colour: bool) -> str:
-    """What kind of samples a data set has: `points`, `grey` or `colour`.
+    """Tell the kind of samples of a data set: `points`, `grey` or `colour`.
 
     Args:
         data: Name of the data set.

@@ -32,7 +32,7 @@ _LEAST_VARIANCE = 1e-4
 
 
 def plain_bits(images: Tensor) -> Tensor:
-    """What a byte of each image costs in bits without a model, `(count,)` in double precision.
+    """Code images without a model: bits per byte of each, `(count,)` in double precision.
 
     Each byte is predicted from its neighbours above and to the left as in lossless JPEG, and what
     is left is compressed as in PNG. Versions of zlib may differ in the third digit.
@@ -70,14 +70,14 @@ class Yardstick:
 
     @classmethod
     def of(cls, split: str, images: Tensor, bits: Tensor) -> Yardstick:
-        """That of some images and their bits per dimension; without those that are not finite."""
+        """Build a yardstick from images and their finite bits per dimension."""
         is_finite = bits.isfinite().cpu()
         columns = (bits.cpu()[is_finite], plain_bits(images[is_finite]))
         return cls(split, *([round(value, _DIGITS) for value in one.tolist()] for one in columns))
 
     @classmethod
     def read(cls, facts: Mapping[str, Any]) -> Yardstick | None:
-        """What `facts` gave; None where there is nothing, or something else."""
+        """Read what `facts` returned; None where it is missing or something else."""
         try:
             bits, plain = ([float(one) for one in facts[name]] for name in ("bits", "plain"))
             is_whole = len(bits) == len(plain) > 0
@@ -132,7 +132,7 @@ class Yardstick:
         return called / (count + 1), float(beta.ppf(0.95, called, count + 1 - called))
 
     def note(self) -> str:
-        """What has to be known to read the percentiles, in one line."""
+        """Explain in one line how to read the percentiles."""
         count, (expected, most) = len(self.bits), self.false_alarms()
         if expected > ALARMS:
             least = round(1 / ALARMS) - 1

@@ -63,7 +63,9 @@ def draw(
     if count < 1:
         raise ConfigError("count", f"{count} samples are none", "use 1 or more")
     if not 0 <= temperature < float("inf"):
-        raise ConfigError("temperature", f"{temperature} is not a temperature", "use 1, or 0.7 say")
+        raise ConfigError(
+            "temperature", f"{temperature} is not a temperature", "use 1 or, for example, 0.7"
+        )
     generator = torch.Generator().manual_seed(seed)
     latent = torch.randn(count, run.model.dimensions, generator=generator)
     samples = _decoded(run, temperature * latent, batch)
@@ -117,7 +119,7 @@ def _no_numbers(run: TrainedRun, why: str) -> NumericalError:
 
 
 def _remedy(run: TrainedRun) -> str:
-    """What helps a flow whose samples overflow."""
+    """Name a remedy for a flow whose samples overflow."""
     model = getattr(run.config, "model", None)
     if getattr(model, "kind", "") == "glow" and getattr(model, "bound", None) is None:
         return "train it again with --set model.bound=1, or draw with --temperature 0.7"
@@ -230,7 +232,7 @@ def _great_circle(start: Tensor, end: Tensor, shares: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class Plane:
-    """What a model of points in the plane has learned.
+    """The density that a model of points in the plane has learned.
 
     Attributes:
         window: Least and greatest value of x, then of y, that the grid reaches.
@@ -269,7 +271,7 @@ def picture_plane(run: TrainedRun, count: int, temperature: float, seed: int) ->
     flow = run.model
     if not isinstance(flow, ContinuousFlow) or flow.event_shape != (2,):
         what, why = run.config.experiment, "models no points in the plane"
-        raise ConfigError(what, why, "name a run of points, moons/ffjord-rnode say")
+        raise ConfigError(what, why, "name a run of points, for example moons/ffjord-rnode")
     data = held_out_samples(run)
     window = _window(data)
     samples = draw(run, count, temperature, seed, run.config.train.eval_batch)

@@ -22,6 +22,7 @@ from bfno.lab.experiments.tasks import (
     Share,
     Sums,
     Task,
+    evaluation_mode,
     require_sound,
     solver_stats,
 )
@@ -163,7 +164,7 @@ def _flipped(images: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class Noise:
-    """What fixes all noise of an evaluation: that of bytes and that of traces.
+    """The seeds of all noise of an evaluation: that of bytes and that of traces.
 
     Attributes:
         seed: The seed of the run.
@@ -238,7 +239,7 @@ def score(
         wanted: Names of the measures; None is all.
 
     Raises:
-        ScoresError: If what a sample costs is no number.
+        ScoresError: If the cost of a sample is not a number.
     """
     share, wanted = share or Share(), wanted or _measures(samples)
     processes = share.processes
@@ -262,7 +263,7 @@ def score(
 
 
 def costs(model: nn.Module, samples: Tensor, batch: int, noise: Noise, measure: str) -> Tensor:
-    """What each sample costs under a flow, `(count,)` in double precision; see `score`."""
+    """Compute the cost of each sample, `(count,)` in double precision; see `score`."""
     device = next(model.parameters()).device
     found = []
     with _evaluating(model, device):
@@ -302,13 +303,8 @@ def _averages(sums: Mapping[str, list[float]], solves: Tensor, count: int) -> Sc
 @contextlib.contextmanager
 def _evaluating(model: nn.Module, device: torch.device) -> Iterator[None]:
     """Without gradients, in evaluation mode, and with torch's generators as before afterwards."""
-    was_training = model.training
-    model.eval()
-    try:
-        with torch.no_grad(), preserved_generators(device):
-            yield
-    finally:
-        model.train(was_training)
+    with evaluation_mode(model), torch.no_grad(), preserved_generators(device):
+        yield
 
 
 def preserved_generators(device: torch.device) -> AbstractContextManager[None]:

@@ -81,7 +81,7 @@ def temperature_of(run: TrainedRun) -> float | None:
 
 
 def probabilities(run: TrainedRun, images: Tensor) -> Tensor:
-    """What a trained classifier says of images, at its temperature: `(count, classes)`.
+    """Classify images at the temperature of a trained classifier: `(count, classes)`.
 
     Args:
         run: The classifier.

@@ -38,7 +38,7 @@ __all__ = [
     "read_image_file",
 ]
 
-_LOG = logging.getLogger(__name__)
+_logger = logging.getLogger(__name__)
 _RULES = 2  # of today
 
 
@@ -113,7 +113,7 @@ SettingsT = TypeVar("SettingsT", bound=ImageDataSettings)
 
 
 def folder_settings(name: str) -> dict[str, Any]:
-    """What the presets of a data set say about reading folders: nothing, unless it is one."""
+    """Settings for reading a folder of images; none for other data."""
     return {"rules": _RULES} if name == "folder" else {}
 
 
@@ -171,7 +171,7 @@ def held_out_images(
         if count < len(classes):
             # By the rules of earlier releases a limit took the first images, sorted by class.
             told = (settings.folder, len(found), count, len(classes))
-            _LOG.warning("%s: the %d test images are of %d of %d classes only", *told)
+            _logger.warning("%s: the %d test images are of %d of %d classes only", *told)
         return found, classes
     limit = limit or settings.test_limit
     found = load(settings.name, settings.dir)
@@ -212,7 +212,7 @@ def other_images(settings: SettingsT, data: str | None, data_dir: Path | None) -
             if folder != settings.folder:
                 changes |= folder_settings("folder")
                 if folder.is_dir() and not (folder / "test").is_dir():
-                    _LOG.warning(
+                    _logger.warning(
                         "%s: has no folder test; only the %g %% that a training would hold out are "
                         "tested",
                         folder,

@@ -29,14 +29,14 @@ _FEWEST_POINTS = 8  # neighbourhoods of fewer say nothing
 
 
 class _Classifier(Protocol):
-    """What a classifier has to offer; what of it has no ODE has no states to show."""
+    """A classifier as the exhibit needs it; one without ODEs has no states to show."""
 
     head: nn.Module
 
     def __call__(self, x: Tensor) -> Tensor: ...
 
     def features(self, x: Tensor) -> Tensor:
-        """What enters the head."""
+        """The input of the head."""
         ...
 
     @property
@@ -89,7 +89,7 @@ def _inputs(images: Tensor) -> Tensor:
 
 
 def _answers(run: TrainedRun, split: Split) -> tuple[Tensor, Tensor]:
-    """What enters the head for each image, and what the head says."""
+    """Compute the input and the output of the head for each image."""
     batches = _inputs(split.images).split(run.config.train.eval_batch)
     features = torch.cat([run.model.features(batch) for batch in batches])
     scores = run.model.head(features)
@@ -174,7 +174,7 @@ def _flow(model: _Classifier, split: Split, temperature: float) -> dict[str, Any
 
 
 def _entering(model: _Classifier, block: NeuralODE, images: Tensor) -> Tensor:
-    """What enters one of a model's blocks."""
+    """Compute the input of one of a model's blocks."""
     found: list[Tensor] = []
     with _listening(block, lambda _, given, __: found.append(given[0])):
         model.features(images)

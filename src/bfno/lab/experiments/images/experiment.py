@@ -246,7 +246,7 @@ def _preset(data: str, method: str, colour: bool) -> ImagePreset:
 
 
 def _about_the_locale() -> str:
-    """What to add where names of folders are not read as they were written."""
+    """Warn where names of folders are not read as they were written; else say nothing."""
     encoding = sys.getfilesystemencoding()
     if encoding.lower() in ("utf-8", "utf8"):
         return ""

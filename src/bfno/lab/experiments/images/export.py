@@ -18,7 +18,7 @@ from bfno.ode.block import solver_settings
 
 __all__ = ["portable_classifier"]
 
-_LOG = logging.getLogger(__name__)
+_logger = logging.getLogger(__name__)
 
 _METHOD = "rk4"
 _COUNTS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
@@ -88,7 +88,7 @@ def _images_to_compare(run: TrainedRun, request: ExportRequest) -> tuple[Tensor,
     try:
         splits = divided_images(other_images(config.data, None, request.data_dir), config.seed)
     except (ConfigError, DataError) as error:
-        _LOG.warning("%s: %s; the steps are compared on random images", error.what, error.why)
+        _logger.warning("%s: %s; the steps are compared on random images", error.what, error.why)
         noise = torch.Generator().manual_seed(0)
         shape = (64, *run.model.in_shape)
         return torch.randint(256, shape, generator=noise, dtype=torch.uint8), "random images"

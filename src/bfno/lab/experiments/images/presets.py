@@ -24,6 +24,7 @@ __all__ = [
     "find_image_preset",
     "net_recipe",
     "paper_recipe",
+    "sized_like",
     "sized_model",
 ]
 
@@ -64,7 +65,6 @@ _SCALES: Mapping[str, Mapping[str, Tree]] = {
         # Of so few images, a tenth would be too small to select by; the last epoch counts.
         "digits": {"data": {"validation": 0.0}, "train": {"epochs": 15}},
         "mnist": _GREY,
-        "fashion-mnist": _GREY,
         "cifar10": _COLOUR,
         "cifar100": _COLOUR,
         "stl10": _COLOUR,
@@ -123,7 +123,6 @@ _NET_SCALES: Mapping[str, Mapping[str, Tree]] = {
     "paper": {},
     "cpu": {
         "mnist": {"data": {"train_limit": 12_000}},
-        "fashion-mnist": {"data": {"train_limit": 12_000}},
         "cifar10": {"data": {"train_limit": 8000, "test_limit": 5000}},
         "cifar100": {"data": {"train_limit": 8000, "test_limit": 5000}},
         "stl10": {"data": {"size": 48}},
@@ -139,16 +138,18 @@ _NET_SCALES: Mapping[str, Mapping[str, Tree]] = {
 
 def paper_recipe(data: str, scale: str) -> Tree:
     """How the paper's models are trained on these data."""
-    layers = _SCALES[scale]
-    return layered((_RECIPE, layers.get("all", {}), layers.get(data, {})))
+    return layered((_RECIPE, *_scaled(_SCALES[scale], data)))
 
 
 def net_recipe(data: str, scale: str) -> Tree:
     """How the networks of `NETS` are trained on these data."""
-    layers = _NET_SCALES[scale]
-    return layered(
-        (_NET_RECIPE, _NET_DATA.get(data, {}), layers.get("all", {}), layers.get(data, {}))
-    )
+    return layered((_NET_RECIPE, _NET_DATA.get(data, {}), *_scaled(_NET_SCALES[scale], data)))
+
+
+def _scaled(layers: Mapping[str, Tree], data: str) -> Iterator[Tree]:
+    """What a scale changes: for all data, for those that have the same sizes, for these."""
+    for name in dict.fromkeys(("all", sized_like(data), data)):
+        yield layers.get(name, {})
 
 
 @dataclass(frozen=True)
@@ -176,8 +177,22 @@ class ImagePreset:
 PAPER_DATA = ("mnist", "cifar10", "cifar100", "stl10")
 """The data sets of the paper, in the order of the tables below."""
 
-# Data sets that have the models of another one; only the head has another size.
-_LIKE: Mapping[str, str] = {"fashion-mnist": "mnist", "digits": "mnist"}
+# Data sets that have the models of another one; only the head has another size. Their images are
+# as many and as large at each scale, too.
+_LIKE: dict[str, str] = {"fashion-mnist": "mnist", "digits": "mnist"}
+# These images are smaller and fewer than those of MNIST at any scale.
+_OWN_SIZES = ("digits",)
+
+
+def sized_like(data: str) -> str:
+    """The data set whose sizes at each scale these data have; their own name if they have theirs.
+
+    Example:
+        >>> sized_like("fashion-mnist"), sized_like("digits")
+        ('mnist', 'digits')
+    """
+    return data if data in _OWN_SIZES else _LIKE.get(data, data)
+
 
 # Method: dynamics, then state channels, width and published size for each data set in the order
 # above. All of these sizes are matched exactly.
@@ -314,9 +329,8 @@ _WIDTHS_ON_CPU: Mapping[str, Mapping[str, int]] = {
 _OPTIONS_ON_CPU: Mapping[str, Mapping[str, Tree]] = {
     "mnist": {"fno-node": {"modes": 3}, "afno-node": {"blocks": 2}},
 }
-_SIZED_LIKE = {"fashion-mnist": "mnist"}
 _FACTORS = {"smoke": 0.1, "cpu": 0.34, "paper": 1.0}
-_FACTORS_OF_COLOUR = {"cifar10": 0.25, "cifar100": 0.25, "stl10": 0.25}  # at cpu scale
+_FACTOR_OF_COLOUR = 0.25  # at cpu scale, for data sets in colour
 
 
 def sized_model(preset: ImagePreset, data: str, scale: str) -> Tree:
@@ -327,14 +341,14 @@ def sized_model(preset: ImagePreset, data: str, scale: str) -> Tree:
         data: The data it is for, which may be one's own.
         scale: Name of the scale.
     """
-    like, method = _SIZED_LIKE.get(data, data), preset.method
+    like, method = sized_like(data), preset.method
     width = _WIDTHS_ON_CPU.get(like, {}).get(method) if scale == "cpu" else None
     if width is not None:
         options = _OPTIONS_ON_CPU.get(like, {}).get(method, {})
         return merged(preset.model, {"width": width, "field_options": options})
     factor = _FACTORS[scale]
-    if scale == "cpu":
-        factor = _FACTORS_OF_COLOUR.get(data, factor)
+    if scale == "cpu" and data in DATA_SETS and DATA_SETS[data].shape[0] == 3:
+        factor = _FACTOR_OF_COLOUR
     # AFNO cuts its channels into blocks of equal size.
     blocks = preset.model.get("field_options", {}).get("blocks", 1)
     width = max(1, round(preset.model["width"] * factor / blocks)) * blocks

@@ -20,6 +20,7 @@ from bfno.lab.experiments.tasks import (
     Share,
     Sums,
     Task,
+    evaluation_mode,
     require_sound,
     solver_stats,
 )
@@ -171,18 +172,16 @@ def image_scores(
     Raises:
         ScoresError: If a score is not finite.
     """
-    processes, was_training = share.processes, model.training
-    model.eval()
+    processes = share.processes
     scores = torch.zeros(len(split), classes, dtype=torch.float64)
     evaluations, batches = 0, 0
-    with torch.inference_mode():
+    with evaluation_mode(model), torch.inference_mode():
         for samples in torch.arange(len(split)).split(batch)[processes.rank :: processes.count]:
             share.pause()
             images = _as_input(split.images[samples], model, processes.device)
             scores[samples] = model(images).double().cpu()
             evaluations += solver_stats(model).forward_evaluations
             batches += 1
-    model.train(was_training)
     # Every process has the scores of its own batches, and zeros for the rest.
     counts = torch.tensor([evaluations, batches], dtype=torch.float64)
     total = processes.add_up(torch.cat((counts, scores.flatten())))

@@ -94,7 +94,8 @@ class SeriesDataSettings(Settings):
         labels: Whether one's own labels are one per `series` or one per `row`. For activity in the
             protocol `published`, `public_code` does not know one of the activities.
         columns: Names of the columns of one's own tables for id, time and label. A common name,
-            `patient_id` or `date` say, is found where none of `id`, `time` or `label` is there.
+            for example `patient_id` or `date`, is found where none of `id`, `time` or `label` is
+            there.
         sheet: Sheet of an Excel file; None is the first.
         separator: What stands between the cells of a text file; None looks.
         encoding: Encoding of a text file, `latin-1` say; None looks.
@@ -108,8 +109,8 @@ class SeriesDataSettings(Settings):
         most_categories: Most different words of a column that becomes features, one per word.
             Columns with more are left out with a note.
         ignore: Columns to leave out.
-        quantities: Whether a column whose cells are numbers with the same unit, `80 kg` say, holds
-            numbers. Runs of earlier releases took such cells as words.
+        quantities: Whether a column whose cells are numbers with the same unit, for example
+            `80 kg`, holds numbers. Runs of earlier releases took such cells as words.
     """
 
     name: Literal["physionet", "activity", "series"]
@@ -152,7 +153,7 @@ class SeriesDataSettings(Settings):
 
     @property
     def layout(self) -> TableLayout:
-        """What these settings say about one's own tables."""
+        """The layout of one's own tables, as far as these settings tell it."""
         given = zip(_COLUMNS, self.columns, strict=True)
         return TableLayout(
             **{role: name for role, name in given if name != role},
@@ -162,7 +163,7 @@ class SeriesDataSettings(Settings):
 
     @property
     def source(self) -> SeriesSource:
-        """What these settings say about which series to load."""
+        """The series that these settings name."""
         exclude = {*_OF_LAYOUT, *_OF_FILE, *_OF_BATCHES, "columns"}
         plain = self.model_dump(exclude=exclude)
         return SeriesSource(**plain, layout=self.layout)
@@ -237,7 +238,7 @@ def names_series(run: TrainedRun, file: Path) -> bool:
 
 
 def _trained_layout(run: TrainedRun) -> TableLayout:
-    """What training found out, and on top what the user says about other files."""
+    """The layout that training found, changed by what the user says about other files."""
     settings, given = run.config.data, dict(run.reading)
     if (known := run.facts.get("table")) is None:
         # A run from before there was such a fact, or on a known set: numbers alone.

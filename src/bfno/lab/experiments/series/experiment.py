@@ -59,7 +59,13 @@ from bfno.lab.experiments.series.intervals import (
     without_forecast,
 )
 from bfno.lab.experiments.series.metrics import confidence_intervals
-from bfno.lab.experiments.series.models import MODEL_KINDS, SeriesData, SeriesModelSettings
+from bfno.lab.experiments.series.models import (
+    MODEL_KINDS,
+    LatentSettings,
+    SeriesData,
+    SeriesModelSettings,
+    without_kinetic,
+)
 from bfno.lab.experiments.series.task import (
     LossSettings,
     SeriesPredictions,
@@ -69,7 +75,7 @@ from bfno.lab.experiments.series.task import (
     summary,
 )
 from bfno.lab.experiments.trees import Tree, setting
-from bfno.models import LatentODE, SeriesModel
+from bfno.models import SeriesModel
 
 __all__ = ["SERIES_METHODS", "SeriesExperiment"]
 
@@ -167,14 +173,17 @@ class SeriesExperiment(Experiment):
         features, classes = tuple(facts["features"]), tuple(facts["classes"])
         about = SeriesData(len(features), len(classes), facts["by_row"])
         with explained_misfit("solver"):
-            model = self.model.build(about, self.solver.model_dump()).float()
+            model = self._built(about).float()
         model.class_names, model.feature_names = classes, features
-        if self.loss.kinetic > 0:
-            if not isinstance(model, LatentODE) or model.couples_series:
-                why = "needs a latent model that does not couple series"
-                raise ConfigError("loss.kinetic", why, "set it to 0")
-            model.measures_kinetic = True
         return model
+
+    def _built(self, about: SeriesData) -> SeriesModel:
+        solver = self.solver.model_dump()
+        if self.loss.kinetic == 0:
+            return self.model.build(about, solver)
+        if not isinstance(self.model, LatentSettings):
+            raise without_kinetic()
+        return self.model.build(about, solver, measures_kinetic=True)
 
     def task(self, data: SeriesSplits) -> SeriesTask:
         return SeriesTask(data, self.data, self.loss)

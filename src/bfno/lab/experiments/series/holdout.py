@@ -25,7 +25,7 @@ _SEED = 0  # which rows are hidden is always the same
 
 @dataclass(frozen=True)
 class Expected:
-    """What a model expects at hidden rows, and at those it was shown; scaled, in double precision.
+    """Predictions at hidden rows, and errors at those that were shown; scaled, in double precision.
 
     Attributes:
         prediction: At the hidden rows, `(samples, rows, features)`.

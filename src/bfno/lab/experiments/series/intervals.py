@@ -111,7 +111,7 @@ class SeriesIntervals:
 
     @classmethod
     def from_facts(cls, facts: Mapping[str, Any]) -> SeriesIntervals:
-        """What `as_facts` was made from."""
+        """Read what `as_facts` returned."""
         between = facts["between"]
         return cls(
             facts["series"],

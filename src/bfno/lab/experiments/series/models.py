@@ -10,6 +10,7 @@ from pydantic import Field
 from torch import nn
 
 from bfno.fields import Autonomous, LatentOperatorField
+from bfno.lab.errors import ConfigError
 from bfno.lab.experiments.presets import kinds_of
 from bfno.lab.experiments.settings import Settings, one_of
 from bfno.models import SeriesModel
@@ -30,6 +31,7 @@ __all__ = [
     "SeriesData",
     "SeriesModelSettings",
     "VAESettings",
+    "without_kinetic",
 ]
 
 # Channels of an operator on the latent axis, where a state is a function of one channel.
@@ -74,7 +76,7 @@ class RecurrentSettings(Settings):
 
     def build(self, about: SeriesData, solver: Mapping[str, Any]) -> SeriesModel:
         """Build the untrained model; it solves no equation."""
-        built = RecurrentClassifier(
+        return RecurrentClassifier(
             about.features,
             about.classes,
             by_row=about.by_row,
@@ -83,9 +85,8 @@ class RecurrentSettings(Settings):
             impute=self.impute,
             decay=self.decay,
             head=self.head,
+            gap=self.gap,
         )
-        built.gap = self.gap
-        return built
 
 
 class VAESettings(Settings):
@@ -101,7 +102,7 @@ class VAESettings(Settings):
 
     def build(self, about: SeriesData, solver: Mapping[str, Any]) -> SeriesModel:
         """Build the untrained model; it solves no equation."""
-        built = RecurrentVAE(
+        return RecurrentVAE(
             about.features,
             about.classes,
             by_row=about.by_row,
@@ -109,10 +110,9 @@ class VAESettings(Settings):
             encoder=self.encoder_size,
             units=self.units,
             reverse_axis=self.reverse_axis,
+            samples=self.samples,
             head=self.head,
         )
-        built.samples = self.samples
-        return built
 
 
 class ODERNNSettings(Settings):
@@ -194,21 +194,31 @@ class LatentSettings(Settings):
     encoder_steps: Literal["own", "public_code"] = "own"
     encoder_rows: Literal["observed", "public_code"] = "observed"
 
-    def build(self, about: SeriesData, solver: Mapping[str, Any]) -> SeriesModel:
+    def build(
+        self, about: SeriesData, solver: Mapping[str, Any], *, measures_kinetic: bool = False
+    ) -> SeriesModel:
         """Build the untrained model.
 
         Args:
             about: Sizes of the data.
             solver: Arguments of `solve` for the generator.
+            measures_kinetic: Whether `loss.kinetic` weighs the speed of its states.
+
+        Raises:
+            ConfigError: If it is to measure that and couples series.
         """
+        encoder, generator = self._encoder(about.features), self._generator(solver)
+        if measures_kinetic and generator.couples_series:
+            raise without_kinetic()
         return LatentODE(
             about.features,
             about.classes,
-            self._encoder(about.features),
-            self._generator(solver),
+            encoder,
+            generator,
             by_row=about.by_row,
             samples=self.samples,
             head=self.head,
+            measures_kinetic=measures_kinetic,
         )
 
     def _encoder(self, features: int) -> SeriesEncoder:
@@ -243,6 +253,12 @@ class LatentSettings(Settings):
             return ACEGenerator(network, variant="public_code", **settings)
         attention = tanh_network(size, size, self.layers, self.units)
         return ACEGenerator(network, attention, **settings)
+
+
+def without_kinetic() -> ConfigError:
+    """The error of a weight for kinetic energy where a model cannot measure it."""
+    why = "needs a latent model that does not couple series"
+    return ConfigError("loss.kinetic", why, "set it to 0")
 
 
 SeriesModelSettings = RecurrentSettings | VAESettings | ODERNNSettings | LatentSettings

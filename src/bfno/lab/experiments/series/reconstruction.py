@@ -198,7 +198,9 @@ def _say_once(run: TrainedRun, line: str) -> None:
 
 def _check_share(share: float) -> None:
     if not 0 < share < 1:
-        raise ConfigError("--hold-out", f"{share:g} is no share of rows", "use 0.3, say")
+        raise ConfigError(
+            "--hold-out", f"{share:g} is not a share of rows", "use, for example, 0.3"
+        )
 
 
 @dataclass(frozen=True)
@@ -219,7 +221,7 @@ class _Chosen:
 
 @dataclass(frozen=True)
 class _View:
-    """What a model expects at some times of a series, scaled.
+    """Predictions of a model at some times of a series, scaled.
 
     Attributes:
         at: The times, `(times,)`.
@@ -278,7 +280,7 @@ class _Drawing:
         return replace(drawn, hidden=hides, level=level, inside=inside, judged=judged)
 
     def _look(self, series: Series, place: int, further: Tensor) -> _View:
-        """What the model expects at the rows of a series, and at further times."""
+        """Predict a series at its rows and at further times."""
         run = self.run
         count = run.config.train.eval_batch if run.model.couples_series else 1
         others = [other for other in range(len(series)) if other != place][: count - 1]
@@ -493,7 +495,7 @@ def evaluate_hold_out(
         share: Share of the observed rows of each series that is hidden, at least one row.
 
     Raises:
-        ConfigError: If the model expects no values, the share is no share, nothing can be hidden,
+        ConfigError: If the model expects no values, the share is not one, nothing can be hidden,
             or there is no interval of the level.
         DataError: If files are missing or wrong.
         NumericalError: If the solver gives up.
@@ -537,7 +539,7 @@ def _score(run: TrainedRun, series: Series, hidden: Tensor, found: Expected) -> 
 
 
 def _simple_guesses(series: Series, hidden: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """What anybody could guess at hidden rows; `(hidden rows, features)` each.
+    """Guess hidden rows without a model; `(hidden rows, features)` each.
 
     Returns:
         The mean of what was left of the series, the value seen last before, and whether there is

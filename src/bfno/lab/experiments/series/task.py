@@ -21,6 +21,7 @@ from bfno.lab.experiments.tasks import (
     Share,
     Sums,
     Task,
+    evaluation_mode,
     require_sound,
     solver_stats,
 )
@@ -252,15 +253,13 @@ def predict_series(
         ScoresError: If a score is not finite, or the error of the reconstruction no number.
     """
     share = share or Share()
-    processes, was_training = share.processes, model.training
-    model.eval()
+    processes = share.processes
     collected = _Collected(model, series)
     order = series.lengths.argsort(stable=True)
-    with torch.inference_mode():
+    with evaluation_mode(model), torch.inference_mode():
         for samples in order.split(batch)[processes.rank :: processes.count]:
             share.pause()
             collected.add(model, make_batch(series, samples, times), samples, processes.device)
-    model.train(was_training)
     totals = processes.add_up(collected.sums)
     probabilities = processes.add_up(collected.probabilities)
     # An error may be too large for a finite number; of what is none, nobody knows.
