@@ -53,7 +53,8 @@ def write_atomically(path: Path, content: bytes, *, sync: bool = True) -> None:
     Raises:
         DataError: If the disk is full or the folder cannot be written to; the old file stays.
     """
-    # In the same folder, for a rename across file systems would be a copy; named after the process.
+    # In the same folder, because a rename across file systems would be a copy. It is named after
+    # the process.
     partial = path.with_name(f".{path.name}.{os.getpid()}{_LEFTOVER}")
     with _explained(path, len(content)):
         make_folder(path.parent)

@@ -86,7 +86,7 @@ def test_a_pt2_file_runs_without_bfno_and_knows_its_facts(run, tmp_path, capsys)
     assert main(["export", str(run), "-o", str(file)]) == 0
     printed = capsys.readouterr()
     assert "10 classes; any number of images of 1×4×4 bytes" in printed.out
-    assert printed.err == f"note: {file.parent} is not there and will be made\n"
+    assert printed.err == f"note: {file.parent} does not exist and will be created\n"
     facts = check_alone(file, run, tmp_path)
     assert facts["classes"] == list("0123456789") and facts["experiment"] == "digits/bfno-node"
     assert facts["input"] == {"dtype": "uint8", "shape": ["batch", 1, 4, 4]}

@@ -42,7 +42,7 @@ def test_a_folder_with_spaces_that_is_taken_says_what_to_type(tmp_path):
 def test_a_folder_that_will_be_made_is_told(tmp_path, capsys, depth):
     out = tmp_path.joinpath(*["new"] * depth, "file.md")
     tell_new_folder(out)
-    said = f"note: {out.parent} is not there and will be made\n" if depth else ""
+    said = f"note: {out.parent} does not exist and will be created\n" if depth else ""
     assert capsys.readouterr().err == said
 
 
@@ -53,7 +53,9 @@ def test_a_table_in_a_new_folder_says_so_but_its_plan_does_not(tmp_path, capsys)
     assert main([*words, "--plan"]) == 0
     assert capsys.readouterr().err == ""
     assert main(words) == 0
-    assert f"note: {tmp_path / 'new'} is not there and will be made\n" in capsys.readouterr().err
+    assert (
+        f"note: {tmp_path / 'new'} does not exist and will be created\n" in capsys.readouterr().err
+    )
     assert (tmp_path / "new" / "table.md").exists()
 
 

@@ -1,6 +1,8 @@
 """What a training prints: no column twice, none of zeros, and how long it still takes."""
 
+import io
 import re
+import sys
 
 import pytest
 
@@ -8,8 +10,9 @@ from bfno.lab.cli import main
 from bfno.lab.cli.progress import TrainingDisplay, columns_of
 from bfno.lab.runs.checkpoint import Progress
 from bfno.lab.runs.session import start
+from bfno.lab.runs.signals import Stopped
 from tests.lab.experiments.density.runs import tiny as tiny_density
-from tests.lab.runs.runs import tiny
+from tests.lab.runs.runs import StopAfter, tiny
 
 EPOCH = {"epoch": 1, "train_loss": 2.0, "seconds": 60.0, "peak_memory": 2**20}
 
@@ -65,6 +68,20 @@ def test_a_resumed_run_knows_how_long_its_epochs_took():
     display = TrainingDisplay()
     display.on_start(epochs=5)
     assert _left(display, epoch=3, batch=1, seconds=10.0, total_seconds=150.0) == 40 + 50
+
+
+class _Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_a_training_that_stops_within_an_epoch_gives_the_cursor_back(tmp_path, monkeypatch):
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setattr(sys, "stderr", terminal := _Terminal())
+    with pytest.raises(Stopped):
+        start(tiny(), tmp_path / "run", [TrainingDisplay(), StopAfter(2)])
+    hidden, shown = (terminal.getvalue().rfind(f"\x1b[?25{one}") for one in "lh")
+    assert 0 <= hidden < shown
 
 
 def test_every_epoch_says_how_long_the_training_still_takes(capsys):

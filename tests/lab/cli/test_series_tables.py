@@ -204,8 +204,8 @@ def test_an_odd_table_gets_finite_answers(name, command, trained, tmp_path, caps
         ("id,time,pulse,temp,extra,label\np,0,1,1,1,low\n", "extra"),
         (HEAD + "p,0,1,1,middling\n", "middling"),
         (HEAD + "p,0,1,1,low\np,36000,1,1,low\n", "series 'p' lasts"),
-        (HEAD + "p,2024-01-01,1,1,low\n", "'2024-01-01' is no number"),
-        (HEAD + "p,0,1,warm,low\n", "'warm' is no number"),
+        (HEAD + "p,2024-01-01,1,1,low\n", "'2024-01-01' is not a number"),
+        (HEAD + "p,0,1,warm,low\n", "'warm' is not a number"),
     ],
 )
 def test_unknown_features_labels_and_units_are_named(head, named, trained, tmp_path, capsys):

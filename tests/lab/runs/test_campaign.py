@@ -349,7 +349,7 @@ def test_a_failing_run_stops_no_other_and_tells_why(tmp_path):
         pass
     assert _states(campaign) == ["failed", "failed", "finished"]
     failed, killed, _ = campaign.standings
-    assert failed.error == "step 3: the loss is not a finite number. Fix: lower the rate"
+    assert failed.error == "step\ufffd 3: the loss is not a finite number. Fix: lower the rate"
     assert killed.error.startswith("killed by signal 9")
     assert (failed.code, killed.code) == (4, -9)
     assert failure_code(campaign.standings) == failure_code([killed]) == 4

@@ -223,7 +223,7 @@ def test_times_are_read_as_slurm_writes_them(text, minutes):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        ({"on": "moon"}, "--on moon: is no place to train"),
+        ({"on": "moon"}, "--on moon: is not a place to train"),
         ({"on": "ray:"}, "write local, slurm, ray or ray://HOST:PORT"),
         ({"time": "1:00"}, "--time: means nothing here, only with --on slurm"),
         ({"on": "ray", "partition": "x"}, "--partition: means nothing here"),
@@ -232,16 +232,16 @@ def test_times_are_read_as_slurm_writes_them(text, minutes):
         ({"on": "ray", "gpus": -1}, "--gpus -1: is too few"),
         ({"partition": "short"}, "--partition: means nothing here, only with --on slurm"),
         ({"on": "ray", "time": "60"}, "--time: means nothing here"),
-        ({"on": "slurm", "time": ""}, "is no time: ''"),
-        ({"on": "slurm", "time": "4h"}, "is no time: '4h'"),
-        ({"on": "slurm", "time": "-5"}, "is no time: '-5'"),
-        ({"on": "slurm", "time": "1:2:3:4"}, "is no time"),
-        ({"on": "slurm", "time": "1-"}, "is no time"),
-        ({"on": "slurm", "time": "٤"}, "is no time"),  # a digit, but none that Slurm knows
-        ({"on": "slurm", "time": "9" * 400}, "is no time"),
-        ({"on": "slurm", "time": "00:00:00"}, "is no time"),
-        ({"on": "slurm", "time": "soon"}, "is no time: 'soon'"),
-        ({"on": "slurm", "time": "0"}, "is no time"),
+        ({"on": "slurm", "time": ""}, "is not a time: ''"),
+        ({"on": "slurm", "time": "4h"}, "is not a time: '4h'"),
+        ({"on": "slurm", "time": "-5"}, "is not a time: '-5'"),
+        ({"on": "slurm", "time": "1:2:3:4"}, "is not a time"),
+        ({"on": "slurm", "time": "1-"}, "is not a time"),
+        ({"on": "slurm", "time": "٤"}, "is not a time"),  # a digit, but none that Slurm knows
+        ({"on": "slurm", "time": "9" * 400}, "is not a time"),
+        ({"on": "slurm", "time": "00:00:00"}, "is not a time"),
+        ({"on": "slurm", "time": "soon"}, "is not a time: 'soon'"),
+        ({"on": "slurm", "time": "0"}, "is not a time"),
         ({"on": "slurm", "time": "UNLIMITED"}, "has no end"),
         ({"on": "slurm", "partition": " "}, "--partition: is empty"),
     ],
@@ -409,8 +409,8 @@ def test_a_job_that_saved_nothing_since_it_began_does_not_go_back_to_the_queue(
     ("address", "message"),
     [
         ("ray://127.0.0.1:{port}", "127.0.0.1:{port} does not answer"),
-        ("ray://head", "is no address. Fix: write HOST:PORT"),
-        ("ray://[", "is no address"),
+        ("ray://head", "is not an address. Fix: write HOST:PORT"),
+        ("ray://[", "is not an address"),
     ],
 )
 def test_an_address_that_does_not_answer_is_told(address, message, tmp_path):

@@ -179,3 +179,35 @@ def test_a_folder_that_is_trained_in_is_refused_soon(tmp_path):
         with pytest.raises(ConfigError, match="is in use by process"), RunFolder(tmp_path):
             pass
         assert time.monotonic() - before < 5
+
+
+def test_each_kind_of_damage_to_a_record_has_its_remedy(tmp_path):
+    run = RunFolder(write_run(tmp_path))
+    whole = json.loads(run.record_file.read_text())
+    remedies = {
+        "{": f"bfno resume {run.path}",
+        json.dumps({**whole, "seed": 8}): f"bfno resume {run.path}",
+        json.dumps({"id": "a"}): "name a folder that `bfno train` wrote",
+        json.dumps({**whole, "format": 99}): "install the version of bfno that wrote it",
+        json.dumps({"format": 1, "seed": "x"}): "train the run again",
+    }
+    for content, fix in remedies.items():
+        run.record_file.write_text(content)
+        with pytest.raises(DataError) as error:
+            run.record()
+        assert error.value.fix == fix, content
+
+
+@pytest.mark.parametrize(
+    ("log", "error"),
+    [
+        ("epoch 1\nerror: a\x1b[2Jb: is missing\n\n", "a\ufffd[2Jb: is missing"),
+        ("error: of an earlier part\nepoch 2\n", ""),
+        ("", ""),
+    ],
+)
+def test_the_log_tells_the_error_that_ended_the_run(tmp_path, log, error):
+    run = RunFolder(tmp_path)
+    assert run.last_error() == ""
+    run.log_file.write_text(log)
+    assert run.last_error() == error

@@ -7,6 +7,7 @@ import os
 import re
 import shutil
 import stat
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -115,7 +116,7 @@ def test_a_newest_checkpoint_without_a_manifest_is_told_before_an_older_one_is_u
     store = RunFolder(run).checkpoints
     (store.place(18) / "manifest.json").unlink()
     assert open_run(run).step in (6, 12)  # the best of those that count
-    note = "step-00000018: does not count, for it has no manifest"
+    note = "step-00000018: is ignored because it has no manifest"
     assert caplog.text.count(note) == 1 and "step-00000012 is the newest" in caplog.text
     caplog.clear()
     resume(run)  # which takes the steps again: a kill while a checkpoint is written is ordinary
@@ -131,7 +132,7 @@ def test_a_checkpoint_is_counted_once_whatever_copies_there_are(run, caplog):
     assert store.steps() == [18, 12, 6]
     (run / "record.json").unlink()
     open_run(run)
-    assert "step-24: does not count, for its name is not step-00000024" in caplog.text
+    assert "step-24: is ignored because its name is not step-00000024" in caplog.text
 
 
 def _spoil_best(run: Path, best: int) -> None:
@@ -508,6 +509,15 @@ def test_a_finished_run_whose_checkpoints_are_gone_does_not_begin_anew(run):
     shutil.rmtree(run / "checkpoints")
     with pytest.raises(DataError, match="its checkpoints are gone"):
         resume(run)
+
+
+@pytest.mark.parametrize("any_checkpoint", [False, True])
+def test_a_record_that_names_no_step_and_no_checkpoint_are_one_line(run, any_checkpoint):
+    shutil.rmtree(run / "checkpoints")
+    folder = RunFolder(run)
+    folder.write_record(replace(folder.record(), chosen_step=None))
+    with pytest.raises(DataError, match=r"its checkpoints are gone\. Fix: bring them back"):
+        open_run(run, any_checkpoint=any_checkpoint)
 
 
 def test_settings_are_not_read_from_a_pipe(tmp_path, capsys):

@@ -5,14 +5,19 @@ import importlib.util
 import json
 import logging
 import struct
+import sys
+import types
 
 import pytest
 
-from bfno.lab.errors import ConfigError
+from bfno.lab.errors import ConfigError, NumericalError
+from bfno.lab.experiments.images.task import ImageTask
 from bfno.lab.runs import logs
-from bfno.lab.runs.logs import LOGS, MetricsLog, make_logs
+from bfno.lab.runs.logs import LOGS, MetricsLog, MLflowLog, make_logs
 from bfno.lab.runs.session import resume, start
-from tests.lab.runs.runs import metrics, tiny, weights
+from bfno.lab.runs.signals import Stopped
+from bfno.ode import SolverError, Stats, Status
+from tests.lab.runs.runs import StopAfter, metrics, tiny, weights
 
 SECRET = "hunter2"
 
@@ -42,6 +47,9 @@ class Kept(MetricsLog):
     def _close(self, result):
         self.result = result
 
+    def _break_off(self, status):
+        self.status = status
+
 
 class Broken(MetricsLog):
     """Cannot reach its server, whose address holds a password."""
@@ -58,6 +66,53 @@ class Broken(MetricsLog):
 
     def _close(self, result):
         raise AssertionError("it is not open")
+
+    def _break_off(self, status):
+        raise AssertionError("it is not open")
+
+
+class Client:
+    """Stands for MLflow's client: keeps the state of its only run."""
+
+    state = ""
+
+    def __init__(self, tracking_uri):
+        pass
+
+    def get_experiment_by_name(self, name):
+        return types.SimpleNamespace(experiment_id="1")
+
+    def search_runs(self, experiments, tag):
+        found = types.SimpleNamespace(run_id="a"), types.SimpleNamespace(params={})
+        return [types.SimpleNamespace(info=found[0], data=found[1])] if Client.state else []
+
+    def create_run(self, experiment, run_name, tags):
+        Client.state = "RUNNING"
+        return types.SimpleNamespace(info=types.SimpleNamespace(run_id="a"))
+
+    def update_run(self, run, status):
+        Client.state = status
+
+    def set_terminated(self, run, status="FINISHED"):
+        Client.state = status
+
+    def log_batch(self, run, **values):
+        assert Client.state == "RUNNING"
+
+
+@pytest.fixture
+def client(monkeypatch):
+    """A log of MLflow whose client keeps the state of the run, without the package."""
+    entities = dict.fromkeys(("Metric", "Param", "RunTag"), lambda *values: values)
+    modules = {
+        "mlflow.tracking": types.SimpleNamespace(MlflowClient=Client),
+        "mlflow.entities": types.SimpleNamespace(**entities),
+    }
+    monkeypatch.setattr(MLflowLog, "needs", ())
+    monkeypatch.setattr(Client, "state", "")
+    for name, module in modules.items():
+        monkeypatch.setitem(sys.modules, name, module)
+    return Client
 
 
 def test_a_log_gets_settings_every_epoch_and_the_result(tmp_path):
@@ -83,6 +138,47 @@ def test_a_log_that_fails_says_so_once_and_changes_nothing(tmp_path, caplog):
     assert SECRET not in caplog.text and Broken.calls == 1
     assert metrics(tmp_path / "plain") == metrics(tmp_path / "logged")
     assert weights(tmp_path / "plain") == weights(tmp_path / "logged")
+
+
+def test_mlflow_knows_how_each_part_of_a_training_ended(tmp_path, monkeypatch, client):
+    def give_up(*_):
+        raise SolverError(Status.STEP_LIMIT, "t = 0.5", Stats())
+
+    run = tmp_path / "run"
+    with pytest.raises(Stopped):
+        start(tiny(), run, [*make_logs(["mlflow"], run), StopAfter(2)])
+    assert client.state == "KILLED"
+    with monkeypatch.context() as patch, pytest.raises(NumericalError):
+        patch.setattr(ImageTask, "evaluate", give_up)
+        resume(run, watchers=make_logs(["mlflow"], run))
+    assert client.state == "FAILED"
+    resume(run, watchers=make_logs(["mlflow"], run))
+    assert client.state == "FINISHED"
+
+
+def test_a_log_that_is_open_is_broken_off_and_only_then(tmp_path, caplog):
+    log = Kept(tmp_path / "run")
+    with pytest.raises(Stopped):
+        start(tiny(), tmp_path / "run", [log, StopAfter(2)])
+    assert log.status == "KILLED" and not hasattr(log, "result")
+    finished = Kept(tmp_path / "run")
+    resume(tmp_path / "run", watchers=[finished])
+    assert finished.result and not hasattr(finished, "status")
+    with pytest.raises(Stopped):  # a log that could not be opened has nothing to end
+        start(tiny(), tmp_path / "other", [Broken(tmp_path / "other"), StopAfter(2)])
+    assert "AssertionError" not in caplog.text
+
+
+def test_a_stopped_training_leaves_whole_event_files(tmp_path, monkeypatch):
+    needs("tensorboard")
+    from torch.utils.tensorboard import SummaryWriter
+
+    closed, close = [], SummaryWriter.close
+    monkeypatch.setattr(SummaryWriter, "close", lambda self: (closed.append(1), close(self)))
+    run = tmp_path / "run"
+    with pytest.raises(Stopped):
+        start(tiny(), run, [*make_logs(["tensorboard"], run), StopAfter(2)])
+    assert closed
 
 
 def test_only_the_first_process_writes(tmp_path, monkeypatch):

@@ -3,6 +3,8 @@
 import json
 import math
 import re
+from collections.abc import Mapping
+from typing import Any
 
 import pytest
 import torch
@@ -17,11 +19,12 @@ from bfno.lab.experiments.seeds import derive_seed
 from bfno.lab.experiments.tasks import Evaluation
 from bfno.lab.runs import session
 from bfno.lab.runs.load import open_run
-from bfno.lab.runs.loop import Trainer
+from bfno.lab.runs.loop import Trainer, Watcher
 from bfno.lab.runs.session import resume, start
+from bfno.lab.runs.signals import Stopped
 from bfno.lab.views.listing import look_at
 from bfno.ode import SolverError, Stats, Status
-from tests.lab.runs.runs import metrics, tiny, weights
+from tests.lab.runs.runs import StopAfter, metrics, tiny, weights
 
 
 def _plain_training(config) -> nn.Module:
@@ -299,6 +302,35 @@ def test_a_diverging_run_is_stopped_by_the_real_solver(tmp_path):
     changes = {"solver": {"method": "dopri5", "max_steps": 20}, "train": {"lr": 1e6, "epochs": 9}}
     with pytest.raises(NumericalError, match="Fix: bfno resume"):
         start(tiny(changes, experiment="digits/node"), tmp_path / "run")
+
+
+class _Told(Watcher):
+    """Keeps what it is told of."""
+
+    def __init__(self) -> None:
+        self.found: list[str] = []
+
+    def on_start(self, epochs: int) -> None:
+        self.found.append("start")
+
+    def on_finish(self, result: Mapping[str, Any]) -> None:
+        self.found.append("finish")
+
+    def on_end(self) -> None:
+        self.found.append("end")
+
+
+def test_watchers_hear_of_the_end_however_a_training_ends(tmp_path, monkeypatch):
+    finished, stopped, failed = _Told(), _Told(), _Told()
+    start(tiny(), tmp_path / "finished", [finished])
+    assert finished.found == ["start", "finish", "end"]
+    with pytest.raises(Stopped):
+        start(tiny(), tmp_path / "stopped", [stopped, StopAfter(2)])
+    assert stopped.found == ["start", "end"]
+    _spoil(monkeypatch, 3, lambda loss: loss * math.nan)
+    with pytest.raises(NumericalError):
+        start(tiny(), tmp_path / "failed", [failed])
+    assert failed.found == ["start", "end"]
 
 
 def test_a_second_run_does_not_take_the_folder_of_the_first(tmp_path):

@@ -7,7 +7,8 @@ import xml.etree.ElementTree as ElementTree
 import numpy as np
 from PIL import Image
 
-from bfno.lab.views.figures.style import LARGEST_PNG, Drawn
+from bfno.lab.runs.archive import LARGEST_PICTURE
+from bfno.lab.views.figures.style import Drawn
 
 HOSTILE = ["$x_$", "<script>", "#0072b2", 'a id="b"', "猫", "a" * 300, "\\frac{", "]]>", "--><b>"]
 TAGS = {"svg", "defs", "style", "g", "path", "text", "use", "clipPath", "rect", "image"}
@@ -18,7 +19,7 @@ def texts(figure: Drawn | None) -> list[str]:
     assert figure is not None
     root = ElementTree.fromstring(figure.svg)
     assert {element.tag.rpartition("}")[2] for element in root.iter()} <= TAGS
-    assert figure.png is not None and len(figure.png) <= LARGEST_PNG
+    assert figure.png is not None and len(figure.png) <= LARGEST_PICTURE
     assert min(pixels(figure).shape[:2]) > 200
     return [element.text or "" for element in root.iter() if element.tag.endswith("}text")]
 

@@ -88,7 +88,7 @@ def _tell(error: Exception) -> int:
 
 def _explained(error: Exception) -> tuple[str, int]:
     """The line that tells of an error, and the exit code that belongs to it."""
-    if isinstance(error, BrokenPipeError):  # the reader of our output, `head` say, has enough
+    if isinstance(error, BrokenPipeError):  # the reader of our output, such as `head`, has enough
         return "", 0
     what = str(error)
     if isinstance(error, OSError) and error.filename is None and error.errno in _FULL:

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from bfno.lab.cli.terminal import say
-from bfno.lab.views.layout import printable
+from bfno.lab.views.layout import escaped
 from bfno.lab.views.metrics import Metric, counted, duration, mean
 
 if TYPE_CHECKING:
@@ -75,7 +75,7 @@ def _line(one: Standing, metric: Metric) -> str:
 
 def _state_words(one: Standing) -> str:
     if one.state == "queued" and one.why:
-        return f"queued ({printable(one.why)})"
+        return f"queued ({escaped(one.why)})"
     return _WORDS.get(one.state, one.state)
 
 
@@ -108,7 +108,7 @@ def _board(standings: Sequence[Standing], metric: Metric, slots: int) -> Any:
     for one in _rows(standings):
         value, left = _value(one, metric), one.remaining()
         table.add_row(
-            Text(printable(one.job.name)),
+            Text(escaped(one.job.name)),
             _state(one),
             f"{len(one.epochs)} of {one.job.epochs}",
             "" if value is None else metric.text(value),
@@ -126,9 +126,7 @@ def _state(one: Standing) -> Any:
     from rich.text import Text
 
     words = f"failed: {one.error}" if one.error else _state_words(one)
-    return Text(
-        printable(words), style=_STYLES.get(one.state, ""), overflow="ellipsis", no_wrap=True
-    )
+    return Text(escaped(words), style=_STYLES.get(one.state, ""), overflow="ellipsis", no_wrap=True)
 
 
 def _rows(standings: Sequence[Standing]) -> list[Standing]:

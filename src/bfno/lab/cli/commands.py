@@ -27,6 +27,7 @@ from bfno.lab.cli.options import (
     OwnData,
     Reading,
     Run,
+    RunDataDir,
     Scale,
     Seed,
     Sets,
@@ -141,7 +142,7 @@ def resume(
     run: Run,
     settings: Sets = None,
     epochs: Epochs = None,
-    data_dir: DataDir = None,
+    data_dir: RunDataDir = None,
     log: Log = None,
 ) -> None:
     """Continue a stopped or killed run, bit for bit.
@@ -165,7 +166,7 @@ def evaluate(
     data: Annotated[
         str | None, typer.Option(help="Other data: a data set's name, a folder, or a table.")
     ] = None,
-    data_dir: DataDir = None,
+    data_dir: RunDataDir = None,
     limit: Annotated[
         int | None,
         typer.Option(

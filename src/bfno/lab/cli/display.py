@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from bfno.lab.cli.terminal import say
 from bfno.lab.errors import ConfigError, bfno_command
-from bfno.lab.views.layout import csv_text, printable
+from bfno.lab.views.layout import csv_text, escaped
 from bfno.lab.views.metrics import METRICS, duration, find_metric
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ def finished(record: Record, folder: Path) -> None:
 
 
 def _evaluations(result: Mapping[str, float]) -> str:
-    """What a test batch costs; nothing of a model without an ODE."""
+    """Tell the cost of a test batch; empty for a model without an ODE."""
     evaluations = result.get("test_nfe")
     return f"{evaluations:.1f} NFE per test batch, " if evaluations else ""
 
@@ -88,7 +88,7 @@ def evaluation(found: dict[str, Any]) -> list[str]:
 
 
 def _class_lines(found: dict[str, Any]) -> Iterator[str]:
-    names = list(map(printable, found["classes"]))
+    names = list(map(escaped, found["classes"]))
     width = min(max(map(len, ("class", *names))), 40)
     yield from ("", f"{'class':{width}}  precision  recall      f1  samples")
     for name, scores in zip(names, found["per_class"], strict=True):
@@ -116,7 +116,7 @@ def _metric_lines(found: dict[str, Any]) -> Iterator[str]:
 
 
 def _remarks(found: dict[str, Any]) -> dict[str, str]:
-    """What has to be said beside some metrics."""
+    """Remarks that some metrics need beside them."""
     count = f"of {found['samples']:,} {found['unit']}"
     if found["unit"] == "time points":
         count += f" in {found['series']:,} series"
@@ -132,14 +132,14 @@ def _remarks(found: dict[str, Any]) -> dict[str, str]:
 
 
 def _matrix(found: dict[str, Any]) -> Iterator[str]:
-    names = [printable(name)[:8] for name in found["classes"]]
+    names = [escaped(name)[:8] for name in found["classes"]]
     yield f"{'':8} " + " ".join(f"{name:>8}" for name in names)
     for name, row in zip(names, found["confusion"], strict=True):
         yield f"{name:8} " + " ".join(f"{count:>8}" for count in row)
 
 
 def prediction_lines(layout: str) -> Callable[[Any], str]:
-    """A function that makes of one prediction after the other what is printed of it.
+    """Return a function that formats one prediction per call.
 
     Raises:
         ConfigError: If there is no such layout.

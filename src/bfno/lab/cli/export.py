@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from bfno.lab.cli.options import AnyCheckpoint, DataDir, Run
+from bfno.lab.cli.options import AnyCheckpoint, Run, RunDataDir
 from bfno.lab.cli.targets import tell_new_folder
 from bfno.lab.cli.terminal import say
 
@@ -27,7 +27,7 @@ def export(
         ),
     ] = None,
     force: Annotated[bool, typer.Option("--force", help="Replace an existing file.")] = False,
-    data_dir: DataDir = None,
+    data_dir: RunDataDir = None,
     any_checkpoint: AnyCheckpoint = False,
 ) -> None:
     """Write a classifier of images to a file that runs without bfno.

@@ -11,8 +11,18 @@ import typer
 from typer.core import TyperGroup
 
 __all__ = ["AnyCheckpoint", "DataDir", "Debug", "Epochs", "Gpus", "Group", "Independent", "Json"]
-__all__ += ["Log", "OldFolder", "On", "OwnData", "Partition", "Reading", "Run", "Runs", "Scale"]
-__all__ += ["Seed", "Sets", "TimeLimit", "takes"]
+__all__ += [
+    "Log",
+    "OldFolder",
+    "On",
+    "OwnData",
+    "Partition",
+    "Reading",
+    "Run",
+    "RunDataDir",
+    "Runs",
+]
+__all__ += ["Scale", "Seed", "Sets", "TimeLimit", "takes"]
 
 Run = Annotated[Path, typer.Argument(help="Folder of a run.")]
 Runs = Annotated[list[Path], typer.Argument(metavar="RUN", help="Folders of runs.")]
@@ -43,6 +53,10 @@ DataDir = Annotated[
     Path | None,
     typer.Option(help="Folder of the data sets; default BFNO_DATA, else the user's cache."),
 ]
+RunDataDir = Annotated[
+    Path | None,
+    typer.Option(help="Folder of the data sets; default where the run found them."),
+]
 OwnData = Annotated[
     Path | None,
     typer.Option(
@@ -51,7 +65,8 @@ OwnData = Annotated[
 ]
 On = Annotated[str, typer.Option(help="Where to train: local, slurm, ray or ray://HOST:PORT.")]
 TimeLimit = Annotated[
-    str | None, typer.Option(help="Slurm: time limit of a job, after which it goes on anew.")
+    str | None,
+    typer.Option(help="Slurm: time limit of a job, after which it is resubmitted and continues."),
 ]
 Gpus = Annotated[int | None, typer.Option(help="Slurm, Ray: GPUs of each run.")]
 Partition = Annotated[str | None, typer.Option(help="Slurm: partition of the jobs.")]
@@ -94,23 +109,23 @@ class Group(TyperGroup):
             formatter.write_dl([(name, one.get_short_help_str(_WHOLE)) for name, one in commands])
 
 
-def takes(words: type) -> Callable[[Callable[[Any], Any]], Callable[..., Any]]:
+def takes(arguments: type) -> Callable[[Callable[[Any], Any]], Callable[..., Any]]:
     """Give a command the fields of a dataclass as its options.
 
     What a command computes can then take one object instead of a dozen parameters.
 
     Args:
-        words: The dataclass, annotated as typer wants its parameters.
+        arguments: The dataclass, annotated as typer wants its parameters.
     """
-    hints = get_type_hints(words, include_extras=True)
+    hints = get_type_hints(arguments, include_extras=True)
     parameters = [
         one.replace(annotation=hints[name])
-        for name, one in inspect.signature(words).parameters.items()
+        for name, one in inspect.signature(arguments).parameters.items()
     ]
 
     def decorate(command: Callable[[Any], Any]) -> Callable[..., Any]:
         def call(**given: Any) -> Any:
-            return command(words(**given))
+            return command(arguments(**given))
 
         call.__name__, call.__doc__ = command.__name__, command.__doc__
         call.__annotations__ = hints

@@ -16,7 +16,7 @@ _FORMATS = {".csv": "csv", ".json": "json", ".jsonl": "json", ".txt": "table"}
 
 
 class PredictionWriter(Protocol):
-    """What takes predictions."""
+    """Takes predictions."""
 
     def add(self, prediction: Any) -> None:
         """Take one more."""
@@ -26,7 +26,7 @@ class PredictionWriter(Protocol):
 
 
 def make_writer(layout: str | None, out: Path | None, *, force: bool = False) -> PredictionWriter:
-    """What takes the predictions that a command asks for.
+    """Return the writer for the predictions of a command.
 
     Args:
         layout: `table`, `csv` or `json`; None goes by the file's ending.

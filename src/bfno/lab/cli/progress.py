@@ -82,10 +82,17 @@ class TrainingDisplay(Watcher):
         each = self._epoch_seconds or progress.seconds / max(progress.batch, 1) * steps
         return max(each - progress.seconds, 0.0) + each * (epochs - 1)
 
-    def on_epoch(self, metrics: dict[str, Any]) -> None:
+    def on_end(self) -> None:
+        self._hide_bar()
+
+    def _hide_bar(self) -> None:
+        """Take the bar away, which gives the terminal its cursor back."""
         if self._bar is not None:
             self._bar.stop()
             self._bar = None
+
+    def on_epoch(self, metrics: dict[str, Any]) -> None:
+        self._hide_bar()
         if not self._is_first:
             return
         if not self._columns:

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
-from bfno.lab.cli.options import AnyCheckpoint, Reading, takes
+from bfno.lab.cli.options import AnyCheckpoint, Reading, RunDataDir, takes
 from bfno.lab.cli.targets import tell_new_folder
 from bfno.lab.cli.terminal import say
 
@@ -19,8 +19,8 @@ app = typer.Typer()
 
 
 @dataclasses.dataclass(frozen=True)
-class _Words:
-    """The words behind `bfno reconstruct`."""
+class _Arguments:
+    """Arguments of `bfno reconstruct`."""
 
     run: Annotated[Path, typer.Argument(help="Folder of a run of series.")]
     table: Annotated[
@@ -52,14 +52,12 @@ class _Words:
         float,
         typer.Option(help="Share that the predictive interval is to cover: 0.5, 0.8, 0.9 ..."),
     ] = 0.9
-    data_dir: Annotated[
-        Path | None, typer.Option(help="Folder of the data sets; default where the run found them.")
-    ] = None
+    data_dir: RunDataDir = None
     reading: Reading = None
     any_checkpoint: AnyCheckpoint = False
 
     def files(self) -> list[Path]:
-        """What to write; nothing if only errors are asked for."""
+        """List the files to write; none if only errors are asked for."""
         pictures = [] if self.out is None else [self.out]
         if self.out is None and self.hold_out is None:
             folder = self.run / "figures"
@@ -68,8 +66,8 @@ class _Words:
 
 
 @app.command()
-@takes(_Words)
-def reconstruct(words: _Words) -> None:
+@takes(_Arguments)
+def reconstruct(arguments: _Arguments) -> None:
     """Draw series between and after their observations, with predictive intervals.
 
     The curves are the trajectories of a latent model; other models expect each value from the rows
@@ -77,7 +75,7 @@ def reconstruct(words: _Words) -> None:
 
     Example: bfno reconstruct runs/series-latent-bfno-node-s7 --hold-out 0.3
     """
-    _draw(words)
+    _draw(arguments)
 
 
 def keep_reconstruction(run: Path, *, any_checkpoint: bool = False) -> None:
@@ -92,44 +90,44 @@ def keep_reconstruction(run: Path, *, any_checkpoint: bool = False) -> None:
         DataError: If its files are damaged, or its data are gone.
         NumericalError: If the solver gives up.
     """
-    words = _Words(run, any_checkpoint=any_checkpoint)
-    if not words.files()[0].exists():
-        _draw(words)
+    arguments = _Arguments(run, any_checkpoint=any_checkpoint)
+    if not arguments.files()[0].exists():
+        _draw(arguments)
 
 
-def _draw(words: _Words) -> None:
+def _draw(arguments: _Arguments) -> None:
     from bfno.lab.experiments.series import reconstruction
     from bfno.lab.experiments.trees import read_settings
     from bfno.lab.runs.load import open_run
     from bfno.lab.views.figures.series import check_new, write_reconstruction
 
     kinds = (("svg", "png"), ("csv",))
-    for file in words.files():
-        check_new(file, kinds[file is words.csv], force=words.force)
-    for file in filter(None, (words.out, words.csv)):
+    for file in arguments.files():
+        check_new(file, kinds[file is arguments.csv], force=arguments.force)
+    for file in filter(None, (arguments.out, arguments.csv)):
         tell_new_folder(file)
     request = reconstruction.ReconstructionRequest(
-        words.table,
-        tuple(words.series or ()),
-        tuple(words.features or ()),
-        words.until,
-        words.points,
-        words.data_dir,
-        words.level,
-        words.hold_out,
+        arguments.table,
+        tuple(arguments.series or ()),
+        tuple(arguments.features or ()),
+        arguments.until,
+        arguments.points,
+        arguments.data_dir,
+        arguments.level,
+        arguments.hold_out,
     )
-    opened = open_run(words.run, any_checkpoint=words.any_checkpoint)
-    opened = opened.read_with(read_settings(words.reading or ()))
-    if words.hold_out is not None:
-        scores = reconstruction.evaluate_hold_out(opened, request, words.hold_out)
-        table = _hold_out_table({name: vars(one) for name, one in scores.items()}, words.level)
+    opened = open_run(arguments.run, any_checkpoint=arguments.any_checkpoint)
+    opened = opened.read_with(read_settings(arguments.reading or ()))
+    if arguments.hold_out is not None:
+        scores = reconstruction.evaluate_hold_out(opened, request, arguments.hold_out)
+        table = _hold_out_table({name: vars(one) for name, one in scores.items()}, arguments.level)
         say(*table)
-    if words.files():
+    if arguments.files():
         found = [dataclasses.asdict(one) for one in reconstruction.reconstruct(opened, request)]
         for one in found:
             say(_line(one))
-        for file in words.files():
-            say(f"written to {write_reconstruction(found, file, force=words.force)}")
+        for file in arguments.files():
+            say(f"written to {write_reconstruction(found, file, force=arguments.force)}")
 
 
 def _line(one: Mapping[str, Any]) -> str:

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
-from bfno.lab.cli.options import AnyCheckpoint, takes
+from bfno.lab.cli.options import AnyCheckpoint, RunDataDir, takes
 from bfno.lab.cli.targets import tell_new_folder
 from bfno.lab.cli.terminal import say
 from bfno.lab.errors import ConfigError
@@ -23,8 +23,8 @@ _REAL = "real"
 
 
 @dataclass(frozen=True)
-class _Words:
-    """The words behind `bfno sample`."""
+class _Arguments:
+    """Arguments of `bfno sample`."""
 
     places: Annotated[
         list[Path],
@@ -60,9 +60,7 @@ class _Words:
     ] = False
     steps: Annotated[int, typer.Option(min=2, max=50, help="Images per pair, with both ends.")] = 10
     force: Annotated[bool, typer.Option("--force", help="Replace an existing picture.")] = False
-    data_dir: Annotated[
-        Path | None, typer.Option(help="Folder of the data sets; default where the run found them.")
-    ] = None
+    data_dir: RunDataDir = None
     any_checkpoint: AnyCheckpoint = False
 
     @property
@@ -70,7 +68,7 @@ class _Words:
         return self.places[0]
 
     @property
-    def columns(self) -> bool:
+    def in_columns(self) -> bool:
         """Whether images stand in columns with names."""
         return self.real or (len(self.places) > 1 and not self.interpolate)
 
@@ -84,15 +82,15 @@ class _Words:
 
 
 @app.command()
-@takes(_Words)
-def sample(words: _Words) -> None:
+@takes(_Arguments)
+def sample(arguments: _Arguments) -> None:
     """Draw new samples of a density.
 
     A grid of images, runs side by side, or points and their paths.
 
     Example: bfno sample runs/moons-ffjord-rnode-s7 -o moons.png
     """
-    _draw(words)
+    _draw(arguments)
 
 
 def keep_samples(run: Path, *, any_checkpoint: bool = False) -> None:
@@ -107,73 +105,73 @@ def keep_samples(run: Path, *, any_checkpoint: bool = False) -> None:
         DataError: If its files are damaged, or its data are gone.
         NumericalError: If the solver gives up.
     """
-    words = _Words([run], any_checkpoint=any_checkpoint)
-    if not words.picture().exists():
-        _draw(replace(words, real=len(_density_config(run).data.shape) > 1))
+    arguments = _Arguments([run], any_checkpoint=any_checkpoint)
+    if not arguments.picture().exists():
+        _draw(replace(arguments, real=len(_density_config(run).data.shape) > 1))
 
 
-def _draw(words: _Words) -> None:
+def _draw(arguments: _Arguments) -> None:
     from bfno.lab.views.figures.densities import write_picture
 
-    config = _check(words)
-    if words.interpolate:
-        content = _interpolations(words)
+    config = _check(arguments)
+    if arguments.interpolate:
+        content = _interpolations(arguments)
     elif len(config.data.shape) == 1:
-        content = _plane(words)
+        content = _plane(arguments)
     else:
-        content = _images(words)
-    say(f"written to {write_picture(content, words.picture(), force=words.force)}")
+        content = _images(arguments)
+    say(f"written to {write_picture(content, arguments.picture(), force=arguments.force)}")
 
 
-def _check(words: _Words) -> Any:
+def _check(arguments: _Arguments) -> Any:
     """Refuse what cannot be drawn or written, before anything is computed; return the settings."""
     from bfno.lab.views.figures.densities import MOST_IMAGES, check_picture
 
-    if words.real and words.interpolate:
+    if arguments.real and arguments.interpolate:
         raise ConfigError("--real", "real images are the ends of --interpolate", "leave it out")
-    if not math.isfinite(words.temperature):
+    if not math.isfinite(arguments.temperature):
         raise ConfigError(
-            "--temperature", f"{words.temperature} is not a finite number", "write a number"
+            "--temperature", f"{arguments.temperature} is not a finite number", "write a number"
         )
-    if words.interpolate and len(words.places) % 2 == 0:
-        why = f"{len(words.places) - 1} images do not make pairs"
+    if arguments.interpolate and len(arguments.places) % 2 == 0:
+        why = f"{len(arguments.places) - 1} images do not make pairs"
         raise ConfigError(
             "--interpolate", why, "name two images, or none to take them from the test split"
         )
-    runs = words.places[:1] if words.interpolate else words.places
+    runs = arguments.places[:1] if arguments.interpolate else arguments.places
     configs = [_density_config(run) for run in runs]
     is_plane = [len(config.data.shape) == 1 for config in configs]
-    if any(is_plane) and (words.columns or words.interpolate or words.judge):
+    if any(is_plane) and (arguments.in_columns or arguments.interpolate or arguments.judge):
         where = runs[is_plane.index(True)]
         fix = "name it alone, without --real, --judge or --interpolate"
         raise ConfigError(where, "models points, not images", fix)
-    drawn = words.columns or is_plane[0]
-    check_picture(words.picture(), ("png", "svg") if drawn else ("png",), force=words.force)
-    if words.real and len({config.data.name for config in configs}) > 1:
+    drawn = arguments.in_columns or is_plane[0]
+    check_picture(arguments.picture(), ("png", "svg") if drawn else ("png",), force=arguments.force)
+    if arguments.real and len({config.data.name for config in configs}) > 1:
         raise ConfigError("--real", "the runs learned different data", "name runs of one data set")
-    images = (words.count or 1) * (words.steps if words.interpolate else 1)
+    images = (arguments.count or 1) * (arguments.steps if arguments.interpolate else 1)
     if images > MOST_IMAGES and not is_plane[0]:
         why = f"{images:,} images do not fit a picture, {MOST_IMAGES:,} do"
         raise ConfigError("-n", why, "ask for fewer")
-    if words.judge is not None:
-        _check_judge(words.judge, words)
-    if words.out is not None:
-        tell_new_folder(words.out)
+    if arguments.judge is not None:
+        _check_judge(arguments.judge, arguments)
+    if arguments.out is not None:
+        tell_new_folder(arguments.out)
     return configs[0]
 
 
-def _check_judge(judge: Path, words: _Words) -> None:
+def _check_judge(judge: Path, arguments: _Arguments) -> None:
     """Refuse a classifier that cannot see what is drawn."""
     from bfno.lab.experiments.images.experiment import ImageExperiment
     from bfno.lab.runs.folder import RunFolder
 
-    if words.interpolate:
+    if arguments.interpolate:
         raise ConfigError("--judge", "judges samples, not interpolations", "leave it out")
     config = RunFolder(judge).read_config()
     if not isinstance(config, ImageExperiment):
         why = f"{judge} is a run of {config.experiment}, which does not classify images"
-        raise ConfigError("--judge", why, "name a run of mnist/bfno-node, say")
-    for run in words.places:
+        raise ConfigError("--judge", why, "name, for example, a run of mnist/bfno-node")
+    for run in arguments.places:
         drawn = _density_config(run).data.shape
         if drawn != config.data.shape:
             why = f"sees images of shape {config.data.shape}, but {run} draws {drawn}"
@@ -191,38 +189,38 @@ def _density_config(run: Path) -> Any:
     return config
 
 
-def _open(words: _Words, run: Path) -> Any:
+def _open(arguments: _Arguments, run: Path) -> Any:
     from bfno.lab.runs.load import open_run
 
-    return open_run(run, any_checkpoint=words.any_checkpoint)
+    return open_run(run, any_checkpoint=arguments.any_checkpoint)
 
 
-def _images(words: _Words) -> bytes:
+def _images(arguments: _Arguments) -> bytes:
     """A grid of samples, or columns of them and of real images."""
     from bfno.lab.views.figures.densities import image_columns, image_grid
 
     # Opened before anything is drawn, which may take long.
-    classifier = None if words.judge is None else _open(words, words.judge)
-    shown = _shown(words)
-    if words.judge is not None and classifier is not None:
-        _introduce(words.judge, classifier.config, words.places)
+    classifier = None if arguments.judge is None else _open(arguments, arguments.judge)
+    shown = _shown(arguments)
+    if arguments.judge is not None and classifier is not None:
+        _introduce(arguments.judge, classifier.config, arguments.places)
         _say_how_sure(classifier, shown)
-    if words.columns:
-        return image_columns(shown, words.picture().suffix.lower().lstrip("."))
+    if arguments.in_columns:
+        return image_columns(shown, arguments.picture().suffix.lower().lstrip("."))
     (images,) = shown.values()
     return image_grid(images)
 
 
-def _shown(words: _Words) -> dict[str, Any]:
+def _shown(arguments: _Arguments) -> dict[str, Any]:
     """Images as arrays of bytes by the name that they get."""
     from bfno.lab.experiments.density.sampling import test_images
 
     shown = {}
-    if words.real:
-        opened = _open(words, words.run)
-        shown[_REAL] = test_images(opened, words.count or _SAMPLES, words.data_dir).numpy()
-    for name, run in _names(words.places).items():
-        shown[name] = _drawn(words, run)
+    if arguments.real:
+        opened = _open(arguments, arguments.run)
+        shown[_REAL] = test_images(opened, arguments.count or _SAMPLES, arguments.data_dir).numpy()
+    for name, run in _names(arguments.places).items():
+        shown[name] = _drawn(arguments, run)
     return shown
 
 
@@ -264,44 +262,52 @@ def _names(runs: list[Path]) -> dict[str, Path]:
     return {str(run.absolute()): run for run in runs}
 
 
-def _drawn(words: _Words, run: Path) -> Any:
+def _drawn(arguments: _Arguments, run: Path) -> Any:
     """Samples of a run as an array of bytes."""
     from bfno.lab.experiments.density.sampling import draw
 
-    opened, count = _open(words, run), words.count or _SAMPLES
+    opened, count = _open(arguments, run), arguments.count or _SAMPLES
     batch = opened.config.train.eval_batch
-    images = draw(opened, count, words.temperature, words.seed, batch).numpy()
-    say(f"{run}: {count} samples, temperature {words.temperature:g}, seed {words.seed}")
+    images = draw(opened, count, arguments.temperature, arguments.seed, batch).numpy()
+    _say_drawn(arguments, run, count)
     return images
 
 
-def _plane(words: _Words) -> bytes:
+def _say_drawn(arguments: _Arguments, run: Path, count: int) -> None:
+    say(f"{run}: {count} samples, temperature {arguments.temperature:g}, seed {arguments.seed}")
+
+
+def _plane(arguments: _Arguments) -> bytes:
     from bfno.lab.experiments.density.sampling import picture_plane
     from bfno.lab.views.figures.densities import PlanePicture, density_figure
 
-    count = words.count or _POINTS
-    found = picture_plane(_open(words, words.run), count, words.temperature, words.seed)
+    count = arguments.count or _POINTS
+    found = picture_plane(
+        _open(arguments, arguments.run), count, arguments.temperature, arguments.seed
+    )
     low_x, high_x, low_y, high_y = found.window
-    say(f"{words.run}: {count} samples, temperature {words.temperature:g}, seed {words.seed}")
+    _say_drawn(arguments, arguments.run, count)
     say(
         f"the density integrates to {found.mass:.4f} over [{low_x:.2f}, {high_x:.2f}] × "
         f"[{low_y:.2f}, {high_y:.2f}]"
     )
-    return density_figure(PlanePicture(**vars(found)), words.picture().suffix.lower().lstrip("."))
+    return density_figure(
+        PlanePicture(**vars(found)), arguments.picture().suffix.lower().lstrip(".")
+    )
 
 
-def _interpolations(words: _Words) -> bytes:
+def _interpolations(arguments: _Arguments) -> bytes:
     from bfno.lab.experiments.density.sampling import interpolate, read_files, test_images
     from bfno.lab.views.figures.densities import image_grid
 
-    opened, files = _open(words, words.run), words.places[1:]
+    opened, files = _open(arguments, arguments.run), arguments.places[1:]
     if files:
         ends = read_files(opened, files)
     else:
-        ends = test_images(opened, 2 * (words.count or _PAIRS), words.data_dir)
+        ends = test_images(opened, 2 * (arguments.count or _PAIRS), arguments.data_dir)
     pairs = len(ends) // 2
     batch = opened.config.train.eval_batch
-    images = interpolate(opened, ends[: 2 * pairs : 2], ends[1::2], words.steps, batch)
+    images = interpolate(opened, ends[: 2 * pairs : 2], ends[1::2], arguments.steps, batch)
     noun = "pair" if pairs == 1 else "pairs"
-    say(f"{words.run}: {pairs} {noun}, {words.steps} images per pair")
-    return image_grid(images.flatten(0, 1).numpy(), words.steps)
+    say(f"{arguments.run}: {pairs} {noun}, {arguments.steps} images per pair")
+    return image_grid(images.flatten(0, 1).numpy(), arguments.steps)

@@ -51,7 +51,7 @@ def list_runs(
     order: Annotated[str, typer.Option("--sort", help="name, state, score or time.")] = "name",
     as_json: Json = False,
 ) -> None:
-    """List runs: what has become of each, its score and its time.
+    """List runs: the state, score and time of each.
 
     A run is finished, in training, stopped (`bfno resume` continues it), failed or damaged.
 
@@ -274,7 +274,7 @@ def _prepare(folder: Path, any_checkpoint: bool) -> None:
 
 
 def _makers() -> dict[str, Callable[..., object]]:
-    """What makes each of the things that a report shows of a model."""
+    """The functions that make the things that a report shows of a model."""
     from bfno.lab.cli import reconstruct, sample
     from bfno.lab.runs.load import keep_exhibit
 

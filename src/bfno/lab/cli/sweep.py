@@ -41,8 +41,8 @@ _AT_A_TIME = 8
 
 
 @dataclasses.dataclass(frozen=True)
-class _Words:
-    """The words behind `bfno sweep`."""
+class _Arguments:
+    """Arguments of `bfno sweep`."""
 
     experiment: Annotated[
         str, typer.Argument(help="data/method, such as mnist/bfno-node, or a YAML file.")
@@ -82,8 +82,8 @@ class _Words:
 
 
 @app.command()
-@takes(_Words)
-def sweep(words: _Words) -> int:
+@takes(_Arguments)
+def sweep(arguments: _Arguments) -> int:
     """Find the best settings by many trainings, judged on validation samples.
 
     Writes best.yaml, which `bfno train` takes, and a page, sweep.html. No trial sees test samples.
@@ -94,8 +94,8 @@ def sweep(words: _Words) -> int:
     """
     from bfno.lab.runs.campaign.choice import Choice
 
-    choice = Choice(words.on, words.time, words.gpus, words.partition)
-    plan, folder = _planned(words)
+    choice = Choice(arguments.on, arguments.time, arguments.gpus, arguments.partition)
+    plan, folder = _planned(arguments)
     if not choice.is_local:
         plan, folder = plan.for_other_machines(), folder.absolute()
     from bfno.lab.runs.campaign.running import failure_code
@@ -103,11 +103,11 @@ def sweep(words: _Words) -> int:
     from bfno.lab.runs.sweep.running import Sweep
     from bfno.lab.runs.sweep.study import Study
 
-    engine, jobs = choice.engine(folder), words.jobs
+    engine, jobs = choice.engine(folder), arguments.jobs
     if jobs is None and not choice.is_local:
         jobs = _AT_A_TIME
     study = Study(folder, plan)
-    made = Sweep(study, words.trials, jobs, plan.data_dir, engine)
+    made = Sweep(study, arguments.trials, jobs, plan.data_dir, engine)
     try:
         with contextlib.closing(made.run()) as rounds:  # which stops them, whatever happens
             follow(rounds, find_metric(study.metric), made.slots)
@@ -123,8 +123,8 @@ def sweep(words: _Words) -> int:
     return 0 if found.best and not unfinished else failure_code(made.standings)
 
 
-def _planned(words: _Words) -> tuple[SweepPlan, Path]:
-    """What is asked for, once everything about it is known to be right."""
+def _planned(arguments: _Arguments) -> tuple[SweepPlan, Path]:
+    """Check the arguments, and return the plan and its folder."""
     for package in ("optuna", "jinja2", "matplotlib"):
         if importlib.util.find_spec(package) is None:
             why = f"{package} is not installed"
@@ -134,11 +134,11 @@ def _planned(words: _Words) -> tuple[SweepPlan, Path]:
     from bfno.lab.runs.sweep.space import read_ranges
     from bfno.lab.runs.sweep.study import SweepPlan
 
-    ranges, changes = read_ranges(words.settings or [])
+    ranges, changes = read_ranges(arguments.settings or [])
     given = {
-        "seed": words.seed,
-        "train.epochs": words.epochs,
-        "data.dir": None if words.data_dir is None else str(words.data_dir),
+        "seed": arguments.seed,
+        "train.epochs": arguments.epochs,
+        "data.dir": None if arguments.data_dir is None else str(arguments.data_dir),
     }
     options = {name: value for name, value in given.items() if value is not None}
     names = {one.name for one in ranges}
@@ -146,11 +146,16 @@ def _planned(words: _Words) -> tuple[SweepPlan, Path]:
         raise ConfigError("--epochs", "is given beside --set train.epochs", "keep one of them")
     changes = merged(changes, nested(options))
     plan = SweepPlan(
-        words.experiment, ranges, words.scale, changes, words.own_data, prune=words.prune
+        arguments.experiment,
+        ranges,
+        arguments.scale,
+        changes,
+        arguments.own_data,
+        prune=arguments.prune,
     )
     plan.check()
     name = plan.config({}).experiment.replace("/", "-")
-    return plan, words.out or Path("runs") / f"{name}-sweep"
+    return plan, arguments.out or Path("runs") / f"{name}-sweep"
 
 
 def _write(made: Sweep) -> SweepResult:

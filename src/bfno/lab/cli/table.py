@@ -35,8 +35,8 @@ app = typer.Typer()
 
 
 @dataclasses.dataclass(frozen=True)
-class _Words:
-    """The words behind `bfno table`."""
+class _Arguments:
+    """Arguments of `bfno table`."""
 
     name: Annotated[str, typer.Argument(help="1, 2, 3, 4, ablation-branches or ablation-operator.")]
     data: Annotated[
@@ -86,8 +86,8 @@ class _Words:
 
 
 @app.command()
-@takes(_Words)
-def table(words: _Words) -> int:
+@takes(_Arguments)
+def table(arguments: _Arguments) -> int:
     """Make a table of the paper beside its numbers.
 
     It trains the runs that are missing. If it was stopped or killed, start it again: it continues
@@ -98,38 +98,40 @@ def table(words: _Words) -> int:
     from bfno.lab.paper.numbers import paper_table
     from bfno.lab.runs.campaign.plan import plan
 
-    paper, choice = paper_table(words.name), _choice(words)
-    _check(words, paper)
+    paper, choice = paper_table(arguments.name), _choice(arguments)
+    _check(arguments, paper)
     if not choice.is_local:
-        words = _for_other_machines(words)
-    named = words.data or list(paper.data)
-    rows = paper.selected(words.only or ())
+        arguments = _for_other_machines(arguments)
+    named = arguments.data or list(paper.data)
+    rows = paper.selected(arguments.only or ())
     experiments = [name for data in named for row in rows if (name := row.experiment(data))]
-    _check_only(words, paper, named)
-    changes = _changes(words, paper)
-    wanted = plan(experiments, words.scale, first_seeds(words.seeds), words.runs, changes)
-    jobs, left_out = _possible(wanted, words, changes)
-    if words.only_plan:
-        slots = words.jobs if choice.is_local else words.jobs or len(jobs)
+    _check_only(arguments, paper, named)
+    changes = _changes(arguments, paper)
+    wanted = plan(
+        experiments, arguments.scale, first_seeds(arguments.seeds), arguments.runs, changes
+    )
+    jobs, left_out = _possible(wanted, arguments, changes)
+    if arguments.only_plan:
+        slots = arguments.jobs if choice.is_local else arguments.jobs or len(jobs)
         say(*_plan_lines(jobs, slots), *left_out)
         return 0
     for line in left_out:
         say(f"note: {line}", error=True)
-    return _train_and_print(words, paper, jobs, left_out)
+    return _train_and_print(arguments, paper, jobs, left_out)
 
 
-def _for_other_machines(words: _Words) -> _Words:
-    """The same words with whole paths: other machines have other current folders and variables."""
+def _for_other_machines(arguments: _Arguments) -> _Arguments:
+    """The same with whole paths: other machines have other current folders and variables."""
     from bfno.lab.data import data_folder
 
-    data_dir = data_folder(words.data_dir).absolute()
-    return dataclasses.replace(words, runs=words.runs.absolute(), data_dir=data_dir)
+    data_dir = data_folder(arguments.data_dir).absolute()
+    return dataclasses.replace(arguments, runs=arguments.runs.absolute(), data_dir=data_dir)
 
 
-def _choice(words: _Words) -> Choice:
+def _choice(arguments: _Arguments) -> Choice:
     from bfno.lab.runs.campaign.choice import Choice
 
-    return Choice(words.on, words.time, words.gpus, words.partition)
+    return Choice(arguments.on, arguments.time, arguments.gpus, arguments.partition)
 
 
 _PUBLISHED = "published"  # the protocol that is a setting of data too
@@ -137,26 +139,30 @@ _PUBLISHED = "published"  # the protocol that is a setting of data too
 _OPTIONS = {"experiment": "--only", "scale": "--scale", "data.name": "--data"}
 
 
-def _check(words: _Words, paper: PaperTable) -> None:
+def _check(arguments: _Arguments, paper: PaperTable) -> None:
     """Refuse what cannot be done, before torch is imported."""
     from bfno.lab.views.layout import find_format
 
-    paper.check_data(words.data or ())
-    if words.protocol is not None:
-        paper.check_protocol(words.protocol)
-        if words.protocol != paper.usual_protocol:
-            _check_scale(words.protocol, words.scale)
-    for option, number in (("--seeds", words.seeds), ("--jobs", words.jobs)):
+    paper.check_data(arguments.data or ())
+    if arguments.protocol is not None:
+        paper.check_protocol(arguments.protocol)
+        if arguments.protocol != paper.usual_protocol:
+            _check_scale(arguments.protocol, arguments.scale)
+    for option, number in (("--seeds", arguments.seeds), ("--jobs", arguments.jobs)):
         if number is not None and number < 1:
             raise ConfigError(f"{option} {number}", "is too few", "write 1 or more")
-    if words.seeds > MOST_SEEDS:
-        raise ConfigError(f"--seeds {words.seeds}", "is too many", f"write at most {MOST_SEEDS}")
-    if words.runs.exists() and not words.runs.is_dir():
-        raise ConfigError(f"--runs {words.runs}", "is not a folder", "name a folder, or a new one")
-    find_format(words.layout, words.out)
-    if words.out is not None and not words.only_plan:
-        _check_out(words.out, words.force)
-    elif words.force and words.out is None:
+    if arguments.seeds > MOST_SEEDS:
+        raise ConfigError(
+            f"--seeds {arguments.seeds}", "is too many", f"write at most {MOST_SEEDS}"
+        )
+    if arguments.runs.exists() and not arguments.runs.is_dir():
+        raise ConfigError(
+            f"--runs {arguments.runs}", "is not a folder", "name a folder, or a new one"
+        )
+    find_format(arguments.layout, arguments.out)
+    if arguments.out is not None and not arguments.only_plan:
+        _check_out(arguments.out, arguments.force)
+    elif arguments.force and arguments.out is None:
         raise ConfigError("--force", "is for --out", "leave it out, or name a file with --out")
 
 
@@ -169,9 +175,9 @@ def _check_out(out: Path, force: bool) -> None:
     tell_new_folder(out)
 
 
-def _check_only(words: _Words, paper: PaperTable, named: Sequence[str]) -> None:
+def _check_only(arguments: _Arguments, paper: PaperTable, named: Sequence[str]) -> None:
     """Refuse methods that the table has for other data than those which were named."""
-    for method in words.only or ():
+    for method in arguments.only or ():
         if not any(row.experiment(data) for row in paper.selected([method]) for data in named):
             why = f"is not in table {paper.name} for {', '.join(named)}"
             raise ConfigError(f"--only {method}", why, "name other data, or leave it out")
@@ -187,7 +193,7 @@ def _check_scale(protocol: str, scale: str) -> None:
         raise ConfigError(f"--protocol {protocol}", why, fix)
 
 
-def _changes(words: _Words, paper: PaperTable) -> Tree:
+def _changes(arguments: _Arguments, paper: PaperTable) -> Tree:
     """Nested settings in which all runs differ from their experiments.
 
     Raises:
@@ -198,8 +204,8 @@ def _changes(words: _Words, paper: PaperTable) -> Tree:
     from bfno.lab.experiments.trees import differences, merged, read_settings
     from bfno.lab.runs.variants import PROTOCOLS
 
-    changes = read_settings(words.settings or ())
-    chosen = words.protocol or paper.usual_protocol
+    changes = read_settings(arguments.settings or ())
+    chosen = arguments.protocol or paper.usual_protocol
     protocol = {} if chosen == paper.usual_protocol else PROTOCOLS[chosen].settings
     has_published = _PUBLISHED in paper.protocols
     options = {**_OPTIONS, **({"data.protocol": "--protocol"} if has_published else {})}
@@ -220,7 +226,7 @@ def _changes(words: _Words, paper: PaperTable) -> Tree:
     return merged(protocol, changes)
 
 
-def _possible(jobs: list[Job], words: _Words, changes: Tree) -> tuple[list[Job], list[str]]:
+def _possible(jobs: list[Job], arguments: _Arguments, changes: Tree) -> tuple[list[Job], list[str]]:
     """The jobs that can be done, and a line for each data set whose files are missing.
 
     Runs that exist need no files.
@@ -232,14 +238,14 @@ def _possible(jobs: list[Job], words: _Words, changes: Tree) -> tuple[list[Job],
     from bfno.lab.runs.campaign.plan import missing_files
 
     needed = dict.fromkeys(job.experiment.partition("/")[0] for job in jobs if job.state != "there")
-    errors = {data: missing_files(data, words.data_dir, changes) for data in needed}
+    errors = {data: missing_files(data, arguments.data_dir, changes) for data in needed}
     missing = {data: error for data, error in errors.items() if error is not None}
     kept = [
         job
         for job in jobs
         if job.state == "there" or job.experiment.partition("/")[0] not in missing
     ]
-    if missing and (words.data or not kept):
+    if missing and (arguments.data or not kept):
         raise next(iter(missing.values()))
     return kept, [
         # Without the places of files: a table may be published.
@@ -268,13 +274,15 @@ def _plan_lines(jobs: Sequence[Job], slots: int | None) -> Iterator[str]:
 
 
 def _train_and_print(
-    words: _Words, paper: PaperTable, jobs: Sequence[Job], left_out: Sequence[str]
+    arguments: _Arguments, paper: PaperTable, jobs: Sequence[Job], left_out: Sequence[str]
 ) -> int:
     from bfno.lab.paper.comparison import shown_metrics
     from bfno.lab.runs.campaign.running import Campaign, failure_code
     from bfno.lab.runs.signals import Stopped
 
-    campaign = Campaign(jobs, words.jobs, words.data_dir, _choice(words).engine(words.runs))
+    campaign = Campaign(
+        jobs, arguments.jobs, arguments.data_dir, _choice(arguments).engine(arguments.runs)
+    )
     try:
         with contextlib.closing(campaign.run()) as rounds:  # which stops them, whatever happens
             metric = shown_metrics(paper, _variant(campaign.standings))[0]
@@ -282,12 +290,12 @@ def _train_and_print(
     except Stopped as stop:
         say(f"{stop}; the same command goes on from here", error=True)
         return stop.exit_code
-    _print_table(_table(words, paper, campaign.standings, left_out), words)
+    _print_table(_table(arguments, paper, campaign.standings, left_out), arguments)
     return failure_code(campaign.standings)
 
 
 def _table(
-    words: _Words, paper: PaperTable, standings: Sequence[Standing], left_out: Sequence[str]
+    arguments: _Arguments, paper: PaperTable, standings: Sequence[Standing], left_out: Sequence[str]
 ) -> Table:
     from bfno.lab.paper.comparison import paper_comparison
     from bfno.lab.runs.folder import read_runs
@@ -300,10 +308,10 @@ def _table(
         paper.name,
         # The plan has compared their settings with those of today.
         [dataclasses.replace(run, changes=list(variant.changes)) for run in found],
-        words.scale,
-        first_seeds(words.seeds),
+        arguments.scale,
+        first_seeds(arguments.seeds),
         [name for name in paper.titles if name in used],
-        methods=words.only or (),
+        methods=arguments.only or (),
         failures={
             (one.job.experiment, one.job.seed): one.error
             for one in standings
@@ -315,19 +323,19 @@ def _table(
 
 
 def _variant(standings: Sequence[Standing]) -> Variant:
-    """What the runs have in common; a setting may be that of a method all the same."""
+    """The variant that the runs share; a setting of it may belong to one method all the same."""
     from bfno.lab.runs.variants import Variant
 
     return Variant.of({change for one in standings for change in one.job.changes})
 
 
-def _print_table(table: Table, words: _Words) -> None:
+def _print_table(table: Table, arguments: _Arguments) -> None:
     from bfno.lab.views.layout import FORMATS, find_format, write_table
 
-    if words.out is not None:
-        say(f"written to {write_table(table, words.out, words.layout)}")
+    if arguments.out is not None:
+        say(f"written to {write_table(table, arguments.out, arguments.layout)}")
         return
-    layout = find_format(words.layout, None)
+    layout = find_format(arguments.layout, None)
     if layout == "text" and sys.stdout.isatty():
         show_table(table)
     else:

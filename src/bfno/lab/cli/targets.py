@@ -21,4 +21,4 @@ def tell_new_folder(out: Path) -> None:
     from bfno.lab.files import existing_folder
 
     if existing_folder(out) != out.absolute().parent:
-        say(f"note: {out.parent} is not there and will be made", error=True)
+        say(f"note: {out.parent} does not exist and will be created", error=True)

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from bfno.lab.views.layout import as_rich, printable, stacked
+from bfno.lab.views.layout import as_rich, escaped, stacked
 
 if TYPE_CHECKING:
     from bfno.lab.views.layout import Table
@@ -30,7 +30,7 @@ def say(*lines: str, error: bool = False) -> None:
         error: Whether they go to where errors go.
     """
     for line in lines:
-        print(printable(line), file=sys.stderr if error else sys.stdout, flush=True)
+        print(escaped(line), file=sys.stderr if error else sys.stdout, flush=True)
 
 
 def say_text(text: str, error: bool = False) -> None:
@@ -42,7 +42,7 @@ class PrintableFormatter(logging.Formatter):
     """Formats notes so that nothing in them steers a terminal."""
 
     def format(self, record: logging.LogRecord) -> str:
-        return "\n".join(map(printable, super().format(record).split("\n")))
+        return "\n".join(map(escaped, super().format(record).split("\n")))
 
 
 def show_table(table: Table) -> None:
@@ -62,7 +62,7 @@ def show_text(text: str) -> None:
     from rich.console import Console
     from rich.text import Text
 
-    Console(highlight=False).print(Text(printable(text)), end="\n\n")
+    Console(highlight=False).print(Text(escaped(text)), end="\n\n")
 
 
 @contextlib.contextmanager
@@ -122,7 +122,7 @@ def _bars(in_bytes: bool = False) -> Iterator[Callable[[str, int, int | None], N
 
         def update(name: str, done: int, total: int | None) -> None:
             if name not in tasks:
-                tasks[name] = bars.add_task(printable(name), total=total)
+                tasks[name] = bars.add_task(escaped(name), total=total)
             bars.update(tasks[name], completed=done, total=total)
 
         yield update

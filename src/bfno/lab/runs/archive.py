@@ -16,12 +16,20 @@ from bfno.lab.runs.folder import RunFolder, run_folders
 from bfno.lab.runs.record import Record, are_replicates, place_name
 from bfno.lab.runs.variants import Variant
 
-__all__ = ["Kept", "ended_runs", "keep_runs", "portable_record", "unfinished_runs"]
+__all__ = [
+    "LARGEST_PICTURE",
+    "Kept",
+    "ended_runs",
+    "keep_runs",
+    "portable_record",
+    "unfinished_runs",
+]
 
 Kept = Literal["added", "updated", "replaced by another record"]
 """What became of the record of a run."""
+LARGEST_PICTURE = 200_000
+"""Most bytes of a picture, so that many fit a repository."""
 _DEPTH = 3  # folders between the one that is named and a run
-_LARGEST_PICTURE = 200_000
 _LONGEST_NAME = 100
 
 
@@ -163,12 +171,12 @@ def _bring_up_to_date(place: Path, folder: Path, record: bytes) -> bool:
 
 
 def _files(folder: Path) -> list[str]:
-    """What is kept of a run besides its record."""
+    """Name the files that are kept of a run besides its record."""
     run = RunFolder(folder)
     pictures = sorted(
         file for file in (folder / "figures").glob("*") if file.suffix in (".png", ".svg")
     )
-    small = [file for file in pictures if file.stat().st_size <= _LARGEST_PICTURE]
+    small = [file for file in pictures if file.stat().st_size <= LARGEST_PICTURE]
     files = [run.metrics_file, run.exhibit_file, *small]
     return [file.relative_to(folder).as_posix() for file in files if file.is_file()]
 

@@ -24,7 +24,7 @@ class WeightAverage:
     Args:
         model: The model.
         decay: Weight of the old average in the new one; None averages nothing. In the first steps
-            it is smaller, `(1 + step) / (10 + step)`, for the initial weights are no result.
+            it is smaller, `(1 + step) / (10 + step)`, because the initial weights are not a result.
     """
 
     def __init__(self, model: nn.Module, decay: float | None) -> None:
@@ -61,7 +61,7 @@ class WeightAverage:
             self._swap()
 
     def weights(self, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """What a user should load, given the state of the model."""
+        """Return the weights that a user should load, given the state of the model."""
         return {**state, **({} if self._is_shown else self._others)}
 
     def raw(self) -> dict[str, Tensor]:
@@ -72,7 +72,7 @@ class WeightAverage:
         return {f"{_RAW}{name}": value for name, value in raw.items()}
 
     def others(self) -> list[Tensor]:
-        """The tensors of the average, or none; the model's own are no part of them."""
+        """The tensors of the average, or none; the model's own are not among them."""
         return list(self._others.values())
 
     def restore(self, checkpoint: Checkpoint) -> None:

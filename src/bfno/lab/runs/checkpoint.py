@@ -209,16 +209,19 @@ class CheckpointStore:
         return sorted((step for step, place in numbers if self.place(step) == place), reverse=True)
 
     def uncounted(self) -> list[DataError]:
-        """What seems to be newer than the newest finished checkpoint, but does not count."""
+        """Name what seems newer than the newest finished checkpoint, but is ignored."""
         newest, problems = max(self.steps(), default=-1), []
         for folder in sorted(self.folder.glob("step-*")):
             step = _number(folder)
             if step <= newest or not folder.is_dir():
                 continue
             if folder == self.place(step):
-                why = "does not count, for it has no manifest: it was not finished, or has lost it"
+                why = (
+                    "is ignored because it has no manifest: it was never finished, or the manifest "
+                    "was lost"
+                )
             else:
-                why = f"does not count, for its name is not {self.place(step).name}"
+                why = f"is ignored because its name is not {self.place(step).name}"
             problems.append(_damaged(folder, why))
         return problems
 

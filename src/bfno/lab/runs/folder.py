@@ -69,6 +69,11 @@ class RunFolder:
         return self.path / "exhibit.json"
 
     @property
+    def log_file(self) -> Path:
+        """What a campaign's child prints while it trains the run."""
+        return self.path / "output.log"
+
+    @property
     def lock_file(self) -> Path:
         return self.path / ".lock"
 
@@ -261,7 +266,7 @@ class RunFolder:
             # Resolved, because the name of `.` is empty.
             return Record.from_bytes(_content(self.record_file), self.path.resolve().name)
         except RecordError as error:
-            raise DataError(self.record_file, str(error), self._remedy(str(error))) from None
+            raise DataError(self.record_file, str(error), self._remedy(error)) from None
 
     def finished_record(self) -> Record | None:
         """The record of a run that is finished; None if it is not, or cannot be read."""
@@ -307,7 +312,7 @@ class RunFolder:
         return replace(record, epochs=epochs)
 
     def mark_unfinished(self) -> None:
-        """Say in the record, if there is one, that the run goes on: its result is no longer it."""
+        """Say in the record, if there is one, that the run goes on: its result is out of date."""
         if not os.path.lexists(self.record_file):
             return
         try:
@@ -318,13 +323,14 @@ class RunFolder:
     def _resume(self) -> str:
         return bfno_command("resume", self.path)
 
-    def _remedy(self, problem: str) -> str:
-        if "has format" in problem:
-            return "install the version of bfno that wrote it"
-        if "is not the record" in problem:
-            return _TRAINED
-        is_spoilt = any(one in problem for one in ("is cut off", "SHA-256", "has lost"))
-        return self._resume() if is_spoilt else "train the run again"
+    def _remedy(self, problem: RecordError) -> str:
+        remedies = {
+            "foreign": _TRAINED,
+            "newer": "install the version of bfno that wrote it",
+            "spoilt": self._resume(),
+            "invalid": "train the run again",
+        }
+        return remedies[problem.kind]
 
     # -- exhibit --------------------------------------------------------------------------------
 
@@ -340,6 +346,20 @@ class RunFolder:
             return found["step"] if found["format"] == _EXHIBIT_FORMAT else None
         except (OSError, DataError, ValueError, KeyError, TypeError, RecursionError):
             return None
+
+    # -- log ------------------------------------------------------------------------------------
+
+    def last_error(self) -> str:
+        """The error that is the last line of the log; empty if there is none.
+
+        An error further up is that of an earlier part of the run, which has gone on since.
+        """
+        try:
+            lines = read_plain(self.log_file).decode(errors="replace").strip().splitlines()
+        except (OSError, DataError):
+            return ""
+        last = lines[-1] if lines else ""
+        return printable(last.removeprefix("error: ")) if last.startswith("error: ") else ""
 
     # -- checkpoints ----------------------------------------------------------------------------
 

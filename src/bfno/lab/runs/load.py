@@ -10,7 +10,7 @@ from typing import Any
 
 from bfno.lab.errors import ConfigError, DataError, bfno_command
 from bfno.lab.experiments.experiment import Experiment, TrainedRun
-from bfno.lab.experiments.settings import CIRCUMSTANCES, TrainSettings, migrated, parse
+from bfno.lab.experiments.settings import CIRCUMSTANCES, TrainSettings, migrated_settings, parse
 from bfno.lab.experiments.trees import differences
 from bfno.lab.runs.checkpoint import Checkpoint, Progress, load_weights
 from bfno.lab.runs.folder import RunFolder
@@ -19,6 +19,7 @@ __all__ = [
     "check_settings",
     "history_of",
     "keep_exhibit",
+    "lost_checkpoints",
     "open_run",
     "refuse_changes",
     "whole_best",
@@ -35,8 +36,8 @@ _SILENT = ("threads", "data.dir", "train.checkpoint_seconds")
 def open_run(folder: Path, *, any_checkpoint: bool = False) -> TrainedRun:
     """Return the trained model of a run together with its settings.
 
-    It has the weights of the epoch that was best on the validation images, or of the last one where
-    there were none.
+    It has the weights of the epoch that was best on the validation samples, or of the last one
+    where there were none.
 
     Args:
         folder: The run.
@@ -138,7 +139,7 @@ def _is_in(name: str, sections: Collection[str]) -> bool:
 
 
 def history_of(checkpoint: Checkpoint, config: Experiment) -> list[str]:
-    """What settings will not say of a run that goes on with them from a checkpoint.
+    """List what settings will not say of a run that continues with them from a checkpoint.
 
     Args:
         checkpoint: The checkpoint.
@@ -165,7 +166,7 @@ def _only_later(before: Mapping[str, Any], now: TrainSettings, done: int) -> set
 
 def _with_defaults(config: Experiment, settings: Mapping[str, Any]) -> Mapping[str, Any]:
     """Settings of a checkpoint; those that are younger than it have their defaults."""
-    settings = migrated(settings)
+    settings = migrated_settings(settings)
     try:
         return parse(type(config), settings, "a checkpoint").as_dict()
     except ConfigError:  # settings that no longer exist say nothing
@@ -189,10 +190,12 @@ def _best_checkpoint(run: RunFolder, any_checkpoint: bool) -> Checkpoint:
         raise ConfigError(
             run.path, "has no checkpoint yet", f"train it with `{bfno_command('resume', run.path)}`"
         )
+    if not steps and record is not None and record.chosen_step is None:
+        raise lost_checkpoints(run.path)
     try:
         if record is not None and record.chosen_step is not None:
             return run.checkpoints.load(record.chosen_step)
-        _say_uncounted(run)
+        _say_uncounted(run, steps[0])
         newest = run.checkpoints.load(steps[0])
         best = newest.progress.best.get("step", newest.step)
         return newest if best == newest.step else run.checkpoints.load(best)
@@ -203,10 +206,15 @@ def _best_checkpoint(run: RunFolder, any_checkpoint: bool) -> Checkpoint:
         return _any_other(run, error)
 
 
-def _say_uncounted(run: RunFolder) -> None:
+def lost_checkpoints(folder: Path, why: str = "its checkpoints are gone") -> DataError:
+    """The error of a run that has been trained, but has no whole checkpoint any more."""
+    fix = "bring them back from a copy, or train anew in another folder with `bfno train`"
+    return DataError(folder, why, fix)
+
+
+def _say_uncounted(run: RunFolder, newest: int) -> None:
     """Name what seems to be a newer checkpoint than the newest one that counts."""
-    steps = run.checkpoints.steps()
-    used = run.checkpoints.place(steps[0]).name if steps else "no checkpoint"
+    used = run.checkpoints.place(newest).name
     for problem in run.checkpoints.uncounted():
         _logger.warning("%s: %s; %s is the newest", problem.what, problem.why, used)
 

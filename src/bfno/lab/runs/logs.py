@@ -10,21 +10,26 @@ import importlib
 import importlib.util
 import logging
 import os
+import sys
 import time
 import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 from bfno.lab.errors import ConfigError
 from bfno.lab.runs.folder import RunFolder
 from bfno.lab.runs.loop import Watcher
 from bfno.lab.runs.record import flat_config
+from bfno.lab.runs.signals import Stopped
 
 __all__ = ["LOGS", "MLflowLog", "MetricsLog", "TensorBoardLog", "WandbLog", "make_logs"]
 
 _logger = logging.getLogger(__name__)
+
+Ending = Literal["FAILED", "KILLED"]
+"""How a training ended that has no result, as MLflow calls it: by an error, or by a signal."""
 
 _COUNTERS = {"epoch", "step"}
 _PROJECT = "bfno"
@@ -45,11 +50,11 @@ class MetricsLog(Watcher, ABC):
     """
 
     name: ClassVar[str]
-    """What `--log` calls it."""
+    """The name that `--log` takes."""
     needs: ClassVar[tuple[str, ...]]
     """Packages that it needs."""
     extra: ClassVar[str]
-    """What brings them."""
+    """The extra that installs them."""
 
     def __init__(self, folder: Path) -> None:
         for package in self.needs:
@@ -58,15 +63,26 @@ class MetricsLog(Watcher, ABC):
                 raise ConfigError(f"--log {self.name}", why, fix)
         self.folder = Path(folder)
         self._is_silent = os.environ.get("RANK", "0") != "0"
+        self._is_open = False
 
     def on_start(self, epochs: int) -> None:
         self._try(self._open)
+        self._is_open = not self._is_silent
 
     def on_epoch(self, metrics: dict[str, Any]) -> None:
         self._try(self._write, metrics)
 
     def on_finish(self, result: Mapping[str, Any]) -> None:
+        self._is_open = False
         self._try(self._close, result)
+
+    def on_end(self) -> None:
+        if not self._is_open:
+            return
+        # It is told while the exception that ended the training is on its way.
+        was_stopped = isinstance(sys.exc_info()[1], Stopped | KeyboardInterrupt)
+        self._is_open = False
+        self._try(self._break_off, "KILLED" if was_stopped else "FAILED")
 
     @abstractmethod
     def _open(self) -> None:
@@ -79,6 +95,10 @@ class MetricsLog(Watcher, ABC):
     @abstractmethod
     def _close(self, result: Mapping[str, Any]) -> None:
         """Add what the test found, and end."""
+
+    @abstractmethod
+    def _break_off(self, status: Ending) -> None:
+        """End without a result; the run may go on later."""
 
     def _try(self, action: Callable[..., None], *words: Any) -> None:
         if self._is_silent:
@@ -99,7 +119,7 @@ class MetricsLog(Watcher, ABC):
         return flat_config(RunFolder(self.folder).read_config().as_dict())
 
     def _identity(self) -> str:
-        """What all parts of one run have in common, and no other run has."""
+        """A name that all parts of one run share, and no other run has."""
         return RunFolder(self.folder).identity() or self.folder.resolve().name
 
 
@@ -123,6 +143,9 @@ class TensorBoardLog(MetricsLog):
     def _close(self, result: Mapping[str, Any]) -> None:
         for name, value in _measured(result):
             self._writer.add_scalar(f"result/{name}", value)
+        self._writer.close()
+
+    def _break_off(self, status: Ending) -> None:
         self._writer.close()
 
 
@@ -180,6 +203,9 @@ class MLflowLog(MetricsLog):
         self._log({f"result_{name}": value for name, value in result.items()}, 0)
         self._client.set_terminated(self._run)
 
+    def _break_off(self, status: Ending) -> None:
+        self._client.set_terminated(self._run, status)
+
     def _log(self, metrics: Mapping[str, Any], step: int) -> None:
         entities = importlib.import_module("mlflow.entities")
         now = int(1000 * time.time())
@@ -226,6 +252,9 @@ class WandbLog(MetricsLog):
     def _close(self, result: Mapping[str, Any]) -> None:
         self._run.summary.update(dict(_measured(result)))
         self._run.finish()
+
+    def _break_off(self, status: Ending) -> None:
+        self._run.finish(exit_code=1)
 
 
 LOGS: dict[str, type[MetricsLog]] = {one.name: one for one in (TensorBoardLog, MLflowLog, WandbLog)}

@@ -64,7 +64,7 @@ _LOWER, _SENSIBLE, _HIGH = 0.1, 1e-2, 0.1
 
 
 def _rank(metrics: Mapping[str, Any], task: Task) -> tuple[float, float]:
-    """What to compare epochs by; later ones are better where there is nothing else."""
+    """Return a key to compare epochs by; where nothing else tells, later ones are better."""
     value = metrics.get(f"validation_{task.selection}")
     if value is None:
         value = metrics["epoch"]
@@ -77,7 +77,7 @@ def _rank(metrics: Mapping[str, Any], task: Task) -> tuple[float, float]:
 
 
 class Watcher:
-    """What the loop tells about itself; a display or a log overrides what it needs."""
+    """Hears of the progress of a training; a display or a log overrides what it needs."""
 
     def on_start(self, epochs: int) -> None:
         """A training of so many epochs begins or goes on."""
@@ -90,6 +90,9 @@ class Watcher:
 
     def on_finish(self, result: Mapping[str, Any]) -> None:
         """The training is over; these are the metrics of the weights that it kept."""
+
+    def on_end(self) -> None:
+        """The training has ended, however it did; called last, even if it never started."""
 
 
 class _LastGood:
@@ -518,7 +521,7 @@ class Trainer:
         )
 
     def _remedy(self, cause: Exception | None) -> str:
-        """What to change after a failure, and to what."""
+        """Suggest a change of settings after a failure."""
         lr, solver = self.config.train.lr, self.config.solver
         usual = type(solver)().max_steps
         status = cause.status if isinstance(cause, SolverError) else None

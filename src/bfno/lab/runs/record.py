@@ -19,7 +19,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import field, fields
 from pathlib import Path, PurePath
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field, Strict, TypeAdapter, ValidationError
 from pydantic.dataclasses import dataclass
@@ -49,14 +49,24 @@ __all__ = [
 FORMAT = 2
 FINISHED, UNFINISHED, FAILED = "finished", "unfinished", "failed"
 COMMITS = " and "
-"""What is between the commits of a run that was resumed with other sources."""
+"""Separates the commits of a run that was resumed with other sources."""
 _KINDS = ("int", "constrained-int", "float")  # of numbers, as messages of pydantic name them
 _CHECKSUM = "sha256"
 _CHECKSUMS = (_CHECKSUM, "metrics_sha256")  # which format 1 did not have
 
 
 class RecordError(ValueError):
-    """Why some bytes are not the record of a run."""
+    """Why some bytes are not the record of a run.
+
+    Args:
+        why: The reason.
+        kind: `foreign`: they never were one; `newer`: a newer version of bfno wrote it; `spoilt`:
+            they are no longer what was written; `invalid`: what was written makes no sense.
+    """
+
+    def __init__(self, why: str, kind: Literal["foreign", "newer", "spoilt", "invalid"]) -> None:
+        super().__init__(why)
+        self.kind = kind
 
 
 def _square(rows: list[list[int]]) -> list[list[int]]:
@@ -102,7 +112,8 @@ class Record:
         seconds: Time of the training.
         peak_memory: Most bytes in use.
         classes: Names of the classes.
-        confusion: Counts of test samples, a row a true class, a column a predicted one.
+        confusion: Counts of test samples, one row per true class, one column per predicted
+            class.
         changes: Settings that differ from the experiment's own, as `--set` takes them.
         config: The resolved settings, nested.
         versions: Versions of the programs, by name.
@@ -118,8 +129,8 @@ class Record:
         chosen_step: Step whose weights were kept.
         metrics_sha256: Checksum of the run's metrics when it was finished.
         history: What its settings do not say: those that were others before it was resumed, each
-            with the step until which they were so, and the file that its first weights are from. A
-            run that has some is no replicate of one that has not.
+            with the step until which they were so, and the file that its first weights are from.
+            A run with a history is not a replicate of one without.
         facts: What else the data had to say, such as the names of features.
     """
 
@@ -173,14 +184,14 @@ class Record:
             # A cut through the middle of a letter must not hide what is before it.
             values = json.loads(content.decode("utf-8", errors="replace"))
         except (ValueError, RecursionError):
-            raise RecordError("is cut off or not JSON") from None
+            raise RecordError("is cut off or not JSON", "spoilt") from None
         if not isinstance(values, dict) or "format" not in values:
-            raise RecordError("is not the record of a run")
+            raise RecordError("is not the record of a run", "foreign")
         known = _by_attribute(migrated(_clean(_verified(values))))
         try:
             return _ADAPTER.validate_python({"name": printable(name), **known})
         except ValidationError as error:
-            raise RecordError(_first_problem(error)) from None
+            raise RecordError(_first_problem(error), "invalid") from None
 
     def to_bytes(self) -> bytes:
         """The content of `record.json`; reading it gives this record."""
@@ -245,7 +256,8 @@ def migrated(values: Mapping[str, Any]) -> dict[str, Any]:
     """
     values, written_by = dict(values), values.get("format")
     if not isinstance(written_by, int) or not 1 <= written_by <= FORMAT:
-        raise RecordError(f"has format {written_by!r}, this version of bfno reads up to {FORMAT}")
+        why = f"has format {written_by!r}, this version of bfno reads up to {FORMAT}"
+        raise RecordError(why, "newer")
     if written_by == 1:
         # Only finished runs had a record at first, and some call a circumstance a change.
         values.setdefault("status", FINISHED)
@@ -257,7 +269,7 @@ def migrated(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _by_attribute(values: Mapping[str, Any]) -> dict[str, Any]:
-    """What the file holds, by the names that attributes have."""
+    """Sort the content of the file by the names of the attributes."""
     content = {key: value for key, value in values.items() if value is not None}
     del content["format"]
     own = {one.name for one in fields(Record)} - {"name", "epochs", "facts", "epoch_count"}
@@ -279,14 +291,14 @@ def _first_problem(error: ValidationError) -> str:
 
 
 def _verified(values: Mapping[str, Any]) -> dict[str, Any]:
-    """What a record says, without its checksum, which it fits."""
+    """Return the content of a record without its checksum, which is checked."""
     said = {key: value for key, value in values.items() if key != _CHECKSUM}
     if values["format"] == FORMAT:
         for name in _CHECKSUMS:
             if name not in values:
-                raise RecordError(f"has lost its {name}")
+                raise RecordError(f"has lost its {name}", "spoilt")
         if values[_CHECKSUM] != _checksum(said):
-            raise RecordError("differs from its SHA-256")
+            raise RecordError("differs from its SHA-256", "spoilt")
     return said
 
 
@@ -314,7 +326,7 @@ def printable(text: str) -> str:
 
 
 def place_name(place: object) -> str:
-    """The last name of a file or folder: where it lies is nobody else's business.
+    """The last name of a file or folder: where it lies is private.
 
     Example:
         >>> place_name("photos/2026/birds")
@@ -464,7 +476,7 @@ def _versions() -> dict[str, str]:
 
 
 def _hardware() -> dict[str, Any]:
-    """What the run was computed on."""
+    """The hardware of this machine."""
     # Here, as it takes more than a second: tables import this module for a few names only.
     import torch
 
@@ -495,7 +507,7 @@ def source_commit() -> str | None:
 
 
 def _git(*words: str) -> str | None:
-    """What git says of the checkout of this file; None if there is none, or no git."""
+    """Ask git about the checkout of this file; None if there is none, or no git."""
     # Without its optional lock, a question never gets into the way of a commit.
     command = ["git", "--no-optional-locks", "-C", str(Path(__file__).parent), *words]
     try:

@@ -23,7 +23,13 @@ from bfno.lab.experiments.trees import merged
 from bfno.lab.runs.checkpoint import settings_digest
 from bfno.lab.runs.cores import free_cores, own_cores
 from bfno.lab.runs.folder import RunFolder
-from bfno.lab.runs.load import check_settings, history_of, open_run, refuse_changes
+from bfno.lab.runs.load import (
+    check_settings,
+    history_of,
+    lost_checkpoints,
+    open_run,
+    refuse_changes,
+)
 from bfno.lab.runs.loop import Trainer, Watcher
 from bfno.lab.runs.record import Record, flat_config, make_record, source_commit
 
@@ -118,12 +124,10 @@ def resume(
     with _held(trainer):
         checkpoint, problems = run.checkpoints.newest()
         if checkpoint is None and not problems and os.path.lexists(run.record_file):
-            fix = "bring them back from a copy, or train anew in another folder with `bfno train`"
-            raise DataError(folder, "its checkpoints are gone", fix)
+            raise lost_checkpoints(folder)
         if checkpoint is None and problems:
             why = f"all its checkpoints are damaged ({problems[0].what} {problems[0].why})"
-            fix = "bring them back from a copy, or train anew in another folder with `bfno train`"
-            raise DataError(folder, why, fix)
+            raise lost_checkpoints(folder, why)
         for problem in problems:
             _logger.warning("%s: %s; an earlier checkpoint is used", problem.what, problem.why)
         if checkpoint is not None:
@@ -179,7 +183,7 @@ def _ends_here(trainer: Trainer, before: Experiment) -> bool:
 
 
 def _nothing_to_do(trainer: Trainer) -> ConfigError:
-    """What to say to somebody who has changed settings of a run that does not train on."""
+    """The error for changed settings of a run that does not train on."""
     folder, epoch = trainer.run.path, trainer.progress.epoch
     if epoch == trainer.epochs and trainer.progress.batch:
         why = f"is {trainer.progress.batch} steps into epoch {epoch + 1}"
@@ -256,6 +260,15 @@ def _held(trainer: Trainer) -> Any:
 
 def _fit(trainer: Trainer) -> Record:
     try:
+        return _trained(trainer)
+    finally:
+        for watcher in trainer.watchers:
+            watcher.on_end()
+
+
+def _trained(trainer: Trainer) -> Record:
+    """Train to the end, and write the record."""
+    try:
         trainer.fit()
     except NumericalError:
         if trainer.processes.is_first and trainer.failure:
@@ -301,7 +314,7 @@ def _as_asked(trainer: Trainer) -> Experiment:
 
 
 def _concluded(trainer: Trainer, record: Record) -> Record:
-    """The record with what is found once, with the weights that were chosen."""
+    """Add to the record what `conclude` computes with the chosen weights."""
     if type(trainer.config).conclude is Experiment.conclude:
         return record  # nothing is, so the weights need not be read
     try:

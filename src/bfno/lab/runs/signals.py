@@ -1,4 +1,4 @@
-"""A wish to stop, heard between two steps."""
+"""Stop signals, obeyed between two steps."""
 
 from __future__ import annotations
 

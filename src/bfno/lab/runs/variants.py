@@ -107,13 +107,13 @@ class Variant:
 
     @property
     def title(self) -> str:
-        """What to add to a heading; empty for the experiments as they are defined."""
+        """An addition to a heading; empty for the experiments as they are defined."""
         protocol = [f"protocol {self.protocol}"] if self.protocol else []
         return ", ".join(protocol + self.settings)
 
     @property
     def words(self) -> list[str]:
-        """The words of `bfno table` that ask for it."""
+        """The options of `bfno table` that ask for it."""
         protocol = ["--protocol", self.protocol] if self.protocol else []
         return protocol + [word for one in self.settings for word in ("--set", one)]
 

@@ -78,7 +78,7 @@ def mean_points(runs: Iterable[Record], key: str) -> list[Point]:
 
 
 def counted_points(runs: Iterable[Record], key: str) -> list[EpochPoint]:
-    """What there is to draw of `epoch_points`: a model without an ODE has no evaluations."""
+    """The `epoch_points` worth drawing: a model without an ODE has no evaluations."""
     points = epoch_points(runs, key)
     is_drawn = find_metric(key).name != "nfe" or any(point.mean for point in points)
     return points if is_drawn else []

@@ -34,9 +34,9 @@ __all__ = [
     "as_text",
     "cell_text",
     "csv_text",
+    "escaped",
     "find_format",
     "for_people",
-    "printable",
     "stacked",
     "write_table",
 ]
@@ -91,13 +91,13 @@ def cell_text(cell: Cell) -> str:
     return f"{cell:,}" if isinstance(cell, int) else str(cell)
 
 
-def printable(text: str) -> str:
+def escaped(text: str) -> str:
     r"""The text in one line, with everything escaped that could steer a terminal.
 
     Names of classes, files and runs come from outside: they may hold anything.
 
     Example:
-        >>> print(printable("red \x1b[31m, two\nlines, 猫"))
+        >>> print(escaped("red \x1b[31m, two\nlines, 猫"))
         red \x1b[31m, two\nlines, 猫
     """
     return "".join(
@@ -112,7 +112,7 @@ def as_text(table: Table) -> str:
     """The table as aligned plain text, its notes below."""
     lines = _plain_lines(as_rich(table))
     for note in table.notes:
-        lines += ["", *textwrap.wrap(printable(note), TEXT_WIDTH)]
+        lines += ["", *textwrap.wrap(escaped(note), TEXT_WIDTH)]
     return "".join(f"{line}\n" for line in lines)
 
 
@@ -142,12 +142,12 @@ def as_rich(table: Table, rule: str = "-") -> RichTable:
     for column, group, titles in heads:
         justify = "right" if column.numeric else "left"
         # The name of a group begins where its first column does.
-        lines = [Text(printable(line), justify="left") for line in group]
-        lines += [Text(printable(line), justify=justify) for line in titles]
+        lines = [Text(escaped(line), justify="left") for line in group]
+        lines += [Text(escaped(line), justify=justify) for line in titles]
         found.add_column(Group(*lines), justify=justify, no_wrap=True)
     for number, row in enumerate(table.rows):
         cells = (
-            Text(printable(cell_text(cell)), "bold" if (number, place) in table.best else "")
+            Text(escaped(cell_text(cell)), "bold" if (number, place) in table.best else "")
             for place, cell in enumerate(row)
         )
         found.add_row(*cells)
@@ -220,7 +220,7 @@ def _harmless(cell: object) -> object:
     if not isinstance(cell, str):
         return cell
     computed = cell.startswith(("=", "+", "-", "@", "\t", "\r")) and not _NUMBER.fullmatch(cell)
-    return "'" * computed + printable(cell)
+    return "'" * computed + escaped(cell)
 
 
 def for_people(table: Table) -> Table:
@@ -350,7 +350,7 @@ def _headings(table: Table) -> list[list[str]]:
 
 
 def _group_lines(table: Table) -> list[list[str]]:
-    """What stands above the title of each column: the name of a group above its first column.
+    """The lines above the title of each column: the name of a group above its first column.
 
     A long name that would make that column wider is broken into lines.
     """

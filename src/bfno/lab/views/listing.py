@@ -20,7 +20,6 @@ __all__ += ["run_table"]
 
 State = Literal["finished", "training", "stopped", "failed", "damaged"]
 _STATES: tuple[State, ...] = ("training", "stopped", "failed", "damaged", "finished")
-_LOG = "output.log"
 _LONGEST_SETTINGS = 1 << 20
 
 
@@ -215,7 +214,7 @@ def _unfinished(run: RunFolder) -> ListedRun:
     settings, epochs = _settings(run), run.epochs_so_far()
     metric = _headline_so_far(epochs)
     in_use = run.is_in_use
-    error = "" if in_use else _last_error(run.path)
+    error = "" if in_use else run.last_error()
     return ListedRun(
         run.path,
         "training" if in_use else "failed" if error else "stopped",
@@ -253,13 +252,3 @@ def _wanted_epochs(settings: Mapping[str, Any]) -> int | None:
 def _headline_so_far(epochs: Sequence[Mapping[str, Any]]) -> Metric | None:
     last = epochs[-1] if epochs else {}
     return next((metric for metric in HEADLINES if metric.key in last), None)
-
-
-def _last_error(folder: Path) -> str:
-    """The error with which the program ended that `bfno table` started; empty if there is none."""
-    try:
-        lines = read_plain(folder / _LOG).decode(errors="replace").strip().splitlines()
-    except (OSError, DataError):
-        return ""
-    last = lines[-1] if lines else ""
-    return last.removeprefix("error: ") if last.startswith("error: ") else ""

@@ -14,14 +14,14 @@ from bfno.lab.views.metrics import HEADLINES, Estimate, Metric, find_metric, hea
 __all__ = ["TRANSDUCTIVE", "Replicates", "is_transductive", "kind_of", "replicates", "sample_name"]
 
 TRANSDUCTIVE = "a prediction depends on the other series of its batch"
-"""What a dagger beside a method means."""
+"""The meaning of a dagger beside a method."""
 _DENSITIES = {"test_bits_per_dim", "test_nll"}
 # More settings than this say less about a variant than the name of its run.
 _MOST_SETTINGS_IN_A_NAME = 3
 
 
 def kind_of(run: Record) -> str:
-    """What a run learned: images, series or densities; each kind has its own metrics."""
+    """Tell what a run learned: images, series or densities; each kind has its own metrics."""
     if _DENSITIES & run.result.keys():
         return "densities"
     return "series" if run.section("data").get("protocol") else "images"
@@ -36,7 +36,7 @@ def is_transductive(run: Record) -> bool:
 
 
 def sample_name(run: Record) -> str:
-    """What a run's test counted: series, time points, or plain samples."""
+    """Name what a run's test counted: series, time points, or plain samples."""
     data = run.section("data")
     if not data.get("protocol"):
         return "samples"

@@ -69,14 +69,14 @@ class Metric:
 
     @property
     def caption(self) -> str:
-        """What stands above a figure of it."""
+        """The title above a figure of it."""
         if self.name == "nfe":
             return f"NFE of the {self.split}{'' if self.split == 'test' else ' pass'}"
         return self.title[0].upper() + self.title[1:]
 
     @property
     def axis(self) -> str:
-        """What stands at an axis of it."""
+        """The label of an axis of it."""
         return f"{self.words}, {self.split}" if self.name == "nfe" else self.title
 
     def on(self, split: str) -> Metric:
@@ -266,7 +266,7 @@ def chance_of_lead(
 
 
 def name_of_test(ours: Sequence[float | None], others: Sequence[float | None]) -> str:
-    """What `chance_of_lead` finds its probability by."""
+    """Name the test by which `chance_of_lead` finds its probability."""
     known = _repeated(ours, others)
     spread = known is None or _differ(*known)
     return "Welch's test over the seeds" if spread else "an exact test of the seeds' order"

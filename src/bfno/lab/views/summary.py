@@ -33,7 +33,7 @@ SCALES = {
     "cpu": "the same methods, with smaller models, less data or fewer epochs: minutes per run",
     "paper": "the published settings",
 }
-"""What the scales of runs mean."""
+"""The meaning of each scale."""
 # A class that has more than its even part of the test data by this much makes a better guess.
 _UNEVEN = 0.05
 _CALIBRATION = ("calibration_error", "calibrated_error")
@@ -60,7 +60,7 @@ def samples_text(run: Record) -> str:
 
 
 def scale_notes(groups: Iterable[Replicates]) -> list[str]:
-    """What the scales of the runs mean for their numbers.
+    """Explain what the scales of the runs mean for their numbers.
 
     Args:
         groups: The methods of a page.
@@ -77,7 +77,7 @@ def scale_notes(groups: Iterable[Replicates]) -> list[str]:
 
 
 def data_title(run: Record) -> str:
-    """What a run's data are called: one's own files by their names, others by that of the set."""
+    """Name a run's data: one's own files by their names, others by that of the set."""
     own = dict(run.own_data)
     tested = own.pop("test_path", "")
     names = listed([*own.values()]) if own else run.data
@@ -313,7 +313,7 @@ def _printed(estimate: Estimate | None) -> float:
 
 
 def _nobody(rivals: list[Replicates], metric: Metric) -> str:
-    """What the other methods have, none of which has a mean."""
+    """The sentence for rivals that have no finite mean."""
     values = (run.result.get(metric.key, math.nan) for group in rivals for run in group.runs)
     ever = any(map(math.isfinite, values))
     return f"no other method has a number{' for every seed' if ever else ''}"

@@ -6,11 +6,12 @@ import numpy as np
 import pytest
 
 from bfno.lab.errors import ConfigError, DataError
+from bfno.lab.runs.archive import LARGEST_PICTURE
 from bfno.lab.runs.folder import read_runs
 from bfno.lab.views.figures.densities import image_columns
 from bfno.lab.views.figures.gallery import check_gallery, draw_figures, write_figures
 from bfno.lab.views.figures.series import reconstruction_figure
-from bfno.lab.views.figures.style import LARGEST_PNG, PALETTE
+from bfno.lab.views.figures.style import PALETTE
 from tests.lab.views.drawings import legend, texts
 from tests.lab.views.exhibits import write_exhibit
 from tests.lab.views.figures.test_series import example_series
@@ -53,7 +54,7 @@ def test_figures_are_written_as_png_and_svg_with_the_same_bytes_in_any_order(fol
     )
     again = write_figures(folders[3::-1], tmp_path / "again")
     assert [file.read_bytes() for file in written] == [file.read_bytes() for file in again]
-    assert all(file.stat().st_size <= LARGEST_PNG for file in written)
+    assert all(file.stat().st_size <= LARGEST_PICTURE for file in written)
     # No file tells where the runs were, when it was made or by which version.
     assert not any(str(tmp_path).encode() in file.read_bytes() for file in written)
     assert not any(b"<metadata" in file.read_bytes() for file in written)

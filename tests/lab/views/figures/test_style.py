@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from bfno.lab.views.figures.style import DARK_PALETTE, LARGEST_PNG, PALETTE, drawn, looks
+from bfno.lab.runs.archive import LARGEST_PICTURE
+from bfno.lab.views.figures.style import DARK_PALETTE, PALETTE, drawn, looks
 
 # Machado, Oliveira and Fernandes (2009): what people without one kind of cone see, in linear light.
 EYES = {
@@ -63,5 +64,5 @@ def test_a_picture_of_noise_is_made_small_enough():
         figure.subplots().imshow(noise, interpolation="none")
 
     figure = drawn("noise", paint)
-    assert figure.png is not None and 50_000 < len(figure.png) <= LARGEST_PNG
+    assert figure.png is not None and 50_000 < len(figure.png) <= LARGEST_PICTURE
     assert Image.open(io.BytesIO(figure.png)).size[0] > 100

@@ -24,10 +24,7 @@ from bfno.lab.errors import DataError
 from bfno.lab.files import make_folder, open_plain
 from bfno.lab.runs.cores import own_cores
 
-__all__ = ["LOG", "ONE_THREAD", "Places", "child_command", "end_with", "run_child", "start_child"]
-
-LOG = "output.log"
-"""The file in a run's folder to which a child prints."""
+__all__ = ["ONE_THREAD", "Places", "child_command", "end_with", "run_child", "start_child"]
 
 _SECONDS = 1.0
 _VISIBLE = "CUDA_VISIBLE_DEVICES"
@@ -79,9 +76,11 @@ def start_child(
 
 
 def _open_log(folder: Path) -> int:
+    from bfno.lab.runs.folder import RunFolder  # a child is to watch its parent before it has this
+
     try:
         make_folder(folder)
-        return open_plain(folder / LOG, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+        return open_plain(RunFolder(folder).log_file, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     except OSError as error:
         why = f"cannot be written: {(error.strerror or str(error)).lower()}"
         raise DataError(folder, why, "choose another folder with --runs") from error

@@ -39,7 +39,7 @@ class Choice:
 
     def __post_init__(self) -> None:
         if self.on not in ("local", "slurm", "ray") and not self.on.startswith("ray://"):
-            raise ConfigError(f"--on {self.on}", "is no place to train", f"write {_PLACES}")
+            raise ConfigError(f"--on {self.on}", "is not a place to train", f"write {_PLACES}")
         if self.gpus is not None and self.gpus < 1:
             raise ConfigError(
                 f"--gpus {self.gpus}", "is too few", "write 1 or more, or leave it out"

@@ -29,7 +29,7 @@ def minutes_of(text: str) -> int | None:
         return None
     found = _TIME.fullmatch(text)
     if found is None:
-        raise ValueError(f"is no time: {text!r}")
+        raise ValueError(f"is not a time: {text!r}")
     days, *rest = found.groups()
     numbers = [int(part) for part in rest if part is not None]
     if days is not None:
@@ -40,5 +40,5 @@ def minutes_of(text: str) -> int | None:
         hours, (minutes, seconds) = 0, (*numbers, 0)[:2]
     whole = math.ceil(((int(days or 0) * 24 + hours) * 60) + minutes + seconds / 60)
     if whole < 1:
-        raise ValueError(f"is no time: {text!r}")
+        raise ValueError(f"is not a time: {text!r}")
     return whole

@@ -1,4 +1,4 @@
-"""What a campaign asks of whatever trains its runs: take orders, tell how they stand, stop them."""
+"""Engines, which train the runs of a campaign: they take orders, report on them, stop them."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Order:
     number: int
 
     def words(self, has_begun: bool) -> list[str]:
-        """The words of `bfno` that do what is left.
+        """Return the arguments of `bfno` that do what is left.
 
         Example:
             >>> order = Order(Path("a"), ("train", "x", "--out", "a"), ("resume", "a"), "b1", 0)
@@ -66,7 +66,7 @@ class Engine(Protocol):
 
     @property
     def name(self) -> str:
-        """What `--on` calls it."""
+        """The name that `--on` takes."""
         ...
 
     @property

@@ -1,4 +1,4 @@
-"""Which order a run's folder was given to an engine with, and how that ended.
+"""Notes in the folders of runs: the order that an engine was given, and how it ended.
 
 An engine that outlives the program carries out orders that nobody remembers otherwise. The note is
 made before the order is given, so that a program that is killed in between forgets none.
@@ -21,7 +21,7 @@ _FILE = "job.json"
 
 @dataclass(frozen=True)
 class Note:
-    """What is noted in a folder.
+    """The note in a folder.
 
     Attributes:
         engine: Name of the engine.
@@ -51,7 +51,7 @@ def write_note(engine: str, order: Order, code: int | None = None) -> None:
 
 
 def read_note(folder: Path) -> Note | None:
-    """What is noted in a folder; None if nothing that can be understood is."""
+    """Read the note in a folder; None if there is none that can be understood."""
     try:
         found = json.loads(read_plain(folder / _FILE))
         code = found["code"]

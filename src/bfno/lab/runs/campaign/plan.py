@@ -60,7 +60,7 @@ class Job:
 
     @property
     def name(self) -> str:
-        """What to call it in a list."""
+        """Its name in a list."""
         return self.title or f"{self.experiment} seed {self.seed}"
 
 
@@ -125,7 +125,7 @@ def plan(
 
 
 def state_of(folder: Path) -> RunState:
-    """What has become of a run by now.
+    """Find out how far a run has come by now.
 
     Raises:
         DataError: If it has begun where we cannot write.
@@ -154,7 +154,7 @@ def missing_files(
     Args:
         data: What stands before the slash of an experiment.
         data_dir: Where the files of data sets are; see `bfno.lab.data.data_folder`.
-        changes: Nested settings that differ from the experiments'; more parts of a set, say.
+        changes: Nested settings that differ from the experiments', for example more parts of a set.
     """
     root, images = data_folder(data_dir), DENSITY_DATA.get(data, data)
     try:
@@ -190,7 +190,7 @@ def _known_runs(root: Path, changed: Mapping[str, tuple[str, ...]], scale: str) 
 
 
 def _history(folder: Path, config: Experiment) -> list[str]:
-    """What the settings of a run that has begun do not say of it: it is not the one wanted."""
+    """The history of a run that has begun; with one, it is not the run that is wanted."""
     try:
         newest, _ = RunFolder(folder).checkpoints.newest()
     except UserError:  # which whoever goes on with it will be told

@@ -140,7 +140,7 @@ def _check_answer(what: str, address: str) -> None:
         host = port = None
     if host is None or port is None:
         raise ConfigError(
-            what, f"{address} is no address", "write HOST:PORT, as in ray://head:10001"
+            what, f"{address} is not an address", "write HOST:PORT, as in ray://head:10001"
         )
     try:
         socket.create_connection((host, port), timeout=_PATIENCE).close()

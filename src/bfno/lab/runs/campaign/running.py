@@ -11,8 +11,6 @@ from pathlib import Path
 from typing import Any, Literal
 
 from bfno.lab.errors import ConfigError, DataError, NumericalError
-from bfno.lab.files import read_plain
-from bfno.lab.runs.campaign.child import LOG
 from bfno.lab.runs.campaign.engine import Engine, Order, QueueFull, Report
 from bfno.lab.runs.campaign.ledger import forget, read_note, write_note
 from bfno.lab.runs.campaign.local import LocalEngine
@@ -78,7 +76,7 @@ class Standing:
 
     @property
     def metrics(self) -> Mapping[str, Any]:
-        """What it has reached so far."""
+        """Its metrics so far."""
         return self.result or (self.epochs[-1] if self.epochs else {})
 
     def look(self) -> None:
@@ -121,7 +119,7 @@ class Campaign:
 
     What each run prints goes to `output.log` in its folder. A run that fails stops no other. One
     that another program trains at the moment is waited for; it is never trained twice. One that its
-    engine has lost, with a machine say, is given to it again.
+    engine has lost, for example with its machine, is given to it again.
 
     Args:
         jobs: The plan.
@@ -284,9 +282,7 @@ class Campaign:
             standing.state = "waiting"
         else:
             standing.state, standing.code = "failed", code or 0
-            standing.error = (
-                _lost(folder, report.why) if code is None else _last_error(folder, code)
-            )
+            standing.error = _lost(folder, report.why) if code is None else _failure(folder, code)
 
     def _may_be_given_again(self, standing: Standing) -> bool:
         """Whether a lost run has come further since it was lost too often at the same place."""
@@ -322,18 +318,15 @@ def failure_code(standings: Sequence[Standing]) -> int:
 
 def _lost(folder: Path, why: str) -> str:
     reason = f" ({printable(why)})" if why else ""
-    return f"its job ended {_MOST_LOSSES} times before an epoch did{reason}; see {folder / LOG}"
+    return f"its job ended {_MOST_LOSSES} times before an epoch did{reason}; see {_log(folder)}"
 
 
-def _last_error(folder: Path, code: int) -> str:
-    """The line in which a program said why it failed."""
-    try:
-        lines = read_plain(folder / LOG).decode(errors="replace").splitlines()
-    except (OSError, DataError):
-        lines = []
-    errors = [line.removeprefix("error: ") for line in lines if line.startswith("error: ")]
-    if code > 0 and errors:
-        # It may name files, and files may have any name; control characters steer a terminal.
-        return "".join(letter for letter in errors[-1] if letter.isprintable())
+def _failure(folder: Path, code: int) -> str:
+    """Why a program failed: the error that it printed, or its exit code."""
+    error = RunFolder(folder).last_error() if code > 0 else ""
     how = f"killed by signal {-code}" if code < 0 else f"ended with exit code {code}"
-    return f"{how}; see {folder / LOG}"
+    return error or f"{how}; see {_log(folder)}"
+
+
+def _log(folder: Path) -> Path:
+    return RunFolder(folder).log_file

@@ -59,7 +59,7 @@ class _Listed:
 
 
 class SlurmJob:
-    """What submitit calls on the machine that a job got; a signal makes it save and requeue.
+    """A job that submitit calls on its machine; a signal makes it save and requeue.
 
     Args:
         order: The run to train.

@@ -1,4 +1,4 @@
-"""What a machine of a cluster does with an order.
+"""Carrying out an order on a machine of a cluster.
 
 It may have been given twice: by an engine that repeats what a lost machine had, or by a program
 that was killed before it knew that it had been heard. So the machine itself looks what is left to

@@ -155,7 +155,7 @@ def _refuse_pointless(name: str) -> None:
         raise ConfigError(name, why, one_value)
     if "." not in name:
         why = "is a section or no setting at all, so it has no range"
-        raise ConfigError(name, why, "write section.key, train.lr say")
+        raise ConfigError(name, why, "write section.key, for example train.lr")
 
 
 def _overlap(one: str, other: str) -> bool:

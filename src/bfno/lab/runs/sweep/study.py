@@ -137,7 +137,7 @@ class SweepPlan:
             ConfigError: If it does not.
         """
         if self.prune not in PRUNERS:
-            raise ConfigError(f"--prune {self.prune}", "is not a way", f"write {_or(PRUNERS)}")
+            raise ConfigError(f"--prune {self.prune}", "is not a pruner", f"write {_or(PRUNERS)}")
         for one in self.ranges:
             for value in one.samples:
                 self.config({one.name: value})
@@ -273,7 +273,7 @@ class Study:
 
     @property
     def file(self) -> Path:
-        """What is tried, for people and for the next start."""
+        """The file of the plan, for people and for the next start."""
         return self.folder / "sweep.yaml"
 
     @property
@@ -283,7 +283,7 @@ class Study:
     # -- what it is -----------------------------------------------------------------------------
 
     def _known(self) -> Tree | None:
-        """What `sweep.yaml` says, if there is one and it is of this plan."""
+        """Read `sweep.yaml`, if there is one and it is of this plan."""
         if not os.path.lexists(self.file):
             self._refuse_others()
             return None
@@ -429,7 +429,7 @@ class Study:
     # -- its result -----------------------------------------------------------------------------
 
     def result(self) -> SweepResult:
-        """What was found so far."""
+        """Return what was found so far."""
         config, trials = self.plan.config({}), self.trials()
         return SweepResult(
             config.experiment,

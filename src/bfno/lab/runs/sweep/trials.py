@@ -35,7 +35,7 @@ class Trial:
 
     @property
     def name(self) -> str:
-        """What it is called, and its folder.
+        """Its name, which is that of its folder too.
 
         Example:
             >>> Trial(3, {}, "running").name
@@ -52,7 +52,7 @@ class SweepResult:
         experiment: What was trained, `data/method`.
         scale: At which size.
         seed: With which seed, the same for all trials.
-        metric: Key of the score, `validation_accuracy` say.
+        metric: Key of the score, such as `validation_accuracy`.
         lower_is_better: Whether the best trial has the lowest score.
         ranges: What was tried of each setting, as it is written.
         logarithmic: Settings whose range is logarithmic.

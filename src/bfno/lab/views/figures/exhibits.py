@@ -168,7 +168,7 @@ def _short_class(run: Record, label: int) -> str:
 
 
 def _titles(runs: Sequence[Record]) -> list[str]:
-    """What each run is called beside the others: its method, and what tells it from its like."""
+    """Name each run beside the others: its method, and what tells it from runs like it."""
     labels = {id(run): group.label for group in replicates(runs) for run in group.runs}
     return [short_name(labels[id(run)]) for run in runs]
 
@@ -250,7 +250,7 @@ def _draw_spectrum(axes: Axes, spectrum: Spectrum) -> None:
 
 
 def _chosen(times: int) -> list[int]:
-    """Which of so many times to show: the first, the last, and some between."""
+    """Choose which of so many times to show: the first, the last, and some between."""
     return sorted({round(place) for place in np.linspace(0, times - 1, min(_FRAMES, times))})
 
 

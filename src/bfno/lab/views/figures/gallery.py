@@ -1,4 +1,4 @@
-"""Which figures runs can give, and writing them."""
+"""Finds the figures that runs can give, and writes them."""
 
 from __future__ import annotations
 
@@ -195,7 +195,7 @@ def _free(name: str, taken: dict[str, Drawn]) -> str:
 
 
 def samples_figure(places: Sequence[tuple[Record, Path]]) -> Drawn | None:
-    """What was drawn from densities, a panel for each run; none if no run has such a picture.
+    """Show samples of densities, a panel for each run; None if no run has such a picture.
 
     Args:
         places: Runs of one task, each with its folder.

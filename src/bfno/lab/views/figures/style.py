@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bfno.lab.errors import ConfigError, DataError
+from bfno.lab.runs.archive import LARGEST_PICTURE
 from bfno.lab.runs.record import Record
 from bfno.lab.views.methods import Replicates, replicates
 
@@ -32,7 +33,6 @@ __all__ = [
     "DOTS_PER_INCH",
     "FAINT",
     "INK",
-    "LARGEST_PNG",
     "MARKERS",
     "OURS",
     "PALETTE",
@@ -107,9 +107,7 @@ _STYLE = {
 # What matplotlib would stamp onto a file: its own version and the date.
 _STAMPS = {"svg": ("Creator", "Date", "Format", "Type"), "png": ("Software",)}
 DOTS_PER_INCH = 160
-LARGEST_PNG = 200_000
-"""Most bytes of a PNG, so that many fit a repository."""
-_LARGEST_PICTURE = 8 * 2**20
+_LARGEST_READ = 8 * 2**20
 # Commands that draw pictures into the folder of a run.
 _DRAWN_BY = {"samples": "sample", "reconstruction": "reconstruct"}
 _LONGEST_NAME = 24
@@ -292,7 +290,7 @@ def _light(png: bytes) -> bytes:
 
     picture = Image.open(io.BytesIO(png)).convert("RGB")
     content = _packed(picture)
-    while len(content) > LARGEST_PNG:
+    while len(content) > LARGEST_PICTURE:
         content = _packed(picture.quantize(256, dither=Image.Dither.NONE))
         width, height = (round(0.8 * side) for side in picture.size)
         picture = picture.resize((width, height), Image.Resampling.LANCZOS)
@@ -343,8 +341,8 @@ def read_picture(file: Path) -> bytes | None:
     try:
         if not file.is_file():
             return None
-        if file.stat().st_size > _LARGEST_PICTURE:
-            why = f"has more than {_LARGEST_PICTURE >> 20} MB"
+        if file.stat().st_size > _LARGEST_READ:
+            why = f"has more than {_LARGEST_READ >> 20} MB"
             fix = f"draw it again with `bfno {_DRAWN_BY[file.stem]} --force`"
             raise DataError(file, why, fix)
         return file.read_bytes()

@@ -47,7 +47,7 @@ def curve_drawings(runs: Sequence[Record]) -> list[str]:
 
 
 def confusion_matrix(run: Record) -> str | None:
-    """Which classes a run takes for which; none if the run recorded no such counts."""
+    """Draw which classes a run takes for which; None if it recorded no such counts."""
     size = len(run.confusion)
     if not size:
         return None

@@ -141,7 +141,7 @@ def render_report(
 
 def _unfinished_views(runs: Sequence[ListedRun]) -> list[dict[str, str]]:
     named = sorted(runs, key=lambda one: one.run.resolve().name)
-    # Only the last name: where a folder lies is nobody else's business.
+    # Only the last name: where a folder lies is private.
     return [{"name": printable(one.run.resolve().name), "state": one.told()} for one in named]
 
 
