@@ -125,7 +125,7 @@ def test_second_derivatives_of_a_layer_used_again_are_those_of_the_plain_formula
         for _ in range(2):
             y = 0.1 * function(y)
         found = torch.autograd.grad(y.square().sum(), weights, create_graph=True)
-        along = sum((one * torch.cos(one.detach())).sum() for one in found)
+        along = torch.stack([(one * torch.cos(one.detach())).sum() for one in found]).sum()
         return torch.autograd.grad(along, weights)
 
     found = product(layer)

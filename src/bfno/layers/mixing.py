@@ -262,9 +262,11 @@ def _gradients_plainly(
 ) -> tuple[Tensor | None, ...]:
     # Aliases: the signal itself may come from the same weights, used before, and autograd would go
     # through that use too, whose part in the gradient it adds by itself.
-    inputs = [None if one is None else one.view_as(one) for one in (signal, *weights)]
+    signal = signal.view_as(signal)
+    weights = Weights._make(one if one is None else one.view_as(one) for one in weights)
+    inputs = (signal, *weights)
     wanted = [one for one in inputs if one is not None and one.requires_grad]
-    again = recipe.plainly(inputs[0], Weights(*inputs[1:]))
+    again = recipe.plainly(signal, weights)
     found = iter(torch.autograd.grad(again, wanted, gradient, create_graph=True))
     first, *rest = (None if one is None or not one.requires_grad else next(found) for one in inputs)
     return first, None, *rest

@@ -353,7 +353,7 @@ def leads_figure(verdicts: Sequence[Verdicts]) -> Drawn | None:
     ]
     if not rows:
         return None
-    shown = {one.outcome for _, one, _ in rows}
+    shown: set[Outcome] = {one.outcome for _, one, _ in rows}
     costs = [row for row in rows if find_metric(row[1].claim.key).name == "nfe"]
     groups = [group for group in ([row for row in rows if row not in costs], costs) if group]
 
