@@ -142,8 +142,14 @@ def test_stiffness_is_seen_in_any_unit(unit):
                   torch.tensor([0.0, 1.0]), method="auto", rtol=1e-3, atol=1e-5 * scale)
         )  # fmt: skip
     assert found[0].stats.switches
-    assert found[1].stats.switches == found[0].stats.switches
-    assert torch.equal(found[1].ys / unit, found[0].ys)
+    (times, methods), (scaled_times, scaled_methods) = (
+        zip(*one.stats.switches, strict=True) for one in found
+    )
+    # Errors of 2^-100 are hardly normal numbers in single precision, which not all processors round
+    # alike: the switch may come a step earlier or later.
+    assert scaled_methods == methods
+    assert scaled_times == pytest.approx(times, rel=0.05)
+    torch.testing.assert_close(found[1].ys / unit, found[0].ys, rtol=1e-3, atol=1e-5)
 
 
 def test_an_empty_state_has_no_stiffness():

@@ -210,7 +210,8 @@ def test_failures_tell_when_the_field_was_stiff():
     with pytest.raises(SolverError, match=f"step limit.*{words}") as raised:
         solve(relaxing(5000.0), torch.ones(1), ONE, max_steps=300)
     assert raised.value.status is Status.STEP_LIMIT
-    # A negative concentration, which explicit steps make of it, blows up.
+    # A negative concentration, which explicit steps make of it, blows up; when, rounding decides.
+    words = words.replace("0\\.", "\\d\\.")
     with pytest.raises(SolverError, match=f"resolution of time.*{words}") as raised:
         solve(robertson, torch.tensor([1.0, 0, 0]), ONE * 40, rtol=1e-3, atol=1e-6)
     assert raised.value.status is Status.STEP_UNDERFLOW

@@ -126,7 +126,7 @@ def paper_comparison(
     Example:
         >>> table = paper_comparison("1", [], "cpu", data=["mnist"], methods=["bfno-node"])
         >>> [str(cell) for cell in table.rows[0]]
-        ['BFNO-NODE', 'None', '85591', 'None', '()', '', '', '0.9752 ± 0.0021']
+        ['BFNO-NODE', '17521', '85591', 'None', '()', '', '', '0.9752 ± 0.0021']
     """
     paper = paper_table(table_name)
     paper.check_data(data or ())
