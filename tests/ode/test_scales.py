@@ -132,24 +132,23 @@ def test_tolerances_that_leave_a_state_in_bfloat16_where_it_is_are_refused(way):
 # Stiffness
 
 
-@pytest.mark.parametrize("unit", [2.0**60, 2.0**-100])
-def test_stiffness_is_seen_in_any_unit(unit):
+# In single precision, errors of 2^-100 are below the normal numbers, and no longer exact multiples.
+@pytest.mark.parametrize(
+    ("unit", "dtype"),
+    [(2.0**60, torch.float32), (2.0**-90, torch.float32), (2.0**-100, torch.float64)],
+)
+def test_stiffness_is_seen_in_any_unit(unit, dtype):
     found = []
     for scale in (1.0, unit):
-        y0 = scale * torch.tensor([1.0, 0.0], **KIND)
+        y0 = scale * torch.tensor([1.0, 0.0], dtype=dtype)
         found.append(
             solve(lambda t, y, scale=scale: -1e4 * (y - scale * torch.cos(t)), y0,
-                  torch.tensor([0.0, 1.0]), method="auto", rtol=1e-3, atol=1e-5 * scale)
+                  torch.tensor([0.0, 1.0], dtype=dtype), method="auto", rtol=1e-3,
+                  atol=1e-5 * scale)
         )  # fmt: skip
     assert found[0].stats.switches
-    (times, methods), (scaled_times, scaled_methods) = (
-        zip(*one.stats.switches, strict=True) for one in found
-    )
-    # Errors of 2^-100 are hardly normal numbers in single precision, which not all processors round
-    # alike: the switch may come a step earlier or later.
-    assert scaled_methods == methods
-    assert scaled_times == pytest.approx(times, rel=0.05)
-    torch.testing.assert_close(found[1].ys / unit, found[0].ys, rtol=1e-3, atol=1e-5)
+    assert found[1].stats.switches == found[0].stats.switches
+    assert torch.equal(found[1].ys / unit, found[0].ys)
 
 
 def test_an_empty_state_has_no_stiffness():
