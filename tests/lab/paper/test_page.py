@@ -101,12 +101,12 @@ def test_claims_stand_at_the_top_by_what_became_of_them(folder, written):
     runs = [read_run(place) for place in sorted(folder.glob("cpu/*"))]
     verdicts = verdicts_of(runs)
     counts, text = counts_text(verdicts), findings_text(verdicts)
-    tested = f"Runs here test 1 of {len(PAPER_CLAIMS)} claims of the paper (cpu scale): 1 borne out"
-    assert counts == f"{tested}.\n"
+    tested = f"Runs here test 1 of {len(PAPER_CLAIMS)} (cpu scale): 1 borne out"
+    assert counts == f"**The paper's claims.** {tested}.\n"
     others = f"{len(PAPER_CLAIMS) - 1} claims about CIFAR-10, CIFAR-100, Fashion-MNIST"
     assert text.splitlines() == [
-        "- borne out: BFNO-NODE is more accurate than NODE on MNIST (p < 0.001)",
-        f"- without runs: {others}, HumanActivity, MNIST, PhysioNet, STL-10, densities of "
+        "- **borne out**: BFNO-NODE is more accurate than NODE on MNIST (p < 0.001)",
+        f"- **without runs**: {others}, HumanActivity, MNIST, PhysioNet, STL-10, densities of "
         "CIFAR-10 and densities of MNIST",
     ]
     before, picture, after = written[0].read_text().partition("![Leads")
@@ -130,15 +130,15 @@ def test_outcomes_are_counted_and_decided_claims_named():
         Verdicts("cpu", Variant(), (plain, apart)),
         Verdicts("paper", Variant(), (other,)),
     ]
-    text, of = findings_text(verdicts), f"{len(PAPER_CLAIMS)} claims of the paper"
+    text, tested = findings_text(verdicts), f"Runs here test 2 of {len(PAPER_CLAIMS)}"
     assert counts_text(verdicts) == (
-        f"Runs here test 2 of {of} in 3 set-ups (cpu scale, unless a line says otherwise): "
+        f"**The paper's claims.** {tested} in 3 set-ups (cpu scale, unless a line says otherwise): "
         "1 not borne out, 1 undecided and 1 not comparable.\n"
     )
     assert text.splitlines()[:-1] == [
-        "- not borne out: A beats B on MNIST [paper scale] (it diverged)",
-        "- undecided, ahead: A beats B on MNIST: leads, not significantly (p = 0.2)",
-        "- not comparable: C on MNIST",
+        "- **not borne out**: A beats B on MNIST [paper scale] (it diverged)",
+        "- **undecided, ahead**: A beats B on MNIST: leads, not significantly (p = 0.2)",
+        "- **not comparable**: C on MNIST",
     ]
     single = _judged("undecided", "leads with one seed, which says little")
     counts = counts_text([Verdicts("cpu", Variant(), (plain, single))])
@@ -157,7 +157,7 @@ def test_claims_that_say_the_same_of_several_data_are_told_as_one():
     counted = Verdicts("cpu", Variant(("train.epochs=9",)), (other,))
     lines = findings_text([Verdicts("cpu", Variant(), (*behind, other)), counted]).splitlines()
     assert lines[0] == (
-        "- undecided, not ahead: A beats B on MNIST and CIFAR-10; C wins on MNIST; "
+        "- **undecided, not ahead**: A beats B on MNIST and CIFAR-10; C wins on MNIST; "
         "C wins on MNIST [train.epochs=9]"
     )
 
@@ -203,19 +203,24 @@ def test_models_of_the_papers_size_are_told_beside_its_numbers(tmp_path):
                 places.append(write_files(place, {**content, "changes": changes}, lines))
         return trained_text(list(sections_of([(place, read_run(place)) for place in places])))
 
-    scores = (
-        "test accuracy on MNIST NODE 0.9075 ± 0.0007 (in the paper 0.9531 ± 0.0042) and BFNO-NODE "
-        "0.9070 (1 of 2 seeds) (in the paper 0.9752 ± 0.0021)."
+    rows = (
+        "| NODE | {}0.9075 ± 0.0007 | 0.9531 ± 0.0042 |\n"
+        "| BFNO-NODE | {}0.9070 (1 of 2 seeds) | 0.9752 ± 0.0021 |\n"
     )
-    where = "Trained here with the paper's settings"
-    size = "has 20,123 parameters here and"
-    sizes = f"NODE {size} 85,316 in the paper. BFNO-NODE {size} 85,591 in the paper."
-    assert told([], 11) == f"{where} (11 epochs, 2 seeds): {scores} {sizes}\n"
+    head = "| method | here | in the paper |\n| --- | ---: | ---: |\n"
+    where, size = "**Trained here with the paper's settings**", "has 20,123 parameters here and"
+    of = (
+        f"test accuracy on MNIST. NODE {size} 85,316 in the paper. BFNO-NODE {size} 85,591 in the "
+        "paper."
+    )
+    table = f"{head}{rows.format('', '')}"
+    assert told([], 11) == f"{where} (11 epochs, 2 seeds): {of}\n\n{table}"
     short = told(["train.epochs=1"], 1)
-    assert short == f"{where}, but for train.epochs=1 (1 of 10 epochs, 2 seeds): {scores} {sizes}\n"
+    assert short == f"{where} but for train.epochs=1 (1 of 10 epochs, 2 seeds): {of}\n\n{table}"
     found = [json.loads(line)["test_accuracy"] for line in epoch_lines(result(0.907), 2)]
-    each = f"(after each epoch: {found[0]:.4f}, {found[1]:.4f}; in the paper 0.9752 ± 0.0021)"
-    assert f"BFNO-NODE 0.9070 (1 of 2 seeds) {each}." in told(["train.epochs=2"], 2)
+    longer = told(["train.epochs=2"], 2)
+    assert "| method | after each epoch | here | in the paper |\n" in longer
+    assert f"| BFNO-NODE | {found[0]:.4f}, {found[1]:.4f} | 0.9070 (1 of 2 seeds) |" in longer
     assert trained_text([]) == ""
 
 
@@ -225,7 +230,10 @@ def test_models_of_the_papers_size_on_other_data_than_the_papers_are_told_too(tm
         content = {**record("fashion-mnist", method, 7), "scale": "paper", "result": result(0.8)}
         places.append(write_files(tmp_path / method, content, epoch_lines(result(0.8), 1)))
     text = trained_text(list(sections_of([(place, read_run(place)) for place in places])))
-    assert text.endswith("Fashion-MNIST NODE 0.8000 and BFNO-NODE 0.8000.\n")
+    assert text.endswith(
+        "on Fashion-MNIST.\n\n| method | here |\n| --- | ---: |\n"
+        "| NODE | 0.8000 |\n| BFNO-NODE | 0.8000 |\n"
+    )
 
 
 def test_models_without_the_score_of_their_table_are_not_told(tmp_path):

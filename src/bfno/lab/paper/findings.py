@@ -30,6 +30,7 @@ from bfno.lab.runs.record import Record
 from bfno.lab.runs.variants import AS_DEFINED, Variant
 from bfno.lab.views.curves import epoch_values
 from bfno.lab.views.figures.style import FAINT, INK, PALETTE, Drawn, drawn
+from bfno.lab.views.layout import Column, Table, as_markdown
 from bfno.lab.views.metrics import Estimate, Metric, counted, find_metric, mean
 from bfno.lab.views.summary import listed
 
@@ -128,8 +129,8 @@ def counts_text(verdicts: Sequence[Verdicts]) -> str:
         counts += [f"{number} {outcome}{few}"] if number else []
     several = f" in {len(said)} set-ups" if len(said) > len(claims) else ""
     where = _most(verdicts).title + (", unless a line says otherwise" if verdicts[1:] else "")
-    tested = f"Runs here test {len(claims)} of {counted(len(PAPER_CLAIMS), 'claim')} of the paper"
-    return f"{tested}{several} ({where}): {listed(counts)}.\n"
+    tested = f"Runs here test {len(claims)} of {len(PAPER_CLAIMS)}"
+    return f"**The paper's claims.** {tested}{several} ({where}): {listed(counts)}.\n"
 
 
 def findings_text(verdicts: Sequence[Verdicts]) -> str:
@@ -138,18 +139,18 @@ def findings_text(verdicts: Sequence[Verdicts]) -> str:
     said = [(of, one) for of in verdicts for one in of.judgements]
     for outcome in _DECIDED:
         found = [(of, one) for of, one in said if one.outcome == outcome]
-        lines += [f"- {outcome}: {_claim_text(one, of, most)} ({one.reason})" for of, one in found]
+        lines += [(outcome, f"{_claim_text(one, of, most)} ({one.reason})") for of, one in found]
     open_ones = [(of, one) for of, one in said if one.outcome == "undecided"]
     for of, one in open_ones:
         if one.is_ahead:
-            lines.append(f"- undecided, ahead: {_claim_text(one, of, most)}: {one.reason}")
+            lines.append(("undecided, ahead", f"{_claim_text(one, of, most)}: {one.reason}"))
     groups = {
         "undecided, not ahead": [found for found in open_ones if not found[1].is_ahead],
         "not comparable": [found for found in said if found[1].outcome == "not comparable"],
     }
-    for name, found in groups.items():
-        lines += [f"- {name}: {'; '.join(_together(found, most))}"] if found else []
-    return "".join(f"{line}\n" for line in [*lines, *_untested(one for _, one in said)])
+    lines += [(name, "; ".join(_together(found, most))) for name, found in groups.items() if found]
+    lines += [("without runs", text) for text in _untested(one for _, one in said)]
+    return "".join(f"- **{name}**: {text}\n" for name, text in lines)
 
 
 def _together(found: Iterable[tuple[Verdicts, Judgement]], most: Verdicts) -> list[str]:
@@ -172,7 +173,7 @@ def _untested(said: Iterable[Judgement]) -> Iterator[str]:
         # The names of images and of their densities are the same.
         kinds = ("densities of " * one.data.endswith("-density") for one in missing)
         about = sorted({kind + one.on for kind, one in zip(kinds, missing, strict=True)})
-        yield f"- without runs: {counted(len(missing), 'claim')} about {listed(about)}"
+        yield f"{counted(len(missing), 'claim')} about {listed(about)}"
 
 
 def explanation_text(verdicts: Sequence[Verdicts], page: str = "") -> str:
@@ -183,7 +184,7 @@ def explanation_text(verdicts: Sequence[Verdicts], page: str = "") -> str:
         page: Where all claims stand with their scores; empty if further down on the same page.
     """
     sure = how_sure(all(is_full_size(of.scale, of.variant) for of in verdicts))
-    return f"{sure} [All claims with their scores]({page}#{CLAIMS_ANCHOR}).\n"
+    return f"**How sure.** {sure} [All claims with their scores]({page}#{CLAIMS_ANCHOR}).\n"
 
 
 def _most(verdicts: Sequence[Verdicts]) -> Verdicts:
@@ -277,8 +278,8 @@ def released_text(found: Sequence[Released]) -> str:
         ),
     ]
     return (
-        "At full size, with the weights that the paper's authors published, this program "
-        f"classifies correctly {listed(scores)}. The paper prints {printed} %. "
+        "**With the authors' published weights**, at full size, this program classifies correctly "
+        f"{listed(scores)}. The paper prints {printed} %. "
         "(`bfno import-released model/10.pt -o authors`, then `bfno eval authors`.)\n"
     )
 
@@ -297,23 +298,31 @@ def _scored(section: Section) -> bool:
 def _trained(section: Section) -> str:
     paper = paper_table(section.table)
     metric, runs = find_metric(paper.metrics[0]), [run for _, run in section.runs]
-    seeds, scores, sizes = {run.seed for run in runs}, [], []
+    seeds, rows, sizes = {run.seed for run in runs}, [], []
     for row in paper.rows:
         members = [run for run in row.runs(section.data, runs) if not run.has_failed]
-        score = metric.estimate(members, len(seeds))
-        printed = paper.score(row, section.data)
+        score, printed = metric.estimate(members, len(seeds)), paper.score(row, section.data)
         if score:
-            beside = [_after_each_epoch(members, metric), printed and f"in the paper {printed}"]
-            remarks = "; ".join(filter(None, beside))
-            scores.append(f"{row.label} {score}{f' ({remarks})' if remarks else ''}")
+            rows.append((row.label, _after_each_epoch(members, metric), score, printed))
             sizes += _other_size(row, members[0])
-    if not scores:
+    if not rows:
         return ""
     of = f"{metric.title} on {paper.titles[section.data]}"
-    but = f", but for {section.variant.title}" if section.variant.title else ""
+    but = f" but for {section.variant.title}" if section.variant.title else ""
     how = f"{_epochs_text(runs[0])}, {counted(len(seeds), 'seed')}"
-    told = f"Trained here with the paper's settings{but} ({how}): {of} {listed(scores)}."
-    return " ".join([told, *sizes]) + "\n"
+    told = f"**Trained here with the paper's settings**{but} ({how}): {of}."
+    columns = (
+        Column("method", "method", numeric=False),
+        Column("epochs", "after each epoch"),
+        Column("here", "here"),
+        Column("paper", "in the paper"),
+    )
+    shown = [place for place in range(len(columns)) if any(row[place] for row in rows)]
+    table = Table(
+        tuple(columns[place] for place in shown),
+        tuple(tuple(row[place] for place in shown) for row in rows),
+    )
+    return f"{' '.join([told, *sizes])}\n\n{as_markdown(table)}"
 
 
 def _epochs_text(run: Record) -> str:
@@ -328,7 +337,7 @@ def _after_each_epoch(runs: Sequence[Record], metric: Metric) -> str:
     means = [mean(values) for values in epoch_values(runs, metric.key).values()]
     if not 1 < len(means) <= _FEW_EPOCHS:
         return ""
-    return f"after each epoch: {', '.join(f'{one:.{metric.digits}f}' for one in means)}"
+    return ", ".join(f"{one:.{metric.digits}f}" for one in means)
 
 
 def _other_size(row: PaperRow, run: Record) -> Iterator[str]:
