@@ -1,3 +1,4 @@
+import math
 from typing import Any
 
 import pytest
@@ -5,6 +6,7 @@ import torch
 
 from bfno import METHODS, FirstOrder, MLPField, NeuralODE, Status, solve
 from bfno.ode import SolverError, replay
+from bfno.ode.step import combine_rows
 from tests.ode.problems import EQUATIONS, Network
 
 ADAPTIVE = [name for name in sorted(METHODS) if METHODS[name].adaptive]
@@ -129,6 +131,37 @@ def test_rows_of_times_equal_each_sample_alone_within_tolerance_and_exactly_for_
     same = ts[:1].expand(4, -1).contiguous()
     rows, shared = solve(field, y0, same, **settings), solve(field, y0, same[0], **settings)
     torch.testing.assert_close(rows.ys.transpose(0, 1), shared.ys, rtol=0, atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    "counts",
+    [[1], [9], [1, 1, 1], [4, 4, 4], [0, 3, 0, 1], [50, 1, 0, 2], [0, 0, 0, 1, 0], [7, 5, 6, 8]],
+)
+@pytest.mark.parametrize("shape", [(), (3,), (2, 1, 2)])
+def test_rows_of_samples_are_sums_of_their_own_parts(counts, shape):
+    generator = torch.Generator().manual_seed(0)
+    samples = torch.arange(len(counts)).repeat_interleave(torch.tensor(counts))
+    weights = torch.randn(len(samples), 3, dtype=torch.float64, generator=generator)
+    parts = torch.randn(3, len(counts), *shape, dtype=torch.float64, generator=generator)
+    leaves = [one.requires_grad_() for one in (weights, *parts.clone().unbind(0))]
+
+    def found(weights, *parts):
+        return combine_rows(weights, parts, samples)
+
+    expected = torch.einsum("rm,mr...->r...", weights, parts[:, samples])
+    torch.testing.assert_close(found(*leaves), expected, rtol=1e-14, atol=1e-14)
+    assert torch.autograd.gradcheck(found, leaves)
+
+
+def test_rows_of_a_sample_are_not_touched_by_others_that_are_not_finite():
+    samples = torch.tensor([1, 1, 1, 1, 2])
+    parts = [torch.tensor([[math.nan], [1.0], [2.0]], requires_grad=True) for _ in range(2)]
+    weights = torch.ones(5, 2, requires_grad=True)
+    found = combine_rows(weights, parts, samples)
+    assert found.tolist() == [[2.0], [2.0], [2.0], [2.0], [4.0]]
+    found.sum().backward()
+    assert weights.grad.tolist() == [[1.0, 1.0]] * 4 + [[2.0, 2.0]]
+    assert [part.grad.tolist() for part in parts] == [[[0.0], [4.0], [1.0]]] * 2
 
 
 def test_padding_and_opposite_directions_are_allowed_in_rows_of_times():

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 from bfno.ode.control import Control
 from bfno.ode.evaluate import Evaluator
@@ -34,6 +35,7 @@ __all__ = [
     "TableSums",
     "combine",
     "combine_quickly",
+    "combine_rows",
     "dense_matrix",
     "take_stages",
 ]
@@ -365,11 +367,16 @@ class Stepper:
         self._moving = moving
 
     def interpolate_rows(self, size: float, y: Tensor, thetas: Tensor, samples: Tensor) -> Tensor:
-        """Dense output of single samples, each at its own share θ of the last attempt."""
-        chosen = torch.stack([slope[samples].reshape(len(samples), -1) for slope in self.slopes])
-        weights = dense_matrix(self.tableau, thetas).to(y.dtype)
-        change = torch.einsum("os,sof->of", weights, chosen).view(-1, *y.shape[1:])
-        return torch.add(y[samples], change, alpha=size)
+        """Dense output of single samples, each at its own share θ of the last attempt.
+
+        Args:
+            size: Size of the attempt.
+            y: The state that it began with.
+            thetas: The shares, one for each output.
+            samples: Which sample each output is of, in ascending order.
+        """
+        weights = (size * dense_matrix(self.tableau, thetas)).to(y.dtype)
+        return combine_rows(pad(weights, (1, 0), value=1.0), (y, *self.slopes), samples)
 
 
 class RecordingStepper(Stepper):
@@ -436,6 +443,37 @@ def dense_matrix(tableau: Tableau, thetas: Tensor) -> Tensor:
     coefficients = constant(tableau.dense, thetas)
     degrees = torch.arange(1, coefficients.shape[1] + 1, device=thetas.device)
     return thetas[:, None] ** degrees @ coefficients.T
+
+
+def combine_rows(weights: Tensor, parts: Sequence[Tensor], samples: Tensor) -> Tensor:
+    """`Σ weights[r, m] * parts[m][samples[r]]` for every row `r`, as products of matrices.
+
+    Rows of a sample share its parts, which would take far longer to copy for every row than to
+    multiply. They are cut into groups of the same size, with room to spare in the last of each
+    sample, so that a sample with many rows makes no others larger. How many groups that takes at
+    most is known without a look at the numbers, for which a device would have to be waited for.
+
+    Args:
+        weights: `(rows, parts)`.
+        parts: `(batch, ...)` each.
+        samples: `(rows,)`, ascending; at least one.
+
+    Returns:
+        `(rows, ...)`.
+    """
+    rows, batch, shape = len(samples), len(parts[0]), parts[0].shape[1:]
+    size = -(-rows // min(rows, batch))
+    groups = rows if size == 1 else rows // size + batch
+    number = torch.arange(rows, device=samples.device)
+    number = number - torch.searchsorted(samples, samples)  # of a row, within its sample
+    group = (number % size == 0).cumsum(0) - 1
+    place = group * size + number % size
+    owner = torch.zeros(groups, dtype=samples.dtype, device=samples.device)
+    owner = owner.scatter(0, group, samples)
+    chosen = [part.reshape(batch, -1).index_select(0, owner) for part in parts]
+    spread = weights.new_zeros(groups * size, len(parts)).index_copy(0, place, weights)
+    found = torch.bmm(spread.unflatten(0, (groups, size)), torch.stack(chosen, dim=1))
+    return found.flatten(0, 1).index_select(0, place).view(rows, *shape)
 
 
 def combine_quickly(y: Tensor, slopes: Sequence[Tensor], weights: Row, size: Any) -> Tensor:
