@@ -23,6 +23,7 @@ from torch.nn import functional as F
 from bfno.layers.activation import Activation, InPlaceActivation
 from bfno.layers.memory import recycled
 from bfno.layers.pointwise import is_transformed
+from bfno.layers.products import product
 from bfno.layers.spectral import (
     analyse,
     analyse_rows,
@@ -326,8 +327,9 @@ class _Merging:
     def forward(self, hidden: Tensor) -> Tensor:
         half, width = hidden.shape[1] // 2, self.width
         merged = recycled((len(hidden), 2 * width), like=hidden)
-        torch.addmm(self.biases[0], hidden[:, :half], self.real.T, out=merged[:, :width])
-        torch.addmm(self.biases[1], hidden[:, half:], self.imaginary.T, out=merged[:, width:])
+        real, imaginary = hidden[:, :half], hidden[:, half:]
+        product(real, self.real.T, bias=self.biases[0], out=merged[:, :width])
+        product(imaginary, self.imaginary.T, bias=self.biases[1], out=merged[:, width:])
         return merged
 
     def backward(self, merged: Tensor, hidden: Tensor) -> tuple[Tensor, list[Tensor]]:
@@ -336,8 +338,8 @@ class _Merging:
         real, imaginary = merged[:, :width], merged[:, width:]
         found = [real.T @ hidden[:, :half], imaginary.T @ hidden[:, half:], merged.sum(0)]
         inside = recycled(hidden.shape, like=hidden)
-        torch.mm(real, self.real, out=inside[:, :half])
-        torch.mm(imaginary, self.imaginary, out=inside[:, half:])
+        product(real, self.real, out=inside[:, :half])
+        product(imaginary, self.imaginary, out=inside[:, half:])
         return inside, found
 
     def gradients(self, real: Tensor, imaginary: Tensor, biases: Tensor) -> tuple[Tensor, ...]:
@@ -372,14 +374,14 @@ class _Branches:
 
     def forward(self, rows: Tensor) -> Tensor:
         hidden = recycled((len(rows), self.matrix.shape[1]), like=rows)
-        return self.sigma.overwrite(torch.addmm(self.bias.view(-1), rows, self.matrix, out=hidden))
+        return self.sigma.overwrite(product(rows, self.matrix, bias=self.bias.view(-1), out=hidden))
 
     def backward(self, inside: Tensor, kept: tuple[Tensor, Tensor], target: Tensor) -> list[Tensor]:
         """Write the gradient of the spectrum to `target` and return those of the weights."""
         rows, hidden = kept
         self.sigma.pull_back_(inside, hidden)
-        torch.mm(inside, self.matrix.T, out=target)
-        return [rows.T @ inside, inside.sum(0)]
+        product(inside, self.matrix.T, out=target)
+        return [product(rows.T, inside), inside.sum(0)]
 
     def gradients(self, matrix: Tensor, biases: Tensor) -> tuple[Tensor, Tensor]:
         blocks = self._blocks(matrix)

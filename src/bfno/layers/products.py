@@ -1,0 +1,73 @@
+"""Products of matrices by the faster of torch's two libraries.
+
+torch multiplies matrices with MKL, which does not use the AVX-512 of AMD's processors. oneDNN, with
+which torch computes convolutions, does: there it takes half the time. Which one is used depends on
+the processor and on shapes alone, so that the same run gives the same bits again.
+"""
+
+from __future__ import annotations
+
+import functools
+import platform
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+__all__ = ["product"]
+
+_LEAST = 1 << 21
+"""Multiplications from which on oneDNN is faster there; a call of it takes 10 µs."""
+
+
+def product(
+    rows: Tensor, matrix: Tensor, *, bias: Tensor | None = None, out: Tensor | None = None
+) -> Tensor:
+    """`rows @ matrix`, and a bias for each column, which autograd cannot record.
+
+    Args:
+        rows: `(rows, inputs)`.
+        matrix: `(inputs, outputs)`.
+        bias: `(outputs,)`.
+        out: Where the result goes, `(rows, outputs)`; None makes a new tensor.
+    """
+    if _suits_onednn(rows, matrix):
+        found = torch.ops.mkldnn._linear_pointwise(rows, matrix.T, bias, "none", [], None)
+        return found if out is None else out.copy_(found)
+    if bias is None:
+        return torch.mm(rows, matrix, out=out)
+    return torch.addmm(bias, rows, matrix, out=out)
+
+
+def _suits_onednn(rows: Tensor, matrix: Tensor) -> bool:
+    return (
+        rows.dtype == torch.float32
+        and rows.device.type == "cpu"
+        and rows.numel() * matrix.shape[1] >= _LEAST
+        and _is_onednn_faster()
+        and torch.backends.mkldnn.enabled
+        # Part of a matrix that is transposed as well takes it a thousand times as long.
+        and all(one.stride(1) == 1 or one.T.is_contiguous() for one in (rows, matrix))
+    )
+
+
+@functools.cache
+def _is_onednn_faster() -> bool:
+    """Whether this is a processor whose AVX-512 MKL does not use."""
+    return (
+        torch.backends.mkl.is_available()
+        and torch.backends.mkldnn.is_available()
+        and torch.backends.cpu.get_cpu_capability() == "AVX512"
+        and _vendor() == "AuthenticAMD"
+    )
+
+
+def _vendor() -> str:
+    """Who made the processor, where Linux tells."""
+    if platform.system() != "Linux":
+        return ""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return ""
+    return next((line.split()[-1] for line in lines if line.startswith("vendor_id")), "")
