@@ -2,8 +2,9 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from bfno import FNO, OperatorField
+from bfno import BFNO, FNO, OperatorField
 from bfno.fields import LAYERS
+from bfno.fields.interface import prepared, pull_back
 from bfno.layers import mixing
 from tests.layers.oracle import plain_bfno
 
@@ -89,9 +90,69 @@ def test_a_registered_layer_may_need_its_result_for_its_own_derivative(layer, op
 def test_own_layers_have_their_results_overwritten(layer, options):
     seen = []
     field = OperatorField(layer, 2, 4, 2, **options)
-    field.layers[0].register_forward_hook(lambda _, __, result: seen.append(result))
+    first = field.layers[0]
+    forward = first.forward
+    first.forward = lambda x: seen.append(forward(x)) or seen[0]
     field(0.0, torch.randn(2, 2, 4, 4)).sum().backward()
     assert (seen[0] >= 0).all()
+
+
+class Halved(BFNO):
+    def forward(self, x):
+        return 0.5 * super().forward(x) - 0.1
+
+
+class Turned(OperatorField):
+    def forward(self, t, y):
+        return -super().forward(t, y)
+
+
+def _hooked(module):
+    module.register_forward_hook(lambda _, __, result: 0.5 * result - 0.1)
+
+
+def _made(kind):
+    """Fields whose classes, layers or hooks do something else than what they were made from."""
+    options = {"activation": "softplus", "inner_activation": "softplus", "last_activation": True}
+    layer = Halved if kind == "subclass of a layer" else "bfno"
+    field = (Turned if kind == "subclass" else OperatorField)(layer, 2, 4, 2, **options)
+    if kind.startswith("hook"):
+        _hooked(field if kind == "hook" else field.layers[0])
+    if kind == "forward of its own":
+        forward = field.forward
+        field.forward = lambda t, y: forward(t, y).exp()
+    return field
+
+
+@pytest.mark.parametrize(
+    "kind", ["subclass of a layer", "subclass", "hook", "hook of a layer", "forward of its own"]
+)
+def test_a_field_is_pulled_back_as_it_is_called(kind):
+    torch.manual_seed(0)
+    field, y = _made(kind), torch.randn(2, 2, 4, 4, requires_grad=True)
+    cotangent = torch.randn(2, 2, 4, 4)
+    expected = field(0.3, y)
+    (pulled,) = torch.autograd.grad(expected, y, cotangent)
+    found = pull_back(prepared(field, y), 0.3, y, cotangent)
+    torch.testing.assert_close(found, (expected, pulled), rtol=1e-12, atol=1e-12)
+
+
+def test_an_activation_follows_a_layer_whose_class_has_another_forward_pass():
+    torch.manual_seed(0)
+    field, y = OperatorField(Halved, 2, 4, 2), torch.randn(2, 2, 4, 4)
+    first, second = field.layers
+    expected = field.decoder(second(first(field.encoder(y, 0.3)).relu()))
+    torch.testing.assert_close(field(0.3, y), expected, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize(("layer", "options"), [("fno", {"modes": 2}), ("afno", {"blocks": 2})])
+def test_what_a_hook_has_kept_is_not_overwritten(layer, options):
+    seen, field = [], OperatorField(layer, 3, 8, 2, **options)
+    field.layers[0].register_forward_hook(lambda _, __, result: seen.append(result))
+    field(0.0, torch.randn(2, 3, 16, 16))
+    assert (seen[0] < 0).any()
+    field.layers[0].register_forward_hook(lambda _, __, result: result.exp())
+    field(0.0, torch.randn(2, 3, 16, 16)).sum().backward()  # exp needs its result
 
 
 def test_bad_input_is_refused_in_one_sentence():

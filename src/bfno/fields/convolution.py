@@ -52,8 +52,8 @@ class ConvField(nn.Module):
 
     def forward(self, t: Time, y: Tensor) -> Tensor:
         activation = find_activation(self.activation)
-        hidden = activation.on_fresh(self.enter(t, y))
-        hidden = activation.on_fresh(self.mix(t, hidden))
+        hidden = activation.after(self.enter, self.enter(t, y))
+        hidden = activation.after(self.mix, self.mix(t, hidden))
         return self.leave(t, hidden)
 
 

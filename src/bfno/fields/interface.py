@@ -12,6 +12,8 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
+from bfno.layers.modules import method_of
+
 __all__ = ["Time", "VectorField", "prepared", "pull_back", "pull_back_by_autograd"]
 
 Time = float | Tensor
@@ -41,7 +43,7 @@ def prepared(field: Any, y: Tensor) -> Any:
     A field may have a method `prepare(y)` for what these evaluations have in common; what it
     returns is called, and pulled back, like the field. Any other field is returned as it is.
     """
-    prepare = getattr(field, "prepare", None)
+    prepare = method_of(field, "prepare")
     return field if prepare is None else prepare(y)
 
 
@@ -49,7 +51,8 @@ def pull_back(field: VectorField, t: Time, y: Tensor, cotangent: Tensor) -> tupl
     """Evaluate a field once, and pull a cotangent back through that evaluation.
 
     A field may have a method `pull_back(t, y, cotangent)` that knows a faster way than autograd;
-    its results must be differentiable like any other.
+    its results must be differentiable like any other. It is not used where a subclass has another
+    forward pass, or hooks watch the field or a part of it.
 
     Args:
         field: The field.
@@ -65,7 +68,7 @@ def pull_back(field: VectorField, t: Time, y: Tensor, cotangent: Tensor) -> tupl
         ...     pull_back(lambda t, y: y**2, 0.0, torch.tensor([3.0]), torch.ones(1))
         (tensor([9.]), tensor([6.]))
     """
-    own = getattr(field, "pull_back", None)
+    own = method_of(field, "pull_back")
     if own is not None:
         return own(t, y, cotangent)
     return pull_back_by_autograd(field, t, y, cotangent)

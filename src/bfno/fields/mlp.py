@@ -56,9 +56,9 @@ class MLPField(nn.Module):
 
     def forward(self, t: Time, y: Tensor) -> Tensor:
         activation = find_activation(self.activation)
-        hidden = activation.on_fresh(self._enter(t, y))
+        hidden = activation.after(self.enter, self._enter(t, y))
         for layer in self.inner:
-            hidden = activation.on_fresh(layer(hidden))
+            hidden = activation.after(layer, layer(hidden))
         return self.leave(hidden)
 
     def pull_back(self, t: Time, y: Tensor, cotangent: Tensor) -> tuple[Tensor, Tensor]:

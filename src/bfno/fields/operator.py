@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, cast
 
 from torch import Tensor, nn
@@ -12,6 +13,7 @@ from bfno.layers.activation import ActivationChoice, find_activation, known_acti
 from bfno.layers.afno import AFNO
 from bfno.layers.bfno import BFNO
 from bfno.layers.fno import FNO
+from bfno.layers.modules import speaks_of_forward
 from bfno.layers.pointwise import Pointwise
 
 __all__ = ["LAYERS", "OperatorField", "find_layer"]
@@ -78,10 +80,9 @@ class OperatorField(nn.Module):
         self.channels, self.time = channels, time
         self.activation, self.last_activation = known_activation(activation), last_activation
         self.encoder = Pointwise(channels, width, time=time)
-        # Of the class itself: a subclass may need its result for its own derivative.
-        self._overwrites = getattr(make, "__dict__", {}).get("result_may_be_overwritten", False)
+        self._overwrites = speaks_of_forward(make, "result_may_be_overwritten")
         # A layer that can apply the activation itself does so, in one pass over memory.
-        self._seals = getattr(make, "takes_output_activation", False)
+        self._seals = speaks_of_forward(make, "takes_output_activation")
         self.layers = nn.ModuleList(
             make(width, **own, **self._sealed(index, depth), **layer_options)
             for index in range(depth)
@@ -106,7 +107,7 @@ class OperatorField(nn.Module):
         for index, layer in enumerate(self.layers):
             hidden = layer(hidden)
             if not self._seals and self._is_activated(index, len(self.layers)):
-                apply = activation.on_fresh if self._overwrites else activation.apply
+                apply = partial(activation.after, layer) if self._overwrites else activation.apply
                 hidden = apply(hidden)
         return self.decoder(hidden)
 

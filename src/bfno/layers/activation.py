@@ -6,8 +6,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional as F
+
+from bfno.layers.modules import has_hooks
 
 __all__ = [
     "ACTIVATIONS",
@@ -45,6 +47,10 @@ class Activation:
     def on_fresh(self, value: Tensor) -> Tensor:
         """Apply the function to a value that nobody else holds, which may be overwritten."""
         return self.apply(value)
+
+    def after(self, module: nn.Module, value: Tensor) -> Tensor:
+        """Apply the function to what a module has just returned, which hooks may have kept."""
+        return self.apply(value) if has_hooks(module) else self.on_fresh(value)
 
 
 @dataclass(frozen=True)
