@@ -121,12 +121,21 @@ def test_a_tolerance_below_all_numbers_of_the_state_is_no_failure(dtype, atol, w
 @pytest.mark.parametrize("way", [{}, {"independent": True}], ids=str)
 def test_tolerances_that_leave_a_state_in_bfloat16_where_it_is_are_refused(way):
     y0, ts = torch.ones(2, 2, dtype=torch.bfloat16), torch.tensor([0.0, 1.0])
-    with pytest.raises(ValueError, match="too small to move a state in bfloat16; use rtol=1e-3"):
+    with pytest.raises(ValueError, match="to move a state of 1 in bfloat16; use rtol=1e-3"):
         solve(lambda t, y: -y, y0, ts, rtol=1e-7, atol=1e-9, **way)
     end = solve(lambda t, y: -y, y0, ts, rtol=1e-3, atol=1e-3, **way).ys[-1]
     assert end[0].tolist() == pytest.approx(2 * [math.exp(-1)], abs=2e-2)
     with pytest.raises(ValueError, match="bfloat16"):
         odeint(lambda t, y: -y, y0, ts)
+    # What counts is how large a state is, at any time.
+    for size, tolerances in ((1e4, (0.0, 1e-3)), (500.0, (1e-7, 1e-5))):
+        with pytest.raises(ValueError, match=r"a state of (9\.98e\+03|500) in bfloat16"):
+            solve(lambda t, y: -y, size * y0, ts, rtol=tolerances[0], atol=tolerances[1], **way)
+    with pytest.raises(ValueError, match=r"a state of [1-9]\d\d in bfloat16"):
+        solve(lambda t, y: y, y0, 9 * ts, rtol=1e-7, atol=1e-3, **way)
+    uneven = torch.tensor([1e-3, 1e-9])
+    with pytest.raises(ValueError, match="bfloat16"):
+        solve(lambda t, y: -y, y0, ts, rtol=uneven, atol=uneven, **way)
 
 
 # Stiffness

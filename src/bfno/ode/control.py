@@ -61,24 +61,30 @@ class Control:
     shrink: float = 0.2
     coefficients: tuple[float, float, float] = CONTROLLERS["I"]
 
-    def refuse_what_stands_still(self, dtype: torch.dtype) -> None:
-        """Refuse tolerances for which steps become too small to move a state of this type.
+    def refuse_what_stands_still(self, y: Tensor, tolerance: Callable[[], Tensor]) -> None:
+        """Refuse tolerances for which steps become too small to move a state.
 
         Only bfloat16 has so few digits. Measured on four equations: down to a thousandth of its
         precision errors are of its size; a tenth of that makes them ten times as large, a hundredth
         leaves the state where it began.
 
+        Args:
+            y: The state.
+            tolerance: Tells the tolerance of each of its numbers.
+
         Raises:
-            ValueError: If neither tolerance is large enough.
+            ValueError: If that of a number is too small for it.
         """
-        if dtype != torch.bfloat16:
+        if y.dtype != torch.bfloat16:
             return
-        least = torch.finfo(dtype).eps / 1000
-        largest = [float(torch.as_tensor(one).amax()) for one in (self.rtol, self.atol)]
-        if max(largest) < least:
+        least = torch.finfo(y.dtype).eps / 1000
+        still = tolerance() < least * y.abs()
+        if bool(still.any()):
+            largest = [float(torch.as_tensor(one).amax()) for one in (self.rtol, self.atol)]
             raise ValueError(
                 f"rtol={largest[0]:.1g} and atol={largest[1]:.1g} take steps too small to move a "
-                "state in bfloat16; use rtol=1e-3 and atol=1e-3, or a state in float32"
+                f"state of {float(y[still].abs().amax()):.3g} in bfloat16; use rtol=1e-3 and "
+                "atol=1e-3, or a state in float32"
             )
 
     def error_ratio(self, error: Tensor, y0: Tensor, y1: Tensor) -> float:

@@ -291,7 +291,6 @@ class AdaptiveIntegration(Integration):
         stepper, plan, control = self._stepper, self._plan, self._plan.control
         if self._outputs.complete() or control is None:
             return
-        control.refuse_what_stands_still(y.dtype)
         stepper.prepare(control)
         if plan.jump_at_start:
             slope = stepper.start(self._just_after(plan.start, y), y).detach()
@@ -302,6 +301,7 @@ class AdaptiveIntegration(Integration):
         past, detector = FIRST_RATIOS, stepper.detector(plan.goals)
         while not self._outputs.complete():
             start = self.moment
+            control.refuse_what_stands_still(y, lambda y=y: control.tolerance(y))
             size = control.clamp(size)
             stop, end = stops.end_of_step(start, size)
             if end.value == start.value:

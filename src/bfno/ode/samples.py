@@ -322,8 +322,6 @@ class SampleIntegration:
 
     def run(self, y0: Tensor) -> Tensor:
         """The states at the requested times, `(time, batch, …)` or `(batch, time, …)`."""
-        if self._rule.control is not None:
-            self._rule.control.refuse_what_stands_still(y0.dtype)
         going = self._set_out(y0)
         while len(going):
             going = self._without_stuck(going)
@@ -435,6 +433,10 @@ class SampleIntegration:
 
     def _go_on(self, going: _Going) -> _Going:
         """Try one step of every sample."""
+        if self._rule.control is not None:
+            self._rule.control.refuse_what_stands_still(
+                going.y, lambda: self._gauge.scale(going.y.abs(), going.samples)
+            )
         leg = self._table.leg(going.samples, going.point, going.size)
         self._room.begin()
         step = self._attempt(going, leg)
