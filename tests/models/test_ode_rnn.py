@@ -39,6 +39,11 @@ def classifier(dynamics="first_order", *, by_row=False, classes=3, **options):
     )
 
 
+def test_a_classifier_does_not_read_series_from_their_end():
+    with pytest.raises(ValueError, match="build its ODERNN with backward=False"):
+        classifier(backward=True)
+
+
 def plain_unit(unit, y, s, x):
     """The update of one series as it is written down."""
     read, bias = unit.read_row.weight, unit.read_row.bias

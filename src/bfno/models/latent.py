@@ -92,7 +92,6 @@ class LatentODE(SeriesModel):
         self.head = network(size if by_row else latents, *head, self.outputs, activation=nn.ReLU)
 
     def _run(self, times: Tensor, values: Tensor, mask: Tensor) -> SeriesOutput:
-        check_clock(times)
         posterior = self.encoder(times, values, mask)
         z0 = self._start(posterior)
         path = self.generator(z0, times)

@@ -15,7 +15,6 @@ from bfno.models.schedule import Schedule, make_schedule
 from bfno.models.series import (
     SeriesModel,
     SeriesOutput,
-    check_clock,
     dense,
     network,
     tanh_network,
@@ -339,13 +338,17 @@ class ODERNNClassifier(SeriesModel):
         super().__init__(features, classes, by_row=by_row)
         if reconstruction not in ("own", "public_code"):
             raise ValueError(f"reconstruction must be own or public_code, got {reconstruction!r}")
+        if recurrent.backward:
+            raise ValueError(
+                "a classifier reads series forward, or it would see the future; build its ODERNN "
+                "with backward=False"
+            )
         self.recurrent, self.reconstruction = recurrent, reconstruction
         position = recurrent.size // recurrent.dynamics.components
         self.decoder = network(position, decoder, features)
         self.head = network(position, *head, self.outputs, activation=nn.ReLU)
 
     def _run(self, times: Tensor, values: Tensor, mask: Tensor) -> SeriesOutput:
-        check_clock(times)
         states = self.recurrent(times, values, mask)
         self.stats = self.recurrent.stats
         seen = states.after if self.by_row else states.after[:, -1]

@@ -121,6 +121,7 @@ class SeriesModel(nn.Module, ABC):
         if not times.shape[1]:
             raise ValueError("a batch of series needs at least one row; leave empty series out")
         mask = mask.bool()
+        check_clock(times)
         if not len(times):
             return self._of_nothing(values)
         # Entries that were not observed may hold anything, even NaN, and must not reach any sum.
@@ -131,7 +132,8 @@ class SeriesModel(nn.Module, ABC):
         rest = values.new_zeros(1, *values.shape[1:])
         one = self._run(rest[..., 0], rest, rest.bool())
         kl = None if one.kl is None else one.kl[:0]
-        return SeriesOutput(one.scores[:, :0], one.prediction[:, :0], kl, one.kinetic)
+        kinetic = None if one.kinetic is None else 0.0 * one.kinetic
+        return SeriesOutput(one.scores[:, :0], one.prediction[:, :0], kl, kinetic)
 
     @abstractmethod
     def _run(self, times: Tensor, values: Tensor, mask: Tensor) -> SeriesOutput:
@@ -235,7 +237,7 @@ def check_wanted(times: Tensor, at: Tensor) -> None:
     Raises:
         ValueError: If there is not one row per series, or a time lies before the series' first.
     """
-    if at.dim() != 2 or len(at) != len(times) or bool((at < times[:, :1]).any()):
+    if at.dim() != 2 or len(at) != len(times) or not bool((at >= times[:, :1]).all()):
         raise ValueError(
             "at must hold one row of times per series, none before the series' first time, got "
             f"shape {tuple(at.shape)} for {len(times)} series"

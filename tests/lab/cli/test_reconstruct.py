@@ -76,6 +76,17 @@ def test_a_wider_level_gives_a_wider_interval_and_an_unknown_one_is_refused(runs
     assert "90 % interval" in drawn
 
 
+def test_a_run_that_is_not_of_series_is_refused_in_one_line(tmp_path, capsys):
+    run = tmp_path / "run"
+    assert (
+        main(["train", "digits/cnn", "--scale", "smoke", "--epochs", "1", "--out", str(run)]) == 0
+    )
+    capsys.readouterr()
+    assert main(["reconstruct", str(run)]) == 2
+    assert "digits/cnn: is not about series. Fix: name a run of series" in error_line(capsys)
+    assert not (run / "figures").exists()
+
+
 def test_hidden_rows_are_drawn_twice_for_each_series(runs, tmp_path, capsys):
     numbers = tmp_path / "out.csv"
     words = ["reconstruct", str(runs / "gru-d"), "-o", str(tmp_path / "out.svg")]

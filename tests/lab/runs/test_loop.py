@@ -214,6 +214,16 @@ def test_a_loss_out_of_bounds_stops_before_the_step_and_keeps_the_state(
     assert weights(tmp_path / "run") == weights(tmp_path / "whole")
 
 
+def test_weights_of_a_failed_run_are_taken_with_a_word(tmp_path, monkeypatch, caplog):
+    with monkeypatch.context() as patch, pytest.raises(NumericalError):
+        _spoil(patch, 3, lambda loss: loss * math.nan)
+        start(tiny(), tmp_path / "run")
+    caplog.clear()
+    open_run(tmp_path / "run")
+    told = "has failed: step 3: the loss is not a finite number; these are its weights of step 1"
+    assert told in caplog.text
+
+
 def test_a_gradient_too_long_to_be_squared_is_shortened(tmp_path, monkeypatch):
     """In float32 the square of 1e20 is infinite, but its direction is as good as any other."""
     ends = []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 from collections.abc import Callable, Collection, Mapping
@@ -198,6 +199,7 @@ def _best_checkpoint(run: RunFolder, any_checkpoint: bool) -> Checkpoint:
         _say_uncounted(run, steps[0])
         newest = run.checkpoints.load(steps[0])
         best = newest.progress.best.get("step", newest.step)
+        _say_failed(run, best)
         return newest if best == newest.step else run.checkpoints.load(best)
     except DataError as error:
         if not any_checkpoint:
@@ -210,6 +212,19 @@ def lost_checkpoints(folder: Path, why: str = "its checkpoints are gone") -> Dat
     """The error of a run that has been trained, but has no whole checkpoint any more."""
     fix = "bring them back from a copy, or train anew in another folder with `bfno train`"
     return DataError(folder, why, fix)
+
+
+def _say_failed(run: RunFolder, step: int) -> None:
+    """Tell that a training has failed, and how old the weights are that it left."""
+    with contextlib.suppress(ConfigError, DataError):
+        record = run.record()
+        if record.has_failed:
+            _logger.warning(
+                "%s has failed: %s; these are its weights of step %d",
+                run.path,
+                record.failure,
+                step,
+            )
 
 
 def _say_uncounted(run: RunFolder, newest: int) -> None:

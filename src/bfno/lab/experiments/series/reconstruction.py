@@ -33,6 +33,7 @@ from bfno.lab.experiments.series.intervals import (
     require_level,
     without_forecast,
 )
+from bfno.models import SeriesModel
 
 __all__ = [
     "Curve",
@@ -382,6 +383,9 @@ def _require_values(run: TrainedRun) -> None:
     Raises:
         ConfigError: If it expects none.
     """
+    if not isinstance(run.model, SeriesModel):
+        fix = "name a run of series, such as physionet/latent-ode"
+        raise ConfigError(run.config.experiment, "is not about series", fix)
     if run.config.loss.reconstruction == 0:
         why = "was trained on labels alone, its reconstruction means nothing"
         fix = "train with --set loss.reconstruction=1"
