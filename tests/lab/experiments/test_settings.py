@@ -103,6 +103,13 @@ def test_parts_that_do_not_fit_are_named(setting, message):
         config.build(config.known_facts())
 
 
+def test_what_the_solver_refuses_is_named_as_its_setting():
+    changes = read_settings(["solver.gradient=adjoint", "solver.memory=1 GB"])
+    config = resolve("cifar10/bfno-node", scale="smoke", changes=changes)
+    with pytest.raises(ConfigError, match=r"solver\.memory: .*Fix: .*--set solver\.memory=VALUE"):
+        config.build(config.known_facts())
+
+
 def test_a_file_changes_an_experiment(tmp_path):
     file = tmp_path / "mine.yaml"
     file.write_text("experiment: digits/node\nscale: smoke\ntrain: {epochs: 9}\n")

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
@@ -450,7 +451,7 @@ def explained_misfit(*solvers: str) -> Iterator[None]:
     except (TypeError, ValueError, RuntimeError) as error:
         why = str(error).splitlines()[0]
         # The solver begins with the name of what it refuses.
-        named = why.partition("=")[0]
+        named = re.split(r"[=\s]", why, maxsplit=1)[0]
         if named in SolverSettings.model_fields:
             what = setting = " or ".join(f"{section}.{named}" for section in solvers)
         else:
