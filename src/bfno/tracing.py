@@ -6,11 +6,14 @@ from collections.abc import Callable
 from typing import TypeVar, cast
 
 import torch
+from torch import Tensor
+from torch._C._functorch import is_legacy_batchedtensor
 from torch.autograd import forward_ad
 
 __all__ = [
     "hide_from_old_compilers",
     "is_exporting",
+    "is_followed",
     "is_transformed",
     "traces_without_dynamo",
 ]
@@ -31,6 +34,17 @@ def is_transformed() -> bool:
         or torch._C._are_functorch_transforms_active()
         or forward_ad._current_level >= 0
     )
+
+
+def is_followed(gradient: Tensor) -> bool:
+    """Whether a backward pass can take ordinary operations only.
+
+    That is so under transforms, and with `is_grads_batched=True` of `torch.autograd.grad`.
+
+    Args:
+        gradient: What the backward pass was given.
+    """
+    return is_transformed() or is_legacy_batchedtensor(gradient)
 
 
 def traces_without_dynamo() -> bool:

@@ -137,6 +137,16 @@ def test_a_field_is_pulled_back_as_it_is_called(kind):
     torch.testing.assert_close(found, (expected, pulled), rtol=1e-12, atol=1e-12)
 
 
+def test_a_jacobian_is_found_at_once():
+    torch.manual_seed(0)
+    field, y = OperatorField("bfno", 2, 4, 2, branches=3), torch.randn(1, 2, 4, 3)
+    at_once, by_rows = (
+        torch.autograd.functional.jacobian(lambda y: field(0.3, y), y, vectorize=at_once)
+        for at_once in (True, False)
+    )
+    torch.testing.assert_close(at_once, by_rows, rtol=1e-12, atol=1e-12)
+
+
 def test_an_activation_follows_a_layer_whose_class_has_another_forward_pass():
     torch.manual_seed(0)
     field, y = OperatorField(Halved, 2, 4, 2), torch.randn(2, 2, 4, 4)

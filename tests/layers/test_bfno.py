@@ -116,6 +116,29 @@ def test_a_layer_used_again_has_the_same_gradient_for_those_who_differentiate_it
     torch.testing.assert_close(gradient(True), gradient(False), **CLOSE)
 
 
+@pytest.mark.parametrize("kernel", ["branch", "gate", "filter"])
+def test_several_cotangents_are_pulled_back_at_once(kernel):
+    layer, x = make(kernel), torch.randn(2, 3, *GRIDS[2], requires_grad=True)
+    inputs, y = [x, *layer.parameters()], 0.1 * layer(layer(x))
+    cotangents = torch.randn(3, *y.shape)
+    together = torch.autograd.grad(y, inputs, cotangents, retain_graph=True, is_grads_batched=True)
+    apart = [torch.autograd.grad(y, inputs, one, retain_graph=True) for one in cotangents]
+    apart = [torch.stack(parts) for parts in zip(*apart, strict=True)]
+    torch.testing.assert_close(list(together), apart, **CLOSE)
+
+
+def test_a_gradient_is_differentiated_forward():
+    layer, x = make(activation="tanh"), torch.randn(2, 3, *GRIDS[2], requires_grad=True)
+    y = layer(x)
+    cotangent, direction = torch.randn(2, *y.shape)
+    with torch.autograd.forward_ad.dual_level():
+        dual = torch.autograd.forward_ad.make_dual(cotangent, direction)
+        (found,) = torch.autograd.grad(y, x, dual, retain_graph=True)
+        along = torch.autograd.forward_ad.unpack_dual(found).tangent
+    (expected,) = torch.autograd.grad(y, x, direction)  # a gradient is linear in its cotangent
+    torch.testing.assert_close(along, expected, **CLOSE)
+
+
 def test_second_derivatives_of_a_layer_used_again_are_those_of_the_plain_formulation():
     layer, x = make(activation="tanh"), torch.randn(2, 3, *GRIDS[2])
     weights = list(layer.parameters())

@@ -31,6 +31,7 @@ from bfno.layers.spectral import (
     synthesise,
     synthesise_rows,
 )
+from bfno.tracing import is_followed
 
 __all__ = [
     "Recipe",
@@ -213,7 +214,7 @@ class _Mix(torch.autograd.Function):
         signal, result, *others = ctx.saved_tensors
         count = len(Weights._fields)
         recipe, kernel, merging, kept = ctx.recipe, ctx.kernel, ctx.merging, others[count:]
-        if torch.is_grad_enabled():  # somebody will differentiate this gradient once more
+        if torch.is_grad_enabled() or is_followed(gradients[0]):
             return _gradients_plainly(signal, Weights(*others[:count]), recipe, gradients[0])
         ordered, pulled = kernel.ordered, recycled(signal.shape, like=signal)
         totals: list[Tensor] = []
@@ -261,14 +262,17 @@ def _mix_pieces(
 def _gradients_plainly(
     signal: Tensor, weights: Weights, recipe: Recipe, gradient: Tensor
 ) -> tuple[Tensor | None, ...]:
-    # Aliases: the signal itself may come from the same weights, used before, and autograd would go
-    # through that use too, whose part in the gradient it adds by itself.
-    signal = signal.view_as(signal)
-    weights = Weights._make(one if one is None else one.view_as(one) for one in weights)
-    inputs = (signal, *weights)
-    wanted = [one for one in inputs if one is not None and one.requires_grad]
-    again = recipe.plainly(signal, weights)
-    found = iter(torch.autograd.grad(again, wanted, gradient, create_graph=True))
+    """The gradients in ordinary operations, to be differentiated once more or transformed."""
+    once_more = torch.is_grad_enabled()
+    with torch.enable_grad():
+        # Aliases: the signal itself may come from the same weights, used before, and autograd would
+        # go through that use too, whose part in the gradient it adds by itself.
+        signal = signal.view_as(signal)
+        weights = Weights._make(one if one is None else one.view_as(one) for one in weights)
+        inputs = (signal, *weights)
+        wanted = [one for one in inputs if one is not None and one.requires_grad]
+        again = recipe.plainly(signal, weights)
+    found = iter(torch.autograd.grad(again, wanted, gradient, create_graph=once_more))
     first, *rest = (None if one is None or not one.requires_grad else next(found) for one in inputs)
     return first, None, *rest
 

@@ -100,7 +100,7 @@ class _Linear(torch.autograd.Function):
         points, weight = ctx.saved_tensors
         gradient = gradients[0].reshape(-1, len(weight))
         rows = points.reshape(-1, points.shape[-1])
-        if torch.is_grad_enabled():
+        if torch.is_grad_enabled() or tracing.is_followed(gradient):
             pulled = (gradient @ weight).view(points.shape)
         else:
             pulled = recycled(points.shape, like=points)

@@ -8,7 +8,6 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch._C._functorch import is_legacy_batchedtensor
 
 from bfno.ode.adams import AdamsMethod
 from bfno.ode.control import Norm, largest, root_mean_square
@@ -20,7 +19,7 @@ from bfno.ode.replay import NOT_REPEATABLE, Replayer, address
 from bfno.ode.solution import GradientError
 from bfno.ode.state import Packing, real_dtype
 from bfno.ode.tableaus import Tableau
-from bfno.tracing import is_transformed
+from bfno.tracing import is_followed, is_transformed
 
 __all__ = ["AdjointSettings", "adjoint_norm", "solve_adjoint"]
 
@@ -209,7 +208,7 @@ class _Adjoint(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
-        if is_transformed() or is_legacy_batchedtensor(gradients[0]):
+        if is_followed(gradients[0]):
             raise GradientError(
                 "a solve with gradient='adjoint' cannot be differentiated under torch.func or with "
                 "is_grads_batched=True; use gradient='checkpoint' or 'direct'"

@@ -20,7 +20,6 @@ from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
-from torch._C._functorch import is_legacy_batchedtensor
 
 from bfno.ode.dependencies import Gathering, mark, without_hooks
 from bfno.ode.evaluate import Field, ReplayingEvaluator, TrackingEvaluator
@@ -38,7 +37,7 @@ from bfno.ode.solution import GradientError, Stats
 from bfno.ode.state import clock_dtype
 from bfno.ode.step import Clock, Moment, Stepper, Sums
 from bfno.ode.tableaus import Tableau
-from bfno.tracing import is_transformed
+from bfno.tracing import is_followed
 
 __all__ = ["Chain", "ChainStepper", "Shelf", "split"]
 
@@ -487,7 +486,7 @@ class _Rewound(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
-        if is_transformed() or is_legacy_batchedtensor(gradients[0]):
+        if is_followed(gradients[0]):
             raise GradientError(
                 "a solve that keeps no graphs of its steps cannot be differentiated under "
                 "torch.func or with is_grads_batched=True; use memory=0"
