@@ -16,6 +16,7 @@ from bfno.lab.experiments.series.reconstruction import (
     evaluate_hold_out,
     reconstruct,
 )
+from bfno.models import SeriesModel
 
 UNSCALED = {"span": 1.0, "shift": [0.0, 0.0], "scale": [1.0, 1.0], "limit": None}
 
@@ -226,19 +227,20 @@ def _hold_out(run, share, **request):
     return evaluate_hold_out(run, ReconstructionRequest(**request), share)
 
 
-class _Watched(torch.nn.Module):
+class _Watched(SeriesModel):
     """Guesses zero everywhere and remembers what it was shown."""
 
-    couples_series = False
     looks_ahead = True
     samples = 2
-    feature_names = ("x", "y")
-    class_names = ("a", "b")
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__(features=2, classes=2, by_row=False)
+        self.feature_names = ("x", "y")
         self.unused = torch.nn.Parameter(torch.zeros(1))
         self.shown: list[SimpleNamespace] = []
+
+    def _run(self, times, values, mask):
+        raise AssertionError("only reconstructions are asked for")
 
     def reconstruct(self, times, values, mask, at):
         self.shown.append(SimpleNamespace(times=times, values=values, mask=mask))
