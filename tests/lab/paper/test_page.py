@@ -199,29 +199,48 @@ def test_models_of_the_papers_size_are_told_beside_its_numbers(tmp_path):
             for seed in seeds:
                 score = result(0.9 + seed / 1000)
                 content = {**record("mnist", method, seed), "scale": "paper", "result": score}
-                place, lines = tmp_path / f"{epochs}-{method}-{seed}", epoch_lines(score, epochs)
+                place = tmp_path / f"{len(changes)}-{epochs}-{method}-{seed}"
+                lines = epoch_lines(score, epochs)
                 places.append(write_files(place, {**content, "changes": changes}, lines))
-        return trained_text(list(sections_of([(place, read_run(place)) for place in places])))
+        return trained_text([read_run(place) for place in places])
 
+    head = "| method | epochs | here | in the paper |\n| --- | ---: | ---: | ---: |\n"
     rows = (
-        "| NODE | {}0.9075 ± 0.0007 | 0.9531 ± 0.0042 |\n"
-        "| BFNO-NODE | {}0.9070 (1 of 2 seeds) | 0.9752 ± 0.0021 |\n"
+        "| NODE | {0} | 0.9075 ± 0.0007 | 0.9531 ± 0.0042 |\n"
+        "| BFNO-NODE | {0} | 0.9070 (1 of 2 seeds) | 0.9752 ± 0.0021 |\n"
     )
-    head = "| method | here | in the paper |\n| --- | ---: | ---: |\n"
     where, size = "**Trained here with the paper's settings**", "has 20,123 parameters here and"
     of = (
-        f"test accuracy on MNIST. NODE {size} 85,316 in the paper. BFNO-NODE {size} 85,591 in the "
-        "paper."
+        f"(2 seeds): test accuracy on MNIST. NODE {size} 85,316 in the paper. BFNO-NODE {size} "
+        f"85,591 in the paper.\n\n{head}"
     )
-    table = f"{head}{rows.format('', '')}"
-    assert told([], 11) == f"{where} (11 epochs, 2 seeds): {of}\n\n{table}"
+    assert told([], 11) == f"{where} {of}{rows.format(11)}"
     short = told(["train.epochs=1"], 1)
-    assert short == f"{where} but for train.epochs=1 (1 of 10 epochs, 2 seeds): {of}\n\n{table}"
+    assert short == f"{where} {of}{rows.format('1 of 10')}"
+    other = told(["solver.first_step=0.5", "train.epochs=1"], 1)
+    assert other == f"{where} but for solver.first_step=0.5 {of}{rows.format('1 of 10')}"
     found = [json.loads(line)["test_accuracy"] for line in epoch_lines(result(0.907), 2)]
     longer = told(["train.epochs=2"], 2)
-    assert "| method | after each epoch | here | in the paper |\n" in longer
-    assert f"| BFNO-NODE | {found[0]:.4f}, {found[1]:.4f} | 0.9070 (1 of 2 seeds) |" in longer
+    assert "| method | epochs | after each epoch | here | in the paper |\n" in longer
+    line = f"| BFNO-NODE | 2 of 10 | {found[0]:.4f}, {found[1]:.4f} | 0.9070 (1 of 2 seeds) |"
+    assert line in longer
     assert trained_text([]) == ""
+
+
+def test_at_the_papers_size_the_longest_training_of_each_method_is_told(tmp_path):
+    runs = []
+    for method, epochs in (("node", 1), ("bfno-node", 1), ("bfno-node", 3)):
+        score = result(0.9 + epochs / 100)
+        changes = [f"train.epochs={epochs}"]
+        content = {**record("mnist", method, 7), "scale": "paper", "result": score}
+        place = tmp_path / f"{method}-{epochs}"
+        write_files(place, {**content, "changes": changes}, epoch_lines(score, epochs))
+        runs.append(read_run(place))
+    for order in (runs, runs[::-1]):
+        text = trained_text(order)
+        assert text.count("| BFNO-NODE |") == text.count("| NODE |") == 1
+        assert "| NODE | 1 of 10 |  | 0.9100 |" in text
+        assert re.search(r"\| BFNO-NODE \| 3 of 10 \| 0\.\d{4}, 0\.\d{4}, 0\.9300 \| 0.9300", text)
 
 
 def test_models_of_the_papers_size_on_other_data_than_the_papers_are_told_too(tmp_path):
@@ -229,10 +248,10 @@ def test_models_of_the_papers_size_on_other_data_than_the_papers_are_told_too(tm
     for method in ("node", "bfno-node"):
         content = {**record("fashion-mnist", method, 7), "scale": "paper", "result": result(0.8)}
         places.append(write_files(tmp_path / method, content, epoch_lines(result(0.8), 1)))
-    text = trained_text(list(sections_of([(place, read_run(place)) for place in places])))
+    text = trained_text([read_run(place) for place in places])
     assert text.endswith(
-        "on Fashion-MNIST.\n\n| method | here |\n| --- | ---: |\n"
-        "| NODE | 0.8000 |\n| BFNO-NODE | 0.8000 |\n"
+        "on Fashion-MNIST.\n\n| method | epochs | here |\n| --- | ---: | ---: |\n"
+        "| NODE | 1 of 10 | 0.8000 |\n| BFNO-NODE | 1 of 10 | 0.8000 |\n"
     )
 
 
@@ -241,7 +260,7 @@ def test_models_without_the_score_of_their_table_are_not_told(tmp_path):
     for method in ("node", "bfno-node"):
         content = {**record("mnist", method, 7), "scale": "paper", "result": {"test_loss": 0.5}}
         places.append(write_files(tmp_path / method, content))
-    assert trained_text(list(sections_of([(place, read_run(place)) for place in places]))) == ""
+    assert trained_text([read_run(place) for place in places]) == ""
 
 
 def test_the_same_runs_give_the_same_page_which_may_be_replaced(folder, written):

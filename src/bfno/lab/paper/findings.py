@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import math
+from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import astuple, dataclass, replace
 from pathlib import Path
@@ -24,8 +25,8 @@ from bfno.lab.paper.claims import (
     is_full_size,
     judge_claims,
 )
-from bfno.lab.paper.numbers import PaperRow, paper_table
-from bfno.lab.paper.sections import Section, variants_of
+from bfno.lab.paper.numbers import PaperRow, PaperTable, paper_table, table_names
+from bfno.lab.paper.sections import select_runs, variants_of
 from bfno.lab.runs.record import Record
 from bfno.lab.runs.variants import AS_DEFINED, Variant
 from bfno.lab.views.curves import epoch_values
@@ -284,36 +285,50 @@ def released_text(found: Sequence[Released]) -> str:
     )
 
 
-def trained_text(sections: Sequence[Section]) -> str:
-    """The scores of models trained here at the paper's size, beside those that it prints."""
-    told = (_trained(one) for one in sections if one.scale == "paper" and _scored(one))
+def trained_text(runs: Sequence[Record]) -> str:
+    """The scores of models trained here at the paper's size, beside those that it prints.
+
+    Runs that differ in their number of epochs alone stand together, the longest of each method.
+
+    Args:
+        runs: Any runs.
+    """
+    full = [run for run in runs if run.scale == "paper"]
+    groups: dict[tuple[Variant, str], dict[int, Record]] = defaultdict(dict)
+    for variant in variants_of(full):
+        for run in select_runs(full, variant).counted:
+            own = Variant.of(run.changes)
+            if not (run.has_failed or own.measures):
+                groups[own.without("train.epochs"), run.data][id(run)] = run
+    told = (
+        _trained(paper_table(table), data, variant, [*members.values()])
+        for table in table_names()
+        if table.isdigit()  # the paper shows its ablations as figures
+        for (variant, data), members in groups.items()
+    )
     return "\n".join(filter(None, told))
 
 
-def _scored(section: Section) -> bool:
-    """Whether its scores are those of a table of the paper, and not of an ablation's figure."""
-    return section.table.isdigit() and not section.variant.measures
-
-
-def _trained(section: Section) -> str:
-    paper = paper_table(section.table)
-    metric, runs = find_metric(paper.metrics[0]), [run for _, run in section.runs]
-    seeds, rows, sizes = {run.seed for run in runs}, [], []
+def _trained(paper: PaperTable, data: str, variant: Variant, runs: Sequence[Record]) -> str:
+    metric, seeds = find_metric(paper.metrics[0]), {run.seed for run in runs}
+    rows, sizes = [], []
     for row in paper.rows:
-        members = [run for run in row.runs(section.data, runs) if not run.has_failed]
-        score, printed = metric.estimate(members, len(seeds)), paper.score(row, section.data)
-        if score:
-            rows.append((row.label, _after_each_epoch(members, metric), score, printed))
+        members = _longest(row.runs(data, runs))
+        if score := metric.estimate(members, len(seeds)):
+            progress = (_epochs_text(members[0]), _after_each_epoch(members, metric))
+            rows.append((row.label, *progress, score, paper.score(row, data)))
             sizes += _other_size(row, members[0])
-    if not rows:
+    if len(rows) < 2:
         return ""
-    of = f"{metric.title} on {paper.titles[section.data]}"
-    but = f" but for {section.variant.title}" if section.variant.title else ""
-    how = f"{_epochs_text(runs[0])}, {counted(len(seeds), 'seed')}"
-    told = f"**Trained here with the paper's settings**{but} ({how}): {of}."
+    but = f" but for {variant.title}" if variant.title else ""
+    told = (
+        f"**Trained here with the paper's settings**{but} ({counted(len(seeds), 'seed')}): "
+        f"{metric.title} on {paper.titles[data]}."
+    )
     columns = (
         Column("method", "method", numeric=False),
-        Column("epochs", "after each epoch"),
+        Column("epochs", "epochs"),
+        Column("progress", "after each epoch"),
         Column("here", "here"),
         Column("paper", "in the paper"),
     )
@@ -325,11 +340,16 @@ def _trained(section: Section) -> str:
     return f"{' '.join([told, *sizes])}\n\n{as_markdown(table)}"
 
 
+def _longest(runs: Sequence[Record]) -> list[Record]:
+    most = max((len(run.epochs) for run in runs), default=0)
+    return [run for run in runs if len(run.epochs) == most]
+
+
 def _epochs_text(run: Record) -> str:
     """How many epochs a run has trained, and of how many if the paper has more."""
     published = resolve(run.experiment, scale=run.scale).train.epochs
     trained = len(run.epochs)
-    return f"{trained} of {published} epochs" if trained < published else counted(trained, "epoch")
+    return f"{trained} of {published}" if trained < published else f"{trained}"
 
 
 def _after_each_epoch(runs: Sequence[Record], metric: Metric) -> str:

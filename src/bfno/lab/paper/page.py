@@ -100,11 +100,12 @@ def write_page(folder: Path, out: Path, overview_in: Path | None = None) -> list
     if not sections:
         fix = "train some with `bfno table 1`"
         raise ConfigError(folder, "holds no run of the paper's tables", fix)
-    verdicts = verdicts_of([run for _, run in runs])
+    records = [run for _, run in runs]
+    verdicts = verdicts_of(records)
     picture = _write_leads(verdicts, folder / "figures" / _LEADS)
     released = read_released(folder)
     link = picture and _relative(picture, out.parent)
-    parts = [_MARK, "# Results\n", summary_text(verdicts, released, sections, link)]
+    parts = [_MARK, "# Results\n", summary_text(verdicts, released, records, link)]
     parts += [introduction(folder, out, runs), overview(sections), _GLOSSARY]
     parts += [_left_out(folder, runs, sections), claims_text(verdicts)]
     written = [out, *filter(None, [picture])]
@@ -117,7 +118,7 @@ def write_page(folder: Path, out: Path, overview_in: Path | None = None) -> list
     if overview_in:
         link = picture and _relative(picture, overview_in.parent)
         page = _relative(out, overview_in.parent)
-        top = summary_text(verdicts, released, sections, link, page)
+        top = summary_text(verdicts, released, records, link, page)
         put_overview(overview_in, f"{top}\n{overview(sections, page)}")
         written.append(overview_in)
     return written
@@ -162,7 +163,7 @@ def _distinct_runs(folder: Path) -> list[tuple[Path, Record]]:
 def summary_text(
     verdicts: Sequence[Verdicts],
     released: Sequence[Released],
-    sections: Sequence[Section],
+    runs: Sequence[Record],
     picture: str | None,
     page: str = "",
 ) -> str:
@@ -171,11 +172,11 @@ def summary_text(
     Args:
         verdicts: The verdicts.
         released: Scores of the authors' weights.
-        sections: The tables, of which those at the paper's size are told.
+        runs: All runs, of which those at the paper's size are told.
         picture: Where the picture is, seen from the text.
         page: Where the page with all claims is; empty if this is it.
     """
-    parts = [released_text(released), trained_text(sections), counts_text(verdicts)]
+    parts = [released_text(released), trained_text(runs), counts_text(verdicts)]
     parts += [findings_text(verdicts)] if verdicts else []
     if picture is not None:
         parts.append(f"![Leads, one row per claim]({picture})\n\n{_ABOUT_LEADS}\n")

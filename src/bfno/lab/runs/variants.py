@@ -89,6 +89,15 @@ class Variant:
         """The variant of settings in any order."""
         return cls(tuple(sorted(changes)))
 
+    def without(self, name: str) -> Variant:
+        """The same with one setting as it is defined.
+
+        Example:
+            >>> Variant(("solver.rtol=0.1", "train.epochs=3")).without("train.epochs").changes
+            ('solver.rtol=0.1',)
+        """
+        return Variant(tuple(one for one in self.changes if one.partition("=")[0] != name))
+
     @property
     def protocol(self) -> str:
         """Name of the protocol that the settings make; empty for the usual one."""
