@@ -4,46 +4,36 @@ import re
 import statistics
 from pathlib import Path
 
-from bfno.lab.paper.findings import read_released, verdicts_of
 from bfno.lab.paper.overview import overview
-from bfno.lab.paper.page import claims_text, introduction, section_text, summary_text
-from bfno.lab.paper.sections import sections_of
+from bfno.lab.paper.page import Evidence, claims_text, introduction, section_text, summary_text
 from bfno.lab.runs.archive import ended_runs
-from bfno.lab.runs.folder import RunFolder, read_run
+from bfno.lab.runs.folder import read_run
 from tests.conftest import REPOSITORY
 
 RESULTS = REPOSITORY / "results"
 LARGEST_FIGURE = 200_000
 
 
-def _runs():
-    return [(place, RunFolder(place).ended()) for place in ended_runs(RESULTS)]
-
-
-def _sections():
-    return list(sections_of(_runs()))
-
-
 def test_the_page_of_results_has_a_section_for_every_table_with_runs():
     text = (REPOSITORY / "RESULTS.md").read_text()
     headings = re.findall("^## (.*)$", text, re.MULTILINE)
-    assert headings[-len(_sections()) :] == [section.title for section in _sections()]
+    titles = [section.title for section in Evidence.of(RESULTS).sections]
+    assert headings[-len(titles) :] == titles
 
 
 def test_the_page_of_results_and_the_readme_say_what_the_records_say():
-    sections, verdicts = _sections(), verdicts_of([run for _, run in _runs()])
-    released, picture = read_released(RESULTS), "results/figures/claims.png"
+    found, picture = Evidence.of(RESULTS), "results/figures/claims.png"
     for name, page in (("RESULTS.md", ""), ("README.md", "RESULTS.md")):
         text = (REPOSITORY / name).read_text()
-        top = summary_text(verdicts, released, sections, picture, page)
-        assert top in text and overview(sections, page) in text, name
+        assert summary_text(found, picture, page) in text, name
+        assert overview(found.sections, page) in text, name
 
 
 def test_tables_and_verdicts_on_the_page_of_results_are_those_of_the_records():
-    text, runs = (REPOSITORY / "RESULTS.md").read_text(), _runs()
-    assert introduction(Path("results"), Path("RESULTS.md"), runs) in text
-    assert claims_text(verdicts_of([run for _, run in runs])) in text
-    for section in _sections():
+    text, found = (REPOSITORY / "RESULTS.md").read_text(), Evidence.of(RESULTS)
+    assert introduction(Path("results"), Path("RESULTS.md"), found.runs) in text
+    assert claims_text(found.verdicts) in text
+    for section in found.sections:
         assert section_text(section) in text, section.title
 
 

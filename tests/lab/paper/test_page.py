@@ -25,12 +25,15 @@ from bfno.lab.paper.findings import (
 )
 from bfno.lab.paper.numbers import paper_table
 from bfno.lab.paper.overview import (
+    agreement_text,
+    order_agreement,
     overview,
     put_overview,
     standing_here,
     standing_in_paper,
 )
 from bfno.lab.paper.page import (
+    Evidence,
     claims_text,
     figures_of,
     section_text,
@@ -114,7 +117,7 @@ def test_claims_stand_at_the_top_by_what_became_of_them(folder, written):
     assert explanation_text(verdicts) in after
     none = verdicts_of(runs[:1])
     assert "No claim of the paper has runs" in counts_text(none)
-    assert "A claim is borne out" not in summary_text(none, [], [], None)
+    assert "A claim is borne out" not in summary_text(Evidence([]), None)
 
 
 def _judged(outcome, reason, praise="A beats B", on="MNIST"):
@@ -160,6 +163,43 @@ def test_claims_that_say_the_same_of_several_data_are_told_as_one():
         "- **undecided, not ahead**: A beats B on MNIST and CIFAR-10; C wins on MNIST; "
         "C wins on MNIST [train.epochs=9]"
     )
+
+
+def _table_one(folder, scores, data="cifar10", **values):
+    """The section of Table 1 with a run of each method and its score."""
+    places = []
+    for method, score in scores.items():
+        content = {**record(data, method, 7), "result": result(score), **values}
+        places.append(write_files(folder / f"{data}-{method}", content))
+    return next(sections_of([(place, read_run(place)) for place in places]))
+
+
+def test_the_order_of_methods_is_compared_with_the_papers(tmp_path):
+    # In the paper: node < hbnode < anode < sonode < bfno-node.
+    same = {"node": 0.1, "hbnode": 0.2, "anode": 0.5, "sonode": 0.6, "bfno-node": 0.61}
+    assert str(order_agreement(_table_one(tmp_path / "1", same))).startswith("1.00 (5 methods, p <")
+    reverse = {method: 1 - score for method, score in same.items()}
+    assert order_agreement(_table_one(tmp_path / "2", reverse)).correlation == -1
+    # One neighbouring pair of five exchanged: 1 - 6 * 2 / (5 * 24).
+    swapped = _table_one(tmp_path / "3", {**same, "node": 0.2, "hbnode": 0.1})
+    assert order_agreement(swapped).correlation == pytest.approx(0.9)
+    text = agreement_text([swapped, _table_one(tmp_path / "4", same)])
+    assert text.index("CIFAR-10 1.00") < text.index("CIFAR-10 0.90 (5 methods, p = 0.037)")
+    changed = _table_one(tmp_path / "5", same, changes=["train.epochs=2"])
+    assert "CIFAR-10 [train.epochs=2] 1.00" in agreement_text([changed])
+
+
+def test_no_order_is_compared_of_few_methods_equal_scores_or_what_the_paper_lacks(tmp_path):
+    few = {"node": 0.1, "hbnode": 0.2, "anode": 0.5, "sonode": 0.6}
+    equal = dict.fromkeys([*few, "bfno-node"], 0.1)
+    sections = [
+        _table_one(tmp_path / "1", few),
+        _table_one(tmp_path / "2", equal),
+        _table_one(tmp_path / "3", {**few, "bfno-node": math.nan}),
+        _table_one(tmp_path / "4", {**few, "bfno-node": 0.7}, data="fashion-mnist"),
+    ]
+    assert [order_agreement(section) for section in sections] == [None] * 4
+    assert agreement_text(sections) == ""
 
 
 def test_the_authors_weights_are_shown_beside_the_papers_number(tmp_path):
@@ -427,10 +467,8 @@ def test_the_overview_in_a_document_is_replaced_and_nothing_else(folder, tmp_pat
     before, rest = document.read_text().split(BEGIN)
     top, after = rest.split(table)
     assert (before, after) == ("# Mine ü\n\n", f"{END}\nend\n")
-    verdicts = verdicts_of([run for _, run in places])
     picture = Path(os.path.relpath(folder / "figures" / "claims.png", document.parent))
-    sections = list(sections_of(places))
-    text = summary_text(verdicts, [], sections, picture.as_posix(), "../RESULTS.md")
+    text = summary_text(Evidence(places), picture.as_posix(), "../RESULTS.md")
     assert top == f"{text}\n"
 
 

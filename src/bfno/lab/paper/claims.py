@@ -24,6 +24,7 @@ from bfno.lab.views.metrics import (
     find_metric,
     interval_of_lead,
     mean,
+    odds,
 )
 from bfno.lab.views.summary import listed
 
@@ -389,10 +390,9 @@ def _verdict(
     chance = _chance(claim, scores, lead, rival)
     if chance is None:
         return "undecided", f"{stands} {ONE_SEED}"
-    odds = "p < 0.001" if chance < 0.001 else f"p = {chance:.2g}"
     if chance >= LIMIT:
-        return "undecided", f"{stands}, not significantly ({odds})"
-    return ("borne out" if lead > 0 else "not borne out"), odds
+        return "undecided", f"{stands}, not significantly ({odds(chance)})"
+    return ("borne out" if lead > 0 else "not borne out"), odds(chance)
 
 
 def _chance(claim: Claim, scores: Scores, lead: float, rival: str) -> float | None:

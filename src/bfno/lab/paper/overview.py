@@ -15,16 +15,25 @@ from bfno.lab.paper.numbers import PaperRow, PaperTable, paper_table
 from bfno.lab.paper.sections import Section
 from bfno.lab.runs.record import Record, flat_config
 from bfno.lab.views.methods import is_transductive
-from bfno.lab.views.metrics import Estimate, Metric, counted, find_metric
+from bfno.lab.views.metrics import (
+    Estimate,
+    Metric,
+    counted,
+    find_metric,
+    odds,
+    rank_correlation,
+)
 
-__all__ = ["Standing", "around_overview", "overview", "put_overview"]
-__all__ += ["standing_here", "standing_in_paper"]
+__all__ = ["Agreement", "Standing", "agreement_text", "around_overview", "order_agreement"]
+__all__ += ["overview", "put_overview", "standing_here", "standing_in_paper"]
 
 # Between these lines of a document somebody else has written, the overview is ours.
 _BEGIN = "<!-- overview of results: made by `bfno results` -->"
 _END = "<!-- end of the overview -->"
 # The paper's own method, in whichever table.
 _OURS = ("/latent-bfno-node", "/ffjord-bfno-rnode", "/bfno-node", "/bfno-node-small")
+
+_LEAST_ORDERED = 5
 
 
 def overview(sections: Sequence[Section], page: str = "") -> str:
@@ -44,6 +53,63 @@ def overview(sections: Sequence[Section], page: str = "") -> str:
         link = f"[{section.title}]({page}#{_anchor(section.title)}){_reservation(section)}"
         lines.append(f"| {link} | {found or '–'} | {published or '–'} |")
     return "".join(f"{line}\n" for line in lines)
+
+
+def agreement_text(sections: Sequence[Section]) -> str:
+    """How far the methods of each table are in the paper's order, best first."""
+    found = []
+    for section in sections:
+        paper, how = paper_table(section.table), section.variant.title
+        agreement = None if section.variant.measures else order_agreement(section)
+        if agreement:
+            at = [section.scale] if section.scale == "paper" else []
+            where = ", ".join(filter(None, [*at, how]))
+            name = paper.titles[section.data] + (f" [{where}]" if where else "")
+            found.append((agreement, f"{name} {agreement}"))
+    if not found:
+        return ""
+    told = "; ".join(text for _, text in sorted(found, key=lambda one: -one[0].correlation))
+    return (
+        "**The order of the methods**, by Spearman's rank correlation with the paper's tables (1: "
+        f"the same order, 0: unrelated): {told}.\n"
+    )
+
+
+@dataclass(frozen=True)
+class Agreement:
+    """How far an order is another.
+
+    Attributes:
+        correlation: Spearman's rank correlation.
+        chance: The chance of one as far from zero if the orders had nothing to do with each other.
+        methods: Number of methods.
+    """
+
+    correlation: float
+    chance: float
+    methods: int
+
+    def __str__(self) -> str:
+        return f"{self.correlation:.2f} ({self.methods} methods, {odds(self.chance)})"
+
+
+def order_agreement(section: Section) -> Agreement | None:
+    """How far the scores of a table order its methods as the paper's do.
+
+    None where fewer than five methods have a number in both: so few are easily in any order.
+    """
+    paper = paper_table(section.table)
+    metric, runs = find_metric(paper.metrics[0]), [run for _, run in section.runs]
+    pairs = []
+    for row in _rows(paper, section.data):
+        members = [run for run in row.runs(section.data, runs) if not run.has_failed]
+        here, printed = metric.estimate(members), paper.score(row, section.data)
+        if here and printed and math.isfinite(here.mean):
+            pairs.append((here.mean, printed.mean))
+    if len(pairs) < _LEAST_ORDERED:
+        return None
+    found = rank_correlation(*zip(*pairs, strict=True))
+    return found and Agreement(*found, len(pairs))
 
 
 def _reservation(section: Section) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import html
 import math
 import os
@@ -9,6 +10,7 @@ import re
 import shlex
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import quote, unquote
 
@@ -28,7 +30,7 @@ from bfno.lab.paper.findings import (
     trained_text,
     verdicts_of,
 )
-from bfno.lab.paper.overview import around_overview, overview, put_overview
+from bfno.lab.paper.overview import agreement_text, around_overview, overview, put_overview
 from bfno.lab.paper.sections import Section, sections_of
 from bfno.lab.runs.archive import ended_runs, portable_record
 from bfno.lab.runs.folder import RunFolder
@@ -38,8 +40,8 @@ from bfno.lab.views.layout import as_markdown
 from bfno.lab.views.metrics import counted
 from bfno.lab.views.summary import listed
 
-__all__ = ["claims_text", "figures_of", "introduction", "section_text", "summary_text"]
-__all__ += ["write_page"]
+__all__ = ["Evidence", "claims_text", "figures_of", "introduction", "section_text"]
+__all__ += ["summary_text", "write_page"]
 
 _MARK = "<!-- Made by `bfno results`; what is changed by hand will be lost. -->\n"
 _LEADS = "claims.png"
@@ -74,6 +76,42 @@ _FIGURES: Mapping[str, str] = {
 }
 
 
+@dataclass(frozen=True)
+class Evidence:
+    """What a page is made from.
+
+    Attributes:
+        runs: The runs that have ended, with their folders.
+        released: Scores of the authors' weights.
+    """
+
+    runs: Sequence[tuple[Path, Record]]
+    released: Sequence[Released] = ()
+
+    @classmethod
+    def of(cls, folder: Path) -> Evidence:
+        """All that a folder of runs holds; a mere copy of a run is no other."""
+        found: dict[bytes, tuple[Path, Record]] = {}
+        for place in ended_runs(folder):
+            found.setdefault(portable_record(place), (place, RunFolder(place).ended()))
+        return cls([*found.values()], read_released(folder))
+
+    @functools.cached_property
+    def records(self) -> list[Record]:
+        """The runs without their folders."""
+        return [run for _, run in self.runs]
+
+    @functools.cached_property
+    def sections(self) -> list[Section]:
+        """The tables that they make."""
+        return list(sections_of(self.runs))
+
+    @functools.cached_property
+    def verdicts(self) -> list[Verdicts]:
+        """What they say of the paper's claims."""
+        return verdicts_of(self.records)
+
+
 def write_page(folder: Path, out: Path, overview_in: Path | None = None) -> list[Path]:
     """Write a page with the paper's tables, its claims and figures from the runs of a folder.
 
@@ -95,21 +133,17 @@ def write_page(folder: Path, out: Path, overview_in: Path | None = None) -> list
     _check_own(out)
     if overview_in:
         around_overview(overview_in)  # refused before anything is drawn
-    runs = _distinct_runs(folder)
-    sections = list(sections_of(runs))
-    if not sections:
+    found = Evidence.of(folder)
+    if not found.sections:
         fix = "train some with `bfno table 1`"
         raise ConfigError(folder, "holds no run of the paper's tables", fix)
-    records = [run for _, run in runs]
-    verdicts = verdicts_of(records)
-    picture = _write_leads(verdicts, folder / "figures" / _LEADS)
-    released = read_released(folder)
+    picture = _write_leads(found.verdicts, folder / "figures" / _LEADS)
     link = picture and _relative(picture, out.parent)
-    parts = [_MARK, "# Results\n", summary_text(verdicts, released, records, link)]
-    parts += [introduction(folder, out, runs), overview(sections), _GLOSSARY]
-    parts += [_left_out(folder, runs, sections), claims_text(verdicts)]
+    parts = [_MARK, "# Results\n", summary_text(found, link), introduction(folder, out, found.runs)]
+    parts += [overview(found.sections), _GLOSSARY]
+    parts += [_left_out(folder, found), claims_text(found.verdicts)]
     written = [out, *filter(None, [picture])]
-    for section in sections:
+    for section in found.sections:
         drawn = _draw(section, folder / "figures")
         written += drawn
         images = [_image(section, _relative(file, out.parent), alt) for file, alt in drawn.items()]
@@ -118,8 +152,8 @@ def write_page(folder: Path, out: Path, overview_in: Path | None = None) -> list
     if overview_in:
         link = picture and _relative(picture, overview_in.parent)
         page = _relative(out, overview_in.parent)
-        top = summary_text(verdicts, released, records, link, page)
-        put_overview(overview_in, f"{top}\n{overview(sections, page)}")
+        top = summary_text(found, link, page)
+        put_overview(overview_in, f"{top}\n{overview(found.sections, page)}")
         written.append(overview_in)
     return written
 
@@ -152,31 +186,17 @@ def _check_own(out: Path) -> None:
         )
 
 
-def _distinct_runs(folder: Path) -> list[tuple[Path, Record]]:
-    """The runs that have ended; a mere copy of one is no other."""
-    found: dict[bytes, tuple[Path, Record]] = {}
-    for place in ended_runs(folder):
-        found.setdefault(portable_record(place), (place, RunFolder(place).ended()))
-    return list(found.values())
-
-
-def summary_text(
-    verdicts: Sequence[Verdicts],
-    released: Sequence[Released],
-    runs: Sequence[Record],
-    picture: str | None,
-    page: str = "",
-) -> str:
+def summary_text(found: Evidence, picture: str | None, page: str = "") -> str:
     """What was reproduced and what was not, with a picture of it.
 
     Args:
-        verdicts: The verdicts.
-        released: Scores of the authors' weights.
-        runs: All runs, of which those at the paper's size are told.
+        found: The runs.
         picture: Where the picture is, seen from the text.
         page: Where the page with all claims is; empty if this is it.
     """
-    parts = [released_text(released), trained_text(runs), counts_text(verdicts)]
+    verdicts = found.verdicts
+    parts = [released_text(found.released), trained_text(found.records)]
+    parts += [agreement_text(found.sections), counts_text(verdicts)]
     parts += [findings_text(verdicts)] if verdicts else []
     if picture is not None:
         parts.append(f"![Leads, one row per claim]({picture})\n\n{_ABOUT_LEADS}\n")
@@ -199,21 +219,19 @@ def introduction(folder: Path, out: Path, runs: Sequence[tuple[Path, Record]]) -
     )
 
 
-def _left_out(
-    folder: Path, runs: Sequence[tuple[Path, Record]], sections: Sequence[Section]
-) -> str:
+def _left_out(folder: Path, found: Evidence) -> str:
     """Which runs no table shows."""
-    shown = {place for section in sections for place, _ in section.runs}
-    places = (place for place, _ in runs if place not in shown)
+    shown = {place for section in found.sections for place, _ in section.runs}
+    places = (place for place, _ in found.runs if place not in shown)
     folders = Counter(place.parent.relative_to(folder).as_posix() for place in places)
     if not folders:
         return ""
-    found = listed([f"{counted(many, 'run')} in `{name}`" for name, many in folders.items()])
+    missing = listed([f"{counted(many, 'run')} in `{name}`" for name, many in folders.items()])
     why = (
         "their settings differ from those of a table or changed on the way, there is another run "
         "of their seed, or there is nothing to compare them with"
     )
-    return f"No table shows {found}: {why}.\n"
+    return f"No table shows {missing}: {why}.\n"
 
 
 def claims_text(verdicts: Sequence[Verdicts]) -> str:

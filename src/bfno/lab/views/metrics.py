@@ -303,6 +303,34 @@ def interval_of_lead(
     return float(found.low), float(found.high)
 
 
+def rank_correlation(ours: Sequence[float], others: Sequence[float]) -> tuple[float, float] | None:
+    """Spearman's rank correlation of two lists of numbers, and the chance of one so far from zero.
+
+    Returns:
+        None where all numbers of a list are equal.
+
+    Example:
+        >>> rank_correlation([1, 2, 3, 4], [10, 20, 40, 30])[0]
+        0.8
+    """
+    from scipy.stats import spearmanr  # scipy takes long to import
+
+    if len(set(ours)) == 1 or len(set(others)) == 1:
+        return None
+    found = spearmanr(ours, others)
+    return round(float(found.statistic), 12), float(found.pvalue)
+
+
+def odds(chance: float) -> str:
+    """A chance as papers write it.
+
+    Example:
+        >>> odds(0.0301), odds(0.00004)
+        ('p = 0.03', 'p < 0.001')
+    """
+    return "p < 0.001" if chance < 0.001 else f"p = {chance:.2g}"
+
+
 def _repeated(
     ours: Sequence[float | None], others: Sequence[float | None]
 ) -> tuple[list[float], list[float]] | None:
