@@ -49,7 +49,7 @@ class Claim:
     """One method is the best of several.
 
     Attributes:
-        praise: What is said of the method, up to the data.
+        praise: What is said of the method, up to the data; `{way}` stands for `way`.
         on: The name of the data, as people write it.
         table: The table of the paper that compares the methods.
         data: Name of the data.
@@ -59,6 +59,7 @@ class Claim:
         every_epoch: Whether it is said of every epoch and not of the end alone.
         solver: Settings that the solver of the runs must have for them to be comparable.
         remark: What else to know of the claim; empty for nothing.
+        way: The pass whose evaluations it counts; empty if it is about something else.
     """
 
     praise: str
@@ -71,15 +72,17 @@ class Claim:
     every_epoch: bool = False
     solver: tuple[tuple[str, object], ...] = ()
     remark: str = ""
+    way: str = ""
 
     @property
     def text(self) -> str:
         """The claim in words."""
-        return self.on_all([self.on])
+        return self.on_all([self.on], [self.way])
 
-    def on_all(self, names: Sequence[str]) -> str:
-        """The claim in words, made of several data."""
-        return f"{self.praise} on {listed(names)}" + (f" ({self.remark})" if self.remark else "")
+    def on_all(self, names: Sequence[str], ways: Sequence[str]) -> str:
+        """The claim in words, made of several data and passes."""
+        praise = self.praise.format(way=listed(ways))
+        return f"{praise} on {listed(names)}" + (f" ({self.remark})" if self.remark else "")
 
     @property
     def metric(self) -> Metric:
@@ -116,8 +119,8 @@ def _image_claims() -> Iterator[Claim]:
     passes = {"forward": forward, "backward": tuple(solver.items()), "test": forward}
     for data, name in (("mnist", "MNIST"), ("cifar10", "CIFAR-10"), ("cifar100", "CIFAR-100")):
         for way, needed in passes.items():
-            praise = f"BFNO-NODE takes the fewest {way} evaluations"
-            yield Claim(praise, name, "1", data, "bfno-node", key=f"{way}_nfe", solver=needed)
+            praise, of = "BFNO-NODE takes the fewest {way} evaluations", (name, "1", data)
+            yield Claim(praise, *of, "bfno-node", key=f"{way}_nfe", solver=needed, way=way)
     praise = "BFNO-NODE has the lowest training loss"
     yield Claim(praise, "STL-10", "1", "stl10", "bfno-node", key="train_loss")
 

@@ -127,7 +127,7 @@ def counts_text(verdicts: Sequence[Verdicts]) -> str:
     for outcome in get_args(Outcome):
         number = sum(one.outcome == outcome for one in said)
         few = f" ({single} of them with one seed)" if outcome == "undecided" and single else ""
-        counts += [f"{number} {outcome}{few}"] if number else []
+        counts += [f"{number} {outcome}{few}"] if number or outcome in _DECIDED else []
     several = f" in {len(said)} set-ups" if len(said) > len(claims) else ""
     where = _most(verdicts).title + (", unless a line says otherwise" if verdicts[1:] else "")
     tested = f"Runs here test {len(claims)} of {len(PAPER_CLAIMS)}"
@@ -155,14 +155,18 @@ def findings_text(verdicts: Sequence[Verdicts]) -> str:
 
 
 def _together(found: Iterable[tuple[Verdicts, Judgement]], most: Verdicts) -> list[str]:
-    """Claims in words, those that say the same of several data as one."""
-    same: dict[tuple[str, str, str], list[Claim]] = {}
+    """Claims in words, those that say the same of several data, or of several passes, as one."""
+    ways: dict[tuple[str, str, str, str], list[Claim]] = {}
     for of, one in found:
-        key = (one.claim.praise, one.claim.remark, _where(of, most))
-        same.setdefault(key, []).append(one.claim)
+        claim = one.claim
+        ways.setdefault((claim.praise, claim.remark, claim.on, _where(of, most)), []).append(claim)
+    same: dict[tuple[str, str, str, tuple[str, ...]], list[Claim]] = {}
+    for (praise, remark, _, where), claims in ways.items():
+        passes = tuple(claim.way for claim in claims)
+        same.setdefault((praise, remark, where, passes), []).append(claims[0])
     return [
-        claims[0].on_all([claim.on for claim in claims]) + where
-        for (_, _, where), claims in same.items()
+        claims[0].on_all([claim.on for claim in claims], passes) + where
+        for (_, _, where, passes), claims in same.items()
     ]
 
 
@@ -271,18 +275,22 @@ def released_text(found: Sequence[Released]) -> str:
     printed = Estimate(100 * (cell.mean or 0.0), 100 * (cell.std or 0.0), 2)
     last, *earlier = reversed(found)
     scores = [
-        f"{100 * last.accuracy:.2f} % of {last.samples:,} test images of CIFAR-10 after epoch "
-        f"{last.epoch} ({last.nfe:.0f} evaluations of the field per solve)",
+        f"{_share_right(last)} of {last.samples:,} test images of CIFAR-10 correctly after "
+        f"epoch {last.epoch} ({last.nfe:.0f} evaluations of the field per solve)",
         *(
-            f"{100 * one.accuracy:.2f} % of {one.samples:,} after epoch {one.epoch} ({one.nfe:.0f})"
+            f"{_share_right(one)} of {one.samples:,} after epoch {one.epoch} ({one.nfe:.0f})"
             for one in earlier
         ),
     ]
     return (
-        "**With the authors' published weights**, at full size, this program classifies correctly "
+        "**The authors' published weights**, at full size, in this program: they classify "
         f"{listed(scores)}. The paper prints {printed} %. "
         "(`bfno import-released model/10.pt -o authors`, then `bfno eval authors`.)\n"
     )
+
+
+def _share_right(one: Released) -> str:
+    return f"{100 * one.accuracy:.2f} %"
 
 
 def trained_text(runs: Sequence[Record]) -> str:
