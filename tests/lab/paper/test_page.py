@@ -18,6 +18,7 @@ from bfno.lab.paper.findings import (
     counts_text,
     explanation_text,
     findings_text,
+    full_size_of,
     read_released,
     released_text,
     trained_text,
@@ -36,6 +37,7 @@ from bfno.lab.paper.page import (
     Evidence,
     claims_text,
     figures_of,
+    left_out_text,
     section_text,
     summary_text,
     write_page,
@@ -265,7 +267,7 @@ def test_models_of_the_papers_size_are_told_beside_its_numbers(tmp_path):
                 place = tmp_path / f"{len(changes)}-{epochs}-{method}-{seed}"
                 lines = epoch_lines(score, epochs)
                 places.append(write_files(place, {**content, "changes": changes}, lines))
-        return trained_text([read_run(place) for place in places])
+        return trained_text(full_size_of([read_run(place) for place in places]))
 
     head = "| method | epochs | here | in the paper |\n| --- | ---: | ---: | ---: |\n"
     rows = (
@@ -299,8 +301,12 @@ def test_at_the_papers_size_the_longest_training_of_each_method_is_told(tmp_path
         place = tmp_path / f"{method}-{epochs}"
         write_files(place, {**content, "changes": changes}, epoch_lines(score, epochs))
         runs.append(read_run(place))
+    everything = [(tmp_path / run.name, run) for run in runs]
+    # The short run is in a table beside the other method, the long one only at the top of the page.
+    assert left_out_text(tmp_path, Evidence(everything)) == ""
+    assert "1 run in `.`" in left_out_text(tmp_path, Evidence(everything[2:]))
     for order in (runs, runs[::-1]):
-        text = trained_text(order)
+        text = trained_text(full_size_of(order))
         assert text.count("| BFNO-NODE |") == text.count("| NODE |") == 1
         assert "| NODE | 1 of 10 |  | 0.9100 |" in text
         assert re.search(r"\| BFNO-NODE \| 3 of 10 \| 0\.\d{4}, 0\.\d{4}, 0\.9300 \| 0.9300", text)
@@ -311,7 +317,7 @@ def test_models_of_the_papers_size_on_other_data_than_the_papers_are_told_too(tm
     for method in ("node", "bfno-node"):
         content = {**record("fashion-mnist", method, 7), "scale": "paper", "result": result(0.8)}
         places.append(write_files(tmp_path / method, content, epoch_lines(result(0.8), 1)))
-    text = trained_text([read_run(place) for place in places])
+    text = trained_text(full_size_of([read_run(place) for place in places]))
     assert text.endswith(
         "on Fashion-MNIST.\n\n| method | epochs | here |\n| --- | ---: | ---: |\n"
         "| NODE | 1 of 10 | 0.8000 |\n| BFNO-NODE | 1 of 10 | 0.8000 |\n"
@@ -323,7 +329,7 @@ def test_models_without_the_score_of_their_table_are_not_told(tmp_path):
     for method in ("node", "bfno-node"):
         content = {**record("mnist", method, 7), "scale": "paper", "result": {"test_loss": 0.5}}
         places.append(write_files(tmp_path / method, content))
-    assert trained_text([read_run(place) for place in places]) == ""
+    assert trained_text(full_size_of([read_run(place) for place in places])) == ""
 
 
 def test_the_same_runs_give_the_same_page_which_may_be_replaced(folder, written):

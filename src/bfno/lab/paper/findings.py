@@ -42,11 +42,13 @@ if TYPE_CHECKING:
 
 __all__ = [
     "CLAIMS_ANCHOR",
+    "FullSize",
     "Released",
     "Verdicts",
     "counts_text",
     "explanation_text",
     "findings_text",
+    "full_size_of",
     "leads_figure",
     "read_released",
     "released_text",
@@ -293,10 +295,32 @@ def _share_right(one: Released) -> str:
     return f"{100 * one.accuracy:.2f} %"
 
 
-def trained_text(runs: Sequence[Record]) -> str:
-    """The scores of models trained here at the paper's size, beside those that it prints.
+@dataclass(frozen=True)
+class FullSize:
+    """Models trained here at the size of a table of the paper.
 
-    Runs that differ in their number of epochs alone stand together, the longest of each method.
+    Attributes:
+        table: The table.
+        data: Name of the data.
+        variant: Settings in which they differ from the paper's, except for the number of epochs.
+        rows: The runs of each method that has a score: those with the most epochs.
+    """
+
+    table: PaperTable
+    data: str
+    variant: Variant
+    rows: tuple[tuple[PaperRow, list[Record]], ...]
+
+    @property
+    def metric(self) -> Metric:
+        """What they are judged by."""
+        return find_metric(self.table.metrics[0])
+
+
+def full_size_of(runs: Sequence[Record]) -> list[FullSize]:
+    """The tables of the paper that have runs of two methods at its size.
+
+    Runs that differ in their number of epochs alone stand together.
 
     Args:
         runs: Any runs.
@@ -308,30 +332,39 @@ def trained_text(runs: Sequence[Record]) -> str:
             own = Variant.of(run.changes)
             if not (run.has_failed or own.measures):
                 groups[own.without("train.epochs"), run.data][id(run)] = run
-    told = (
-        _trained(paper_table(table), data, variant, [*members.values()])
+    found = (
+        _full_size(paper_table(table), data, variant, [*members.values()])
         for table in table_names()
         if table.isdigit()  # the paper shows its ablations as figures
         for (variant, data), members in groups.items()
     )
-    return "\n".join(filter(None, told))
+    return [one for one in found if len(one.rows) > 1]
 
 
-def _trained(paper: PaperTable, data: str, variant: Variant, runs: Sequence[Record]) -> str:
-    metric, seeds = find_metric(paper.metrics[0]), {run.seed for run in runs}
+def _full_size(paper: PaperTable, data: str, variant: Variant, runs: Sequence[Record]) -> FullSize:
+    key = paper.metrics[0]
+    scored = [run for run in runs if key in run.result]
+    rows = ((row, _longest(row.runs(data, scored))) for row in paper.rows)
+    return FullSize(paper, data, variant, tuple((row, members) for row, members in rows if members))
+
+
+def trained_text(found: Sequence[FullSize]) -> str:
+    """The scores of models trained here at the paper's size, beside those that it prints."""
+    return "\n".join(map(_trained, found))
+
+
+def _trained(of: FullSize) -> str:
+    seeds = {run.seed for _, members in of.rows for run in members}
     rows, sizes = [], []
-    for row in paper.rows:
-        members = _longest(row.runs(data, runs))
-        if score := metric.estimate(members, len(seeds)):
-            progress = (_epochs_text(members[0]), _after_each_epoch(members, metric))
-            rows.append((row.label, *progress, score, paper.score(row, data)))
-            sizes += _other_size(row, members[0])
-    if len(rows) < 2:
-        return ""
-    but = f" but for {variant.title}" if variant.title else ""
+    for row, members in of.rows:
+        progress = (_epochs_text(members[0]), _after_each_epoch(members, of.metric))
+        score = of.metric.estimate(members, len(seeds))
+        rows.append((row.label, *progress, score, of.table.score(row, of.data)))
+        sizes += _other_size(row, members[0])
+    but = f" but for {of.variant.title}" if of.variant.title else ""
     told = (
         f"**Trained here with the paper's settings**{but} ({counted(len(seeds), 'seed')}): "
-        f"{metric.title} on {paper.titles[data]}."
+        f"{of.metric.title} on {of.table.titles[of.data]}."
     )
     columns = (
         Column("method", "method", numeric=False),

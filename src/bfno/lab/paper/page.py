@@ -19,11 +19,13 @@ from bfno.lab.files import read_plain, write_atomically
 from bfno.lab.paper.claims import claims_table
 from bfno.lab.paper.comparison import paper_comparison
 from bfno.lab.paper.findings import (
+    FullSize,
     Released,
     Verdicts,
     counts_text,
     explanation_text,
     findings_text,
+    full_size_of,
     leads_figure,
     read_released,
     released_text,
@@ -41,7 +43,7 @@ from bfno.lab.views.metrics import counted
 from bfno.lab.views.summary import listed
 
 __all__ = ["Evidence", "claims_text", "figures_of", "introduction", "section_text"]
-__all__ += ["summary_text", "write_page"]
+__all__ += ["left_out_text", "summary_text", "write_page"]
 
 _MARK = "<!-- Made by `bfno results`; what is changed by hand will be lost. -->\n"
 _LEADS = "claims.png"
@@ -107,6 +109,11 @@ class Evidence:
         return list(sections_of(self.runs))
 
     @functools.cached_property
+    def full_size(self) -> list[FullSize]:
+        """The tables whose methods they train at the paper's size."""
+        return full_size_of(self.records)
+
+    @functools.cached_property
     def verdicts(self) -> list[Verdicts]:
         """What they say of the paper's claims."""
         return verdicts_of(self.records)
@@ -141,7 +148,7 @@ def write_page(folder: Path, out: Path, overview_in: Path | None = None) -> list
     link = picture and _relative(picture, out.parent)
     parts = [_MARK, "# Results\n", summary_text(found, link), introduction(folder, out, found.runs)]
     parts += [overview(found.sections), _GLOSSARY]
-    parts += [_left_out(folder, found), claims_text(found.verdicts)]
+    parts += [left_out_text(folder, found), claims_text(found.verdicts)]
     written = [out, *filter(None, [picture])]
     for section in found.sections:
         drawn = _draw(section, folder / "figures")
@@ -195,7 +202,7 @@ def summary_text(found: Evidence, picture: str | None, page: str = "") -> str:
         page: Where the page with all claims is; empty if this is it.
     """
     verdicts = found.verdicts
-    parts = [released_text(found.released), trained_text(found.records)]
+    parts = [released_text(found.released), trained_text(found.full_size)]
     parts += [agreement_text(found.sections), counts_text(verdicts)]
     parts += [findings_text(verdicts)] if verdicts else []
     if picture is not None:
@@ -219,10 +226,11 @@ def introduction(folder: Path, out: Path, runs: Sequence[tuple[Path, Record]]) -
     )
 
 
-def _left_out(folder: Path, found: Evidence) -> str:
+def left_out_text(folder: Path, found: Evidence) -> str:
     """Which runs no table shows."""
-    shown = {place for section in found.sections for place, _ in section.runs}
-    places = (place for place, _ in found.runs if place not in shown)
+    shown = {id(run) for section in found.sections for _, run in section.runs}
+    shown |= {id(run) for one in found.full_size for _, runs in one.rows for run in runs}
+    places = (place for place, run in found.runs if id(run) not in shown)
     folders = Counter(place.parent.relative_to(folder).as_posix() for place in places)
     if not folders:
         return ""
