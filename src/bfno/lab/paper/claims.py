@@ -85,6 +85,11 @@ class Claim:
         return f"{praise} on {listed(names)}" + (f" ({self.remark})" if self.remark else "")
 
     @property
+    def subject(self) -> str:
+        """What the data are called where images and densities have to be told apart."""
+        return paper_table(self.table).subject(self.data)
+
+    @property
     def metric(self) -> Metric:
         """What it is about."""
         return find_metric(self.key)
@@ -262,7 +267,7 @@ def _judged(claim: Claim, methods: Methods) -> Judgement | None:
     rival = min(others, key=lambda method: claim.rank(means[method]))
     best = "best other " if len(others) > 1 else ""
     told = {
-        method: f"{labels[method]} {score if math.isfinite(score.mean) else 'without a score'}"
+        method: f"{labels[method]} {score if math.isfinite(score.mean) else _lost(scores[method])}"
         for method, score in means.items()
     }
     text = f"{told[claim.method]}, {best}{told[rival]}"
@@ -282,6 +287,11 @@ def _judged(claim: Claim, methods: Methods) -> Judgement | None:
             reason = f"leads at the end ({reason}), but not in every epoch"
             outcome = "undecided"
     return Judgement(claim, text, outcome, reason, lead > 0, relative)
+
+
+def _lost(scores: Sequence[float]) -> str:
+    lost = sum(not math.isfinite(score) for score in scores)
+    return f"diverged or failed with {lost} of {counted(len(scores), 'seed')}"
 
 
 def _measured(claim: Claim, run: Record) -> float | None:

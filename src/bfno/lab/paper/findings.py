@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, get_args
 from bfno.lab.data.catalogue import DATA_SETS
 from bfno.lab.errors import DataError
 from bfno.lab.experiments.resolve import resolve
+from bfno.lab.files import read_plain
 from bfno.lab.paper.claims import (
     ONE_SEED,
     PAPER_CLAIMS,
@@ -26,7 +27,7 @@ from bfno.lab.paper.claims import (
     judge_claims,
 )
 from bfno.lab.paper.numbers import PaperRow, PaperTable, paper_table, table_names
-from bfno.lab.paper.sections import select_runs, variants_of
+from bfno.lab.paper.sections import has_changes, select_runs, variants_of
 from bfno.lab.runs.record import Record
 from bfno.lab.runs.variants import AS_DEFINED, Variant
 from bfno.lab.views.curves import epoch_values
@@ -120,15 +121,16 @@ def verdicts_of(runs: Sequence[Record], claims: Sequence[Claim] = PAPER_CLAIMS) 
 
 def counts_text(verdicts: Sequence[Verdicts]) -> str:
     """How many claims runs bear on, and what became of how many."""
-    claims = {one.claim.text for of in verdicts for one in of.judgements}
-    if not claims:
-        return "No claim of the paper has runs of all its methods yet.\n"
     said = [one for of in verdicts for one in of.judgements]
+    if not said:
+        return "No claim of the paper has runs of all its methods yet.\n"
+    claims = {one.claim.text for one in said if one.outcome != "not comparable"}
     single = sum(one.reason.endswith(ONE_SEED) for one in said)
     counts = []
     for outcome in get_args(Outcome):
         number = sum(one.outcome == outcome for one in said)
         few = f" ({single} of them with one seed)" if outcome == "undecided" and single else ""
+        few = few.replace(f"{single} of them ", "") if single == number else few
         counts += [f"{number} {outcome}{few}"] if number or outcome in _DECIDED else []
     several = f" in {len(said)} set-ups" if len(said) > len(claims) else ""
     where = _most(verdicts).title + (", unless a line says otherwise" if verdicts[1:] else "")
@@ -177,9 +179,7 @@ def _untested(said: Iterable[Judgement]) -> Iterator[str]:
     tested = {one.claim.text for one in said}
     missing = [one for one in PAPER_CLAIMS if one.text not in tested]
     if missing:
-        # The names of images and of their densities are the same.
-        kinds = ("densities of " * one.data.endswith("-density") for one in missing)
-        about = sorted({kind + one.on for kind, one in zip(kinds, missing, strict=True)})
+        about = sorted({one.subject for one in missing})
         yield f"{counted(len(missing), 'claim')} about {listed(about)}"
 
 
@@ -253,7 +253,7 @@ def read_released(folder: Path) -> list[Released]:
 
 def _released(file: Path) -> Released:
     try:
-        said = json.loads(file.read_text(encoding="utf-8"))
+        said = json.loads(read_plain(file).decode())
         found = Released(int(file.stem), said["accuracy"], said["nfe"], said["samples"])
         if not file.stem.isdecimal() or not all(map(_is_number, astuple(found))):
             raise ValueError(said)
@@ -303,13 +303,19 @@ class FullSize:
         table: The table.
         data: Name of the data.
         variant: Settings in which they differ from the paper's, except for the number of epochs.
-        rows: The runs of each method that has a score: those with the most epochs.
+        rows: The runs of each method: those with a score that have the most epochs, and those that
+            failed.
     """
 
     table: PaperTable
     data: str
     variant: Variant
-    rows: tuple[tuple[PaperRow, list[Record]], ...]
+    rows: tuple[tuple[PaperRow, list[Record], list[Record]], ...]
+
+    @property
+    def runs(self) -> list[Record]:
+        """All of their runs."""
+        return [run for _, members, failed in self.rows for run in (*members, *failed)]
 
     @property
     def metric(self) -> Metric:
@@ -328,24 +334,29 @@ def full_size_of(runs: Sequence[Record]) -> list[FullSize]:
     full = [run for run in runs if run.scale == "paper"]
     groups: dict[tuple[Variant, str], dict[int, Record]] = defaultdict(dict)
     for variant in variants_of(full):
-        for run in select_runs(full, variant).counted:
-            own = Variant.of(run.changes)
-            if not (run.has_failed or own.measures):
-                groups[own.without("train.epochs"), run.data][id(run)] = run
+        counted_runs = select_runs(full, variant).counted
+        for data in {run.data for run in counted_runs} if not variant.measures else ():
+            members = [run for run in counted_runs if run.data == data]
+            if has_changes(members, variant):
+                groups[variant.without("train.epochs"), data] |= {id(run): run for run in members}
     found = (
         _full_size(paper_table(table), data, variant, [*members.values()])
         for table in table_names()
         if table.isdigit()  # the paper shows its ablations as figures
         for (variant, data), members in groups.items()
     )
-    return [one for one in found if len(one.rows) > 1]
+    return [one for one in found if sum(bool(members) for _, members, _ in one.rows) > 1]
 
 
 def _full_size(paper: PaperTable, data: str, variant: Variant, runs: Sequence[Record]) -> FullSize:
-    key = paper.metrics[0]
-    scored = [run for run in runs if key in run.result]
-    rows = ((row, _longest(row.runs(data, scored))) for row in paper.rows)
-    return FullSize(paper, data, variant, tuple((row, members) for row, members in rows if members))
+    rows = []
+    for row in paper.rows:
+        members = row.runs(data, runs)
+        failed = [run for run in members if run.has_failed]
+        scored = [run for run in members if paper.metrics[0] in run.result]
+        if scored or failed:
+            rows.append((row, _longest(scored), failed))
+    return FullSize(paper, data, variant, tuple(rows))
 
 
 def trained_text(found: Sequence[FullSize]) -> str:
@@ -354,17 +365,17 @@ def trained_text(found: Sequence[FullSize]) -> str:
 
 
 def _trained(of: FullSize) -> str:
-    seeds = {run.seed for _, members in of.rows for run in members}
+    seeds = {run.seed for _, members, _ in of.rows for run in members}
     rows, sizes = [], []
-    for row, members in of.rows:
-        progress = (_epochs_text(members[0]), _after_each_epoch(members, of.metric))
+    for row, members, failed in of.rows:
+        progress = (_epochs_text(members, failed), _after_each_epoch(members, of.metric))
         score = of.metric.estimate(members, len(seeds))
         rows.append((row.label, *progress, score, of.table.score(row, of.data)))
-        sizes += _other_size(row, members[0])
+        sizes += _other_size(row, (members or failed)[0])
     but = f" but for {of.variant.title}" if of.variant.title else ""
     told = (
         f"**Trained here with the paper's settings**{but} ({counted(len(seeds), 'seed')}): "
-        f"{of.metric.title} on {of.table.titles[of.data]}."
+        f"{of.metric.title} on {of.table.subject(of.data)}."
     )
     columns = (
         Column("method", "method", numeric=False),
@@ -386,11 +397,15 @@ def _longest(runs: Sequence[Record]) -> list[Record]:
     return [run for run in runs if len(run.epochs) == most]
 
 
-def _epochs_text(run: Record) -> str:
-    """How many epochs a run has trained, and of how many if the paper has more."""
-    published = resolve(run.experiment, scale=run.scale).train.epochs
-    trained = len(run.epochs)
-    return f"{trained} of {published}" if trained < published else f"{trained}"
+def _epochs_text(runs: Sequence[Record], failed: Sequence[Record]) -> str:
+    """How many epochs runs have trained, of how many in the paper, and how many runs failed."""
+    found = []
+    for run in runs[:1]:
+        published = resolve(run.experiment, scale=run.scale).train.epochs
+        trained = len(run.epochs)
+        found.append(f"{trained}" if trained == published else f"{trained} of {published}")
+    found += [f"{counted(len(failed), 'run')} failed"] if failed else []
+    return ", ".join(found)
 
 
 def _after_each_epoch(runs: Sequence[Record], metric: Metric) -> str:

@@ -133,6 +133,10 @@ class PaperTable:
         """Titles of all data sets, those beyond the paper last."""
         return {**self.data, **self.beyond}
 
+    def subject(self, data: str) -> str:
+        """What runs on a data set are about: images and their densities have the same title."""
+        return f"{'densities of ' * data.endswith('-density')}{self.titles[data]}"
+
     def check_data(self, names: Sequence[str]) -> None:
         """Make sure that the table has these data sets.
 

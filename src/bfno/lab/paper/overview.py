@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -57,15 +58,15 @@ def overview(sections: Sequence[Section], page: str = "") -> str:
 
 def agreement_text(sections: Sequence[Section]) -> str:
     """How far the methods of each table are in the paper's order, best first."""
-    found = []
+    scales = Counter(section.scale for section in sections)
+    usual, found = scales.most_common(1)[0][0] if scales else "", []
     for section in sections:
-        paper, how = paper_table(section.table), section.variant.title
         agreement = None if section.variant.measures else order_agreement(section)
         if agreement:
-            at = [section.scale] if section.scale == "paper" else []
-            where = ", ".join(filter(None, [*at, how]))
-            name = paper.titles[section.data] + (f" [{where}]" if where else "")
-            found.append((agreement, f"{name} {agreement}"))
+            scale = "" if section.scale == usual else f"{section.scale} scale"
+            where = ", ".join(filter(None, [scale, section.variant.title]))
+            name = paper_table(section.table).subject(section.data)
+            found.append((agreement, f"{name}{f' [{where}]' if where else ''} {agreement}"))
     if not found:
         return ""
     told = "; ".join(text for _, text in sorted(found, key=lambda one: -one[0].correlation))
@@ -96,20 +97,23 @@ class Agreement:
 def order_agreement(section: Section) -> Agreement | None:
     """How far the scores of a table order its methods as the paper's do.
 
-    None where fewer than five methods have a number in both: so few are easily in any order.
+    A method of which a seed failed or diverged comes last, as everywhere. None where fewer than
+    five methods have runs here and a score in the paper: so few are easily in any order.
     """
     paper = paper_table(section.table)
     metric, runs = find_metric(paper.metrics[0]), [run for _, run in section.runs]
-    pairs = []
+    ranks = []
     for row in _rows(paper, section.data):
-        members = [run for run in row.runs(section.data, runs) if not run.has_failed]
-        here, printed = metric.estimate(members), paper.score(row, section.data)
-        if here and printed and math.isfinite(here.mean):
-            pairs.append((here.mean, printed.mean))
-    if len(pairs) < _LEAST_ORDERED:
+        members, printed = row.runs(section.data, runs), paper.score(row, section.data)
+        here = metric.estimate(members)
+        failed = any(run.has_failed for run in members)
+        if printed and (here or failed):
+            mean = here.mean if here and not failed else math.nan
+            ranks.append((metric.rank(mean), metric.rank(printed.mean)))
+    if len(ranks) < _LEAST_ORDERED:
         return None
-    found = rank_correlation(*zip(*pairs, strict=True))
-    return found and Agreement(*found, len(pairs))
+    found = rank_correlation(*zip(*ranks, strict=True))
+    return found and Agreement(*found, len(ranks))
 
 
 def _reservation(section: Section) -> str:

@@ -155,7 +155,8 @@ def write_page(folder: Path, out: Path, overview_in: Path | None = None) -> list
         written += drawn
         images = [_image(section, _relative(file, out.parent), alt) for file, alt in drawn.items()]
         parts.append("\n".join([section_text(section), *images, ""]))
-    write_atomically(out, "\n".join(filter(None, parts)).encode())
+    # A link stays one.
+    write_atomically(out.resolve(), "\n".join(filter(None, parts)).encode())
     if overview_in:
         link = picture and _relative(picture, overview_in.parent)
         page = _relative(out, overview_in.parent)
@@ -229,7 +230,7 @@ def introduction(folder: Path, out: Path, runs: Sequence[tuple[Path, Record]]) -
 def left_out_text(folder: Path, found: Evidence) -> str:
     """Which runs no table shows."""
     shown = {id(run) for section in found.sections for _, run in section.runs}
-    shown |= {id(run) for one in found.full_size for _, runs in one.rows for run in runs}
+    shown |= {id(run) for one in found.full_size for run in one.runs}
     places = (place for place, run in found.runs if id(run) not in shown)
     folders = Counter(place.parent.relative_to(folder).as_posix() for place in places)
     if not folders:
@@ -243,7 +244,9 @@ def left_out_text(folder: Path, found: Evidence) -> str:
 
 
 def claims_text(verdicts: Sequence[Verdicts]) -> str:
-    """The paper's claims next to the runs of each scale and variant."""
+    """The paper's claims next to the runs of each scale and variant; nothing without verdicts."""
+    if not verdicts:
+        return ""
     tables = (f"{of.title}:\n\n{as_markdown(claims_table(of.judgements))}" for of in verdicts)
     return "\n".join(["## The paper's claims next to these runs\n", *tables])
 

@@ -55,7 +55,7 @@ class Section:
         """What trains it, or what is missing of it, with all seeds up to the last."""
         numbers = {run.seed for _, run in self.runs}
         last = max(numbers) - FIRST_SEED + 1
-        seeds = last if last <= _MOST_MISSING * len(numbers) else len(numbers)
+        seeds = last if 0 < last <= _MOST_MISSING * len(numbers) else len(numbers)
         words = ["table", self.table, "--data", self.data, "--scale", self.scale]
         return bfno_command(*words, *self.variant.words, "--seeds", seeds)
 
@@ -109,9 +109,9 @@ class Selection(NamedTuple):
 def select_runs(runs: Iterable[Record], variant: Variant = AS_DEFINED) -> Selection:
     """One run for each experiment, scale and seed, all of an experiment with the same settings.
 
-    Of runs with different settings, those count that more seeds share; of two with the same
-    settings and seed, one that has not failed, and then the one whose name comes first. One that
-    was trained otherwise before it was resumed never counts.
+    Of runs with different settings or numbers of test samples, those count that more seeds share;
+    of two that share these and the seed, one that has not failed, and then the one whose name comes
+    first. One that was trained otherwise before it was resumed never counts.
 
     Args:
         runs: Any runs.
@@ -124,8 +124,12 @@ def select_runs(runs: Iterable[Record], variant: Variant = AS_DEFINED) -> Select
         reverse=True,
     )
     for same in by_settings(run for run in members if not run.history).values():
-        seeds = {run.seed: run for run in same}  # the last of a seed, whose name is the first
-        known[same[0].experiment, same[0].scale].append(dict(sorted(seeds.items())))
+        # Runs on a slice of some data and runs on all of them have the same settings.
+        tested: dict[int | float | None, dict[int, Record]] = defaultdict(dict)
+        for run in same:
+            tested[run.samples.get("test")][run.seed] = run  # of a seed, the last: the first name
+        for seeds in tested.values():
+            known[same[0].experiment, same[0].scale].append(dict(sorted(seeds.items())))
     found = Selection([], [run for run in members if run.history])
     for groups in known.values():
         most, *others = sorted(groups, key=_evidence, reverse=True)
