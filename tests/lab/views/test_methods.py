@@ -1,6 +1,7 @@
 """Runs on series in tables and reports: protocols, transductive models, units, pictures."""
 
 import base64
+import dataclasses
 import re
 
 import pytest
@@ -254,3 +255,13 @@ def test_runs_of_a_protocol_are_another_task_than_usual_ones(tmp_path):
     groups = replicates(map(read_run, folders))
     assert [group.task for group in groups] == [("mnist", "cpu", ""), ("mnist", "cpu", "counted")]
     assert {group.label for group in groups} == {"node"}
+
+
+def test_a_run_that_was_resumed_with_other_settings_says_what_it_had_before(tmp_path):
+    before = "train.lr=0.001 until step 8"
+    plain = read_run(write_run(tmp_path, "digits", "node", 7))
+    resumed = dataclasses.replace(plain, seed=8, name="resumed", history=[before])
+    assert [one.label for one in replicates([plain])] == ["node"]
+    assert [one.label for one in replicates([resumed])] == [f"node [{before}]"]
+    labels = {one.label for one in replicates([plain, resumed])}
+    assert len(labels) == 2 and sum(before in label for label in labels) == 1

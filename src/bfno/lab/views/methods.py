@@ -128,8 +128,15 @@ def by_settings(
 
 
 def _labels(method: str, groups: list[list[Record]]) -> list[str]:
-    """The method's name for each of its groups, with the settings in which they differ."""
-    marks = [" †" if is_transductive(group[0]) else "" for group in groups]
+    """The method's name for each of its groups, with the settings in which they differ.
+
+    A run that was resumed with other settings says which it had before: its score is also theirs.
+    """
+    marks = [f" [{'; '.join(group[0].history)}]" if group[0].history else "" for group in groups]
+    marks = [
+        f"{mark} †" if is_transductive(group[0]) else mark
+        for mark, group in zip(marks, groups, strict=True)
+    ]
     names = _distinct(method, groups)
     return [f"{name}{mark}" for name, mark in zip(names, marks, strict=True)]
 
