@@ -104,6 +104,9 @@ def test_a_run_named_twice_is_read_once(tmp_path):
 
 def test_a_record_of_an_unfinished_run_says_how_to_resume(tmp_path):
     folder = write_run(tmp_path, status="interrupted")
+    with pytest.raises(ConfigError, match=r"Fix: copy the whole folder of the run again"):
+        read_run(folder)  # a record alone has no settings to resume with
+    (folder / "config.yaml").touch()
     with pytest.raises(
         ConfigError, match=f"is interrupted, not finished. Fix: bfno resume {folder}"
     ):
@@ -113,6 +116,7 @@ def test_a_record_of_an_unfinished_run_says_how_to_resume(tmp_path):
 def test_a_run_without_a_record_says_how_to_resume(tmp_path):
     folder = write_run(tmp_path)
     (folder / "record.json").unlink()
+    (folder / "config.yaml").touch()
     with pytest.raises(ConfigError, match=f"has no result yet. Fix: bfno resume {folder}"):
         read_run(folder)
 
@@ -183,6 +187,7 @@ def test_a_folder_that_is_trained_in_is_refused_soon(tmp_path):
 
 def test_each_kind_of_damage_to_a_record_has_its_remedy(tmp_path):
     run = RunFolder(write_run(tmp_path))
+    run.config_file.touch()
     whole = json.loads(run.record_file.read_text())
     remedies = {
         "{": f"bfno resume {run.path}",

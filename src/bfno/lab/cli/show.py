@@ -195,7 +195,9 @@ def compare_runs(runs: Sequence[Path], as_json: bool = False) -> None:
 
 
 def _left_out(run: ListedRun) -> str:
-    goes_on = run.state not in ("training", "failed")
+    from bfno.lab.runs.folder import RunFolder
+
+    goes_on = run.state not in ("training", "failed") and RunFolder(run.run).can_go_on
     fix = f"; `{bfno_command('resume', run.run)}` continues it" if goes_on else ""
     return f"{run.run} is left out: {run.told()}{fix}"
 

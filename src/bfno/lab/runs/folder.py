@@ -260,7 +260,7 @@ class RunFolder:
         """
         if not _is_file(self.record_file):
             if _is_file(self.metrics_file):
-                raise ConfigError(self.path, "has no result yet", self._resume())
+                raise ConfigError(self.path, "has no result yet", self._go_on())
             raise ConfigError(self.path, "has no record.json, so it is not a run", _TRAINED)
         try:
             # Resolved, because the name of `.` is empty.
@@ -285,9 +285,9 @@ class RunFolder:
         """
         record = self.ended()
         if record.has_failed:
-            fix = f"go on with a smaller rate, by {self._resume()} --set train.lr=..."
-            if not self.config_file.exists():
-                fix = "name runs that are finished"
+            fix = "name runs that are finished"
+            if self.can_go_on:
+                fix = f"go on with a smaller rate, by {self._resume()} --set train.lr=..."
             raise ConfigError(self.path, f"has failed: {record.failure}", fix)
         return record
 
@@ -302,7 +302,7 @@ class RunFolder:
             raise ConfigError(_shortened(self.path), "is not a folder", _TRAINED)
         record = self.record()
         if not record.has_ended:
-            raise ConfigError(self.path, f"is {record.status}, not finished", self._resume())
+            raise ConfigError(self.path, f"is {record.status}, not finished", self._go_on())
         # A training that failed in its first epoch has none.
         epochs = self.epochs_so_far() if record.has_failed else self.epochs()
         known = record.metrics_sha256
@@ -323,11 +323,19 @@ class RunFolder:
     def _resume(self) -> str:
         return bfno_command("resume", self.path)
 
+    @property
+    def can_go_on(self) -> bool:
+        """Whether the settings are there, without which nothing is resumed; archives lack them."""
+        return self.config_file.exists()
+
+    def _go_on(self) -> str:
+        return self._resume() if self.can_go_on else "copy the whole folder of the run again"
+
     def _remedy(self, problem: RecordError) -> str:
         remedies = {
             "foreign": _TRAINED,
             "newer": "install the version of bfno that wrote it",
-            "spoilt": self._resume(),
+            "spoilt": self._go_on(),
             "invalid": "train the run again",
         }
         return remedies[problem.kind]
