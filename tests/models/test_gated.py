@@ -5,6 +5,8 @@ import torch
 from torch import nn
 
 from bfno.models.gated import gated_update, run_gru
+from tests.cotangents import AT_ONCE, one_by_one
+from tests.torch_versions import ONE_GRAPH
 
 TOLERANCE = 1e-12
 
@@ -66,3 +68,27 @@ def test_a_second_derivative_is_refused():
     states = run_gru(nn.GRUCell(2, 3), inputs)
     with pytest.raises(RuntimeError, match="twice"):
         torch.autograd.grad(states.sum(), inputs, create_graph=True)
+
+
+@pytest.mark.parametrize("way", AT_ONCE)
+def test_several_gradients_at_once_are_refused(way):
+    cell, inputs = nn.GRUCell(2, 3), torch.randn(2, 4, 2, requires_grad=True)
+    states = run_gru(cell, inputs)
+    pair = torch.randn(2, *states.shape)
+    before = one_by_one(states, inputs, pair)
+    with pytest.raises(RuntimeError, match=r"^run_gru .*is_grads_batched=True.*call the cell row"):
+        AT_ONCE[way](states, inputs, pair)
+    assert torch.equal(one_by_one(states, inputs, pair), before)
+    states = stepwise(cell, inputs, torch.ones(2, 4, 1))
+    torch.testing.assert_close(AT_ONCE[way](states, inputs, pair), before, rtol=0, atol=TOLERANCE)
+
+
+@ONE_GRAPH
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of the compiler's own
+def test_a_compiler_may_follow_the_gradient():
+    cell, inputs = nn.GRUCell(2, 3), torch.randn(2, 4, 2, requires_grad=True)
+    compiled = torch.compile(run_gru, backend="eager", fullgraph=True)
+    found, expected = (
+        torch.autograd.grad(run(cell, inputs).square().sum(), inputs) for run in (compiled, run_gru)
+    )
+    torch.testing.assert_close(found, expected, rtol=0, atol=TOLERANCE)

@@ -9,6 +9,7 @@ from bfno.fields import Autonomous
 from bfno.models import ode_rnn
 from bfno.models.ode_rnn import ODERNN, make_ode_rnn
 from bfno.models.series import network
+from tests.cotangents import AT_ONCE, one_by_one
 from tests.models.series_batches import on_union_of_times, random_batch
 
 
@@ -107,6 +108,23 @@ def test_a_second_derivative_is_refused_rather_than_wrong():
     after = model(times, values, mask).after
     with pytest.raises(RuntimeError, match="differentiated once, not twice"):
         torch.autograd.grad(after.sum(), values, create_graph=True)
+
+
+@pytest.mark.parametrize("way", AT_ONCE)
+def test_several_gradients_at_once_are_refused_and_the_remedies_work(way):
+    times, values, mask = random_batch()
+    values.requires_grad_()
+    after = strong(make_ode_rnn(2, 3, layers=1, units=4, gru_units=5))(times, values, mask).after
+    pair = torch.randn(2, *after.shape)
+    before = one_by_one(after, values, pair)
+    with pytest.raises(RuntimeError, match=r"^an ODE-RNN .*is_grads_batched=True.*nn\.Softplus"):
+        AT_ONCE[way](after, values, pair)
+    assert torch.equal(one_by_one(after, values, pair), before)
+    other = strong(ODERNN(FirstOrder(Autonomous(network(3, 4, 3, activation=nn.Softplus))), 2, 3))
+    after = other(times, values, mask).after
+    torch.testing.assert_close(
+        AT_ONCE[way](after, values, pair), one_by_one(after, values, pair), rtol=1e-11, atol=1e-11
+    )
 
 
 def test_the_graph_can_be_pulled_back_twice():

@@ -15,7 +15,8 @@ import bfno
 from bfno import solve
 from bfno.ode import loop, native
 from bfno.ode.captured import CannotCompile, capture
-from bfno.ode.solution import Status
+from bfno.ode.solution import GradientError, Status
+from tests.cotangents import AT_ONCE, one_by_one
 from tests.torch_versions import newer_torch
 
 pytestmark = [
@@ -146,20 +147,25 @@ def test_a_gradient_is_that_of_differences(swing, y0):
     torch.autograd.gradcheck(steady, (y0,))
 
 
-def test_two_passes_count_alike_and_a_third_derivative_is_refused(swing, y0):
+def test_two_passes_count_alike_and_a_second_derivative_is_refused(swing, y0):
     solution = solve(swing, y0, TIMES["ends"], method="bosh3", compile=True)
     first = torch.autograd.grad(solution.ys.sum(), y0, retain_graph=True)[0]
     cost = solution.stats.backward_evaluations
     assert cost == 3 * solution.stats.accepted + 1
-    assert torch.equal(first, torch.autograd.grad(solution.ys.sum(), y0, create_graph=True)[0])
+    with pytest.raises(GradientError, match="once, not twice"):  # though the cotangent is constant
+        torch.autograd.grad(solution.ys.sum(), y0, create_graph=True)
+    assert torch.equal(first, torch.autograd.grad(solution.ys.sum(), y0)[0])
     assert solution.stats.backward_evaluations == 2 * cost
-    (slope,) = torch.autograd.grad(
-        solve(swing, y0, TIMES["ends"], method="bosh3", compile=True).ys.sum(),
-        y0,
-        create_graph=True,
-    )
-    with pytest.raises(RuntimeError):
-        torch.autograd.grad(slope.sum(), y0)
+
+
+@pytest.mark.parametrize("way", AT_ONCE)
+def test_several_gradients_at_once_are_refused(swing, y0, way):
+    ys = solve(swing, y0, TIMES["ends"], method="bosh3", compile=True).ys
+    pair = torch.randn(2, *ys.shape)
+    before = one_by_one(ys, y0, pair)
+    with pytest.raises(GradientError, match=r"compile=True .*is_grads_batched=True.*compile=False"):
+        AT_ONCE[way](ys, y0, pair)
+    assert torch.equal(one_by_one(ys, y0, pair), before)
 
 
 def test_weights_are_read_anew_and_their_change_before_a_gradient_is_noticed(swing, y0):

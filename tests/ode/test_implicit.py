@@ -11,6 +11,7 @@ from torch.autograd import gradcheck
 import bfno
 from bfno.ode import METHODS, GradientError, ImplicitTableau, RosenbrockTableau, Status, linearise
 from bfno.ode.linearise import Linearizer, gmres
+from tests.cotangents import AT_ONCE, one_by_one
 from tests.ode.test_tableaus import density, stage_vector, trees
 
 # Not "auto", whose numbers are those of an explicit method.
@@ -594,6 +595,22 @@ def test_a_second_derivative_is_refused():
         ys = bfno.solve(lambda t, y: -(y**2), y0, ts, method=name, step=0.5).ys
         with pytest.raises(GradientError, match="once, not twice"):
             torch.autograd.grad(ys.sum(), y0, create_graph=True)
+
+
+@pytest.mark.parametrize("way", AT_ONCE)
+@pytest.mark.parametrize("name", ["kvaerno5", "rodas5p"])
+def test_several_gradients_are_found_at_once_or_refused(name, way):
+    net, ts = Coupled(False), torch.tensor([0.0, 0.4, 1.0])
+    y0 = torch.randn(2, 2, requires_grad=True)
+    ys = bfno.solve(net, y0, ts, method=name).ys
+    pair = torch.randn(2, *ys.shape)
+    expected = one_by_one(ys, y0, pair)
+    if (name, way) == ("rodas5p", "is_grads_batched"):
+        with pytest.raises(GradientError, match=r"Rosenbrock .*is_grads_batched=True.*kvaerno5"):
+            AT_ONCE[way](ys, y0, pair)
+    else:
+        torch.testing.assert_close(AT_ONCE[way](ys, y0, pair), expected, rtol=1e-11, atol=1e-11)
+    assert torch.equal(one_by_one(ys, y0, pair), expected)
 
 
 def test_weights_lent_by_functional_call_get_their_gradients():

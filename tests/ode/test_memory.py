@@ -12,6 +12,7 @@ import bfno
 from bfno.ode import problem, replay, snapshots
 from bfno.ode.inputs import read_memory
 from bfno.ode.replay import Recording
+from tests.cotangents import AT_ONCE, one_by_one
 
 TS = torch.tensor([0.0, 1.0])
 
@@ -448,6 +449,29 @@ def test_what_cannot_be_exact_with_kept_states_is_refused():
     layers.clear()
     with pytest.raises(bfno.GradientError, match="the field failed when"):
         ys.sum().backward()
+
+
+@pytest.mark.parametrize("way", AT_ONCE)
+@pytest.mark.parametrize("kind", ["network", "operator"])
+@pytest.mark.parametrize("memory", [0, "log"])
+def test_several_gradients_are_found_at_once_or_refused_with_a_remedy(memory, kind, way, repeated):
+    if kind == "network":
+        field, shape = Network().double(), (4, 3)
+    else:  # its layers take another route under transforms
+        field, shape = bfno.OperatorField("bfno", 1, 4, 2, branches=2), (3, 1, 4, 4)
+    y0 = torch.randn(shape, requires_grad=True)
+    coarse: dict[str, Any] = {"rtol": 1e-3, "atol": 1e-3}
+    ys = bfno.solve(field, y0, TS, memory=memory, **coarse).ys
+    pair = torch.randn(2, *ys.shape)
+    expected = one_by_one(ys, y0, pair)
+    if memory == 0 and way == "is_grads_batched":
+        torch.testing.assert_close(AT_ONCE[way](ys, y0, pair), expected, rtol=1e-11, atol=1e-11)
+    else:
+        with pytest.raises(bfno.GradientError, match=r"torch\.func.*use gradient='direct'"):
+            AT_ONCE[way](ys, y0, pair)
+    assert torch.equal(one_by_one(ys, y0, pair), expected)
+    ys = bfno.solve(field, y0, TS, gradient="direct", **coarse).ys
+    torch.testing.assert_close(AT_ONCE[way](ys, y0, pair), expected, rtol=1e-11, atol=1e-11)
 
 
 @pytest.mark.parametrize("other", ["event", "dense", "compile"])

@@ -164,6 +164,46 @@ def test_rows_of_a_sample_are_not_touched_by_others_that_are_not_finite():
     assert [one.tolist() for one in others] == [[[0.0], [4.0], [1.0]]] * 2
 
 
+@pytest.mark.parametrize("graph", [False, True])
+@pytest.mark.parametrize("cast", [False, True])
+def test_states_far_from_zero_are_rounded_once_at_own_times(cast, graph):
+    y0, slope = (1000 + torch.randn(50, 3)).float(), torch.randn(50, 3).float()
+    ts = torch.rand(50, 7).float().sort(dim=1).values
+    with torch.autocast("cpu", torch.bfloat16, enabled=cast), torch.set_grad_enabled(graph):
+        found = solve(lambda t, y: slope, y0.clone(), ts, method="dopri5", first_step=1.0).ys
+    gone = (ts - ts[:, :1]).double()
+    exact = y0[:, None].double() + gone[..., None] * slope[:, None].double()
+    ulp = 2.0**-14  # of single precision just below 1024
+    assert found.dtype == torch.float32
+    assert (found.double() - exact).abs().max() < 0.51 * ulp
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"gradient": "direct"},
+        {"memory": 0},
+        {"memory": "log"},
+        {"method": "rk4", "step": 0.1},
+        {"method": "kvaerno5"},
+        {"independent": True},
+    ],
+)
+@pytest.mark.parametrize("shape", [(), (3,), (2, 1)])
+def test_an_empty_batch_has_own_times_and_gradients_of_zero(options, shape):
+    weight = torch.ones(shape, requires_grad=True)
+    y0, ts = torch.zeros(0, *shape, requires_grad=True), torch.rand(0, 5)
+
+    def field(t, y):
+        return -weight * y * t.view(-1, *[1] * len(shape))
+
+    ys = solve(field, y0, ts, **options).ys
+    assert ys.shape == (0, 5, *shape)
+    ys.sum().backward()
+    assert y0.grad is not None and y0.grad.shape == y0.shape
+    assert weight.grad is None or not weight.grad.any()
+
+
 def test_padding_and_opposite_directions_are_allowed_in_rows_of_times():
     field, y0 = Network(), torch.randn(3, 3)
     ts = torch.tensor([[0.0, 0.5, 0.5, 0.5], [1.0, 0.7, 0.2, 0.0], [0.3, 0.3, 0.3, 0.3]])

@@ -8,6 +8,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from bfno.ode.solution import refuse_all_but_one_gradient
+
 __all__ = ["gated_update", "run_gru"]
 
 
@@ -31,7 +33,7 @@ def run_gru(cell: nn.GRUCell, inputs: Tensor, kept: Tensor | None = None) -> Ten
     """Run a gated recurrent unit over rows, from a state of zeros on.
 
     About twice as fast on a CPU as `nn.GRU`, and the state may fade. Gradients cannot be
-    differentiated again.
+    differentiated again, nor several be found at once.
 
     Args:
         cell: The unit.
@@ -39,7 +41,8 @@ def run_gru(cell: nn.GRUCell, inputs: Tensor, kept: Tensor | None = None) -> Ten
         kept: Factor of the state before each step, `(batch, rows, 1)`; None keeps all of it.
 
     Raises:
-        RuntimeError: In a backward pass with `create_graph=True`.
+        GradientError: In a backward pass with `create_graph=True` or `is_grads_batched=True`, under
+            `torch.func`, or in forward mode.
 
     Returns:
         State before the first row and after each, `(batch, rows + 1, cell.hidden_size)`.
@@ -98,9 +101,7 @@ class _Recurrence(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
-        # PyTorch's own guard lets a constant gradient pass, and then leaves out terms silently.
-        if torch.is_grad_enabled():
-            raise RuntimeError("run_gru cannot be differentiated twice; pass create_graph=False")
+        refuse_all_but_one_gradient(gradients, "run_gru", "or call the cell row by row")
         states, factors, weight, faded, new, new_states, gates = ctx.saved_tensors
         reset, update = gates.chunk(2, dim=-1)
         to_new = (1 - update) * (1 - new.square())

@@ -20,6 +20,7 @@ from torch.nn import functional as F
 
 from bfno.models.schedule import Schedule
 from bfno.ode import Tableau
+from bfno.ode.solution import refuse_all_but_one_gradient
 
 __all__ = ["Cell", "both_gates", "run_recurrence"]
 
@@ -130,11 +131,11 @@ class _Recurrence(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
-        if torch.is_grad_enabled():
-            # Autograd is on in a backward pass only if its result is to be differentiated again.
-            raise RuntimeError(
-                "an ODE-RNN with a tanh network can be differentiated once, not twice"
-            )
+        refuse_all_but_one_gradient(
+            gradients,
+            "an ODE-RNN with a tanh network",
+            "or use another activation such as nn.Softplus",
+        )
         with torch.inference_mode():
             back = _Backward(ctx.tape, _cell(ctx.saved_tensors))
             back.run(gradients[0], gradients[1].flatten(1).clone())

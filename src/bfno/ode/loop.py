@@ -13,14 +13,13 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from bfno.ode.captured import CannotCompile, capture
 from bfno.ode.evaluate import Field
 from bfno.ode.inputs import CONTROLLERS
 from bfno.ode.integrate import Plan
 from bfno.ode.native import Recipe, load_library
-from bfno.ode.solution import Stats, Status
+from bfno.ode.solution import Stats, Status, refuse_all_but_one_gradient
 from bfno.ode.tableaus import Tableau
 from bfno.tracing import is_transformed
 
@@ -220,8 +219,10 @@ class _Differentiable(torch.autograd.Function):
         return ys
 
     @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, *gradients: Tensor) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
+    def backward(ctx: Any, *gradients: Tensor) -> Any:
+        refuse_all_but_one_gradient(
+            gradients, "a solve with compile=True", "or use compile=False and gradient='direct'"
+        )
         (gys,) = gradients
         y0, *tensors = ctx.saved_tensors
         sums = [

@@ -25,6 +25,7 @@ from torch import Tensor
 from bfno.ode.dependencies import mark, used_leaves
 from bfno.ode.solution import GradientError, Stats
 from bfno.ode.state import clock_dtype
+from bfno.tracing import is_transformed
 
 __all__ = ["FAILED", "NOT_REPEATABLE", "Recording", "Replayer", "Room", "Surroundings", "address"]
 
@@ -435,6 +436,12 @@ class Recording:
             self._replayer.hold(None)
 
     def _repeat(self) -> None:
+        # Under transforms leaves have no gradients, and fields may take another route.
+        if is_transformed() and not torch.compiler.is_compiling():
+            raise GradientError(
+                "a solve whose backward pass repeats calls of the field cannot be differentiated "
+                "under torch.func or in forward mode; use gradient='direct'"
+            )
         replayer = self._replayer
         replayer.hold(None)
         self._refuse_changes()

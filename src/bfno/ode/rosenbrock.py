@@ -25,8 +25,9 @@ from bfno.ode.linearise import (
     differentiating_twice,
     following_time,
 )
-from bfno.ode.solution import Status
+from bfno.ode.solution import GradientError, Status
 from bfno.ode.step import Moment, Sums, combine, combine_quickly
+from bfno.tracing import is_followed, is_transformed
 
 __all__ = ["RosenbrockStepper"]
 
@@ -201,4 +202,9 @@ class _Solved(torch.autograd.Function):
         refuse_second_derivative()
         if ctx.equations is None:
             return None, None, gradients[0]
+        if is_followed(gradients[0]) and not is_transformed():
+            raise GradientError(
+                "a solve with a Rosenbrock method cannot be differentiated with "
+                "is_grads_batched=True; use torch.func.vmap, or an implicit method such as kvaerno5"
+            )
         return None, None, ctx.equations.solve(gradients[0])

@@ -489,7 +489,7 @@ class _Rewound(torch.autograd.Function):
         if is_followed(gradients[0]):
             raise GradientError(
                 "a solve that keeps no graphs of its steps cannot be differentiated under "
-                "torch.func or with is_grads_batched=True; use memory=0"
+                "torch.func, in forward mode or with is_grads_batched=True; use gradient='direct'"
             )
         if torch.is_grad_enabled():
             # Autograd is on in a backward pass only if its result is to be differentiated again.

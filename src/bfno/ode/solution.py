@@ -7,9 +7,20 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, Generic, Protocol, TypeVar
 
+import torch
 from torch import Tensor
 
-__all__ = ["GradientError", "SampleStats", "Solution", "SolverError", "Stats", "Status"]
+from bfno.tracing import is_followed
+
+__all__ = [
+    "GradientError",
+    "SampleStats",
+    "Solution",
+    "SolverError",
+    "Stats",
+    "Status",
+    "refuse_all_but_one_gradient",
+]
 
 
 class Status(enum.Enum):
@@ -166,6 +177,29 @@ class Solution(Generic[State]):
 
 class GradientError(RuntimeError):
     """A gradient that would not be exact; the message says why and what to do instead."""
+
+
+def refuse_all_but_one_gradient(gradients: Iterable[Tensor], name: str, remedy: str) -> None:
+    """Refuse all but one plain gradient in a backward pass that autograd does not follow.
+
+    Args:
+        gradients: What the backward pass was given, of which results without use have plain zeros.
+        name: What is differentiated.
+        remedy: What can be differentiated in any way.
+
+    Raises:
+        GradientError: If they are to be differentiated again, are several at once or have tangents.
+    """
+    # A compiler follows the pass itself, or waits until it has numbers.
+    at_once = not torch.compiler.is_compiling() and any(map(is_followed, gradients))
+    # Autograd is on in a backward pass only if its result is to be differentiated again. PyTorch's
+    # own guard lets constant gradients pass, and then leaves out terms silently.
+    if torch.is_grad_enabled() or at_once:
+        raise GradientError(
+            f"{name} can be differentiated once, not twice, and for one gradient at a time: not "
+            "with create_graph=True, is_grads_batched=True, torch.func or in forward mode; pull "
+            f"back each gradient alone, {remedy}"
+        )
 
 
 class SolverError(RuntimeError):
