@@ -1,9 +1,10 @@
-"""Whether torch compiles, exports or transforms a program, in every version from 2.6 on."""
+"""Whether torch compiles, exports, transforms or casts a program, in every version from 2.6 on."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TypeVar, cast
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any, TypeVar, cast
 
 import torch
 from torch import Tensor
@@ -12,10 +13,13 @@ from torch.autograd import forward_ad
 
 __all__ = [
     "hide_from_old_compilers",
+    "is_autocast",
     "is_exporting",
     "is_followed",
+    "is_recorded",
     "is_transformed",
     "traces_without_dynamo",
+    "without_autocast",
 ]
 
 _IS_OLD = not hasattr(torch.compiler, "is_exporting")  # 2.6
@@ -45,6 +49,25 @@ def is_followed(gradient: Tensor) -> bool:
         gradient: What the backward pass was given.
     """
     return is_transformed() or is_legacy_batchedtensor(gradient)
+
+
+def is_recorded(gradient: Tensor) -> bool:
+    """Whether a backward pass is followed, or will itself be differentiated.
+
+    Args:
+        gradient: What the backward pass was given.
+    """
+    return torch.is_grad_enabled() or is_followed(gradient)
+
+
+def is_autocast(x: Tensor) -> bool:
+    """Whether operations on a tensor are cast; those on a device without numbers are not."""
+    return not x.is_meta and torch.is_autocast_enabled(x.device.type)
+
+
+def without_autocast(x: Tensor) -> AbstractContextManager[Any]:
+    """Operations on the device of a tensor are not cast inside."""
+    return torch.autocast(x.device.type, enabled=False) if is_autocast(x) else nullcontext()
 
 
 def traces_without_dynamo() -> bool:

@@ -118,6 +118,14 @@ def test_a_few_samples_at_a_time_give_what_all_give(time, monkeypatch):
     torch.testing.assert_close(found(), whole)
 
 
+@pytest.mark.parametrize("t", [0.3, torch.zeros(0)])
+def test_an_empty_batch_gives_an_empty_batch(t):
+    field, y = FlowConvField(3, 6), torch.zeros(0, 3, 6, 6, requires_grad=True)
+    value, pulled = pull_back(field, t, y, torch.zeros(0, 3, 6, 6))
+    assert field(t, y).shape == value.shape == pulled.shape == (0, 3, 6, 6)
+    assert torch.autograd.grad(value.sum(), y)[0].shape == (0, 3, 6, 6)
+
+
 def test_a_field_without_preparation_stays_itself():
     field = MLPField(2, 3)
     assert prepared(field, torch.zeros(1, 2)) is field

@@ -1,11 +1,14 @@
+from typing import Any
+
 import pytest
 import torch
 from torch.nn import functional as F
 
-from bfno import BFNO, FNO, OperatorField
-from bfno.fields import LAYERS
+from bfno import AFNO, BFNO, FNO, OperatorField
+from bfno.fields import LAYERS, operator
 from bfno.fields.interface import prepared, pull_back
 from bfno.layers import mixing
+from bfno.layers.pointwise import Pointwise
 from tests.layers.oracle import plain_bfno
 
 
@@ -86,15 +89,60 @@ def test_a_registered_layer_may_need_its_result_for_its_own_derivative(layer, op
     assert torch.autograd.gradcheck(lambda x: field(0.5, x), x)
 
 
-@pytest.mark.parametrize(("layer", "options"), [("fno", {"modes": 2}), ("afno", {"blocks": 2})])
-def test_own_layers_have_their_results_overwritten(layer, options):
-    seen = []
+@pytest.mark.parametrize(("layer", "options"), [(FNO, {"modes": 2}), (AFNO, {"blocks": 2})])
+def test_own_layers_have_their_results_overwritten(layer, options, monkeypatch):
+    seen, forward = [], layer.forward
+    monkeypatch.setattr(layer, "forward", lambda self, x: seen.append(forward(self, x)) or seen[-1])
     field = OperatorField(layer, 2, 4, 2, **options)
-    first = field.layers[0]
-    forward = first.forward
-    first.forward = lambda x: seen.append(forward(x)) or seen[0]
     field(0.0, torch.randn(2, 2, 4, 4)).sum().backward()
     assert (seen[0] >= 0).all()
+
+
+class Kept(torch.nn.Module):
+    """Keeps what it returns."""
+
+    def __init__(self, inner):
+        super().__init__()
+        self.inner, self.kept = inner, torch.empty(0)
+
+    def forward(self, x):
+        self.kept = self.inner(x)
+        return self.kept
+
+
+def test_what_a_layer_put_in_place_keeps_is_not_overwritten():
+    field, y = OperatorField("fno", 2, 4, 2, modes=2), torch.randn(2, 2, 4, 4)
+    first = field.layers[0]
+    with torch.no_grad():
+        expected = first(field.encoder(y, 0.3))
+        field.layers[0] = kept = Kept(first)
+        field(0.3, y)
+        torch.testing.assert_close(kept.kept, expected, rtol=0, atol=0)
+        seen, forward = [], first.forward
+        first.forward = lambda x: seen.append(forward(x)) or seen[-1]
+        field.layers[0] = first
+        field(0.3, y)
+        torch.testing.assert_close(seen[0], expected, rtol=0, atol=0)
+
+
+def test_a_layer_put_in_place_may_need_its_result_for_its_own_derivative():
+    field, y = OperatorField("fno", 2, 4, 2, modes=2), torch.randn(2, 2, 4, 4, requires_grad=True)
+    field.layers[0] = Squash(4)
+    assert torch.autograd.gradcheck(lambda y: field(0.3, y), y)
+
+
+@pytest.mark.parametrize("layer", ["fno", "bfno"])
+def test_an_activation_follows_a_layer_put_in_place_unless_it_applies_one(layer):
+    field, y = OperatorField("bfno", 2, 4, 3, activation="tanh"), torch.randn(2, 2, 4, 4)
+    field.layers[0] = FNO(4, 2) if layer == "fno" else BFNO(4)
+    first, second, third = field.layers
+    expected = field.decoder(third(second(first(field.encoder(y, 0.3)).tanh())))
+    torch.testing.assert_close(field(0.3, y), expected, rtol=1e-12, atol=1e-12)
+    cotangent = torch.randn(2, 2, 4, 4)
+    y.requires_grad_()
+    (pulled,) = torch.autograd.grad(field(0.3, y), y, cotangent)
+    found = pull_back(field, 0.3, y, cotangent)[1]
+    torch.testing.assert_close(found, pulled, rtol=1e-12, atol=1e-12)
 
 
 class Halved(BFNO):
@@ -105,6 +153,95 @@ class Halved(BFNO):
 class Turned(OperatorField):
     def forward(self, t, y):
         return -super().forward(t, y)
+
+
+class HalvedPointwise(Pointwise):
+    def forward(self, x, t=None):
+        return 0.5 * super().forward(x, t)
+
+
+def _with_forward(module, function):
+    """Put another forward pass on an object: a function of the result of its own."""
+    forward = module.forward
+    module.forward = lambda *inputs: function(forward(*inputs))
+
+
+def _replaced(kind):
+    """A field of layers that can be linearised, one part of which was replaced afterwards."""
+    field: Any = _made("plain")
+    first = field.layers[0]
+    if kind == "layer of a subclass":
+        field.layers[0] = Halved(4, activation="softplus", output_activation="softplus")
+    elif kind == "layer of another class":
+        field.layers[0] = FNO(4, 2)
+    elif kind == "layer that passes attributes on":
+        field.layers[0] = Delegate(first)
+    elif kind == "skip":
+        first.skip = HalvedPointwise(4, 4)
+    elif kind == "decoder of a subclass":
+        field.decoder = HalvedPointwise(4, 2)
+    elif kind == "decoder of another class":
+        field.decoder = torch.nn.Conv2d(4, 2, 1)
+    else:
+        part = {"layer": first, "encoder": field.encoder, "decoder": field.decoder}[kind]
+        _with_forward(part, torch.sin)
+    return field
+
+
+class Delegate(torch.nn.Module):
+    """Does something else than what it wraps, but shows all its attributes."""
+
+    def __init__(self, inner):
+        super().__init__()
+        self.inner = inner
+
+    def forward(self, *inputs):
+        return -self.inner(*inputs)
+
+    def __getattr__(self, name):
+        try:
+            return super().__getattr__(name)
+        except AttributeError:
+            return getattr(super().__getattr__("inner"), name)
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        "layer of a subclass",
+        "layer of another class",
+        "layer that passes attributes on",
+        "layer",
+        "skip",
+        "encoder",
+        "decoder",
+        "decoder of a subclass",
+        "decoder of another class",
+    ],
+)
+def test_a_field_is_pulled_back_through_the_parts_that_it_has_now(kind):
+    field, y = _replaced(kind), torch.randn(2, 2, 4, 4, requires_grad=True)
+    cotangent = torch.randn(2, 2, 4, 4)
+    expected = field(0.3, y)
+    (pulled,) = torch.autograd.grad(expected, y, cotangent)
+    found = pull_back(field, 0.3, y, cotangent)
+    torch.testing.assert_close(found, (expected, pulled), rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("skip", ["identity", "linear", "conv"])
+def test_weights_that_are_parametrised_do_not_slow_a_field_down(skip, monkeypatch):
+    field, y = OperatorField("bfno", 2, 4, 2, skip=skip), torch.randn(2, 2, 4, 4).requires_grad_()
+    weight_norm = torch.nn.utils.parametrizations.weight_norm
+    parts: Any = (field.encoder, field.decoder, field.layers[0])
+    for part in parts:
+        weight_norm(part, "weight")
+        part.parametrizations.weight.original0.data.mul_(1.5)
+    cotangent = torch.randn(2, 2, 4, 4)
+    expected = field(0.3, y)
+    (pulled,) = torch.autograd.grad(expected, y, cotangent)
+    monkeypatch.setattr(operator, "pull_back_by_autograd", None)  # whoever needs it fails
+    found = pull_back(field, 0.3, y, cotangent)
+    torch.testing.assert_close(found, (expected, pulled), rtol=1e-12, atol=1e-12)
 
 
 def _hooked(module):

@@ -222,6 +222,54 @@ def test_autocast_keeps_the_spectrum_in_full_precision():
     torch.testing.assert_close(result, layer(x), rtol=0, atol=0)
 
 
+def single(kernel: Kernel = "branch", skip: Skip = "identity"):
+    """A layer in single precision, as autocast finds it, with input and cotangent."""
+    layer = make(kernel, skip, activation="tanh").float()
+    return layer, *torch.randn(2, 2, 3, *GRIDS[2], dtype=torch.float32).unbind()
+
+
+BFLOAT16 = {"device_type": "cpu", "dtype": torch.bfloat16}
+
+
+@pytest.mark.parametrize("limit", [0, spectral.DFT_LIMIT], ids=["fast transforms", "matrices"])
+@pytest.mark.parametrize("create_graph", [False, True])
+@pytest.mark.parametrize("skip", ["identity", "linear"])
+@pytest.mark.parametrize("kernel", ["branch", "filter"])
+def test_autocast_leaves_gradients_in_full_precision(
+    kernel, skip, create_graph, limit, monkeypatch
+):
+    monkeypatch.setattr(spectral, "DFT_LIMIT", limit)
+    layer, x, cotangent = single(kernel, skip)
+    leaves = [x.requires_grad_(), *layer.parameters()]
+
+    def found(forward, backward):
+        with torch.autocast(**BFLOAT16, enabled=forward):
+            y = layer(x)
+        with torch.autocast(**BFLOAT16, enabled=backward):
+            return torch.autograd.grad(y, leaves, cotangent, create_graph=create_graph)
+
+    expected = found(False, False)
+    for forward, backward in ((True, True), (False, True), (True, False)):
+        torch.testing.assert_close(found(forward, backward), expected, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("limit", [0, spectral.DFT_LIMIT], ids=["fast transforms", "matrices"])
+@pytest.mark.parametrize("skip", ["identity", "linear", "conv"])
+def test_autocast_leaves_products_with_the_jacobian_in_full_precision(skip, limit, monkeypatch):
+    monkeypatch.setattr(spectral, "DFT_LIMIT", limit)
+    layer, x, cotangent = single(skip=skip)
+    value, pull = layer.linearise(x)
+    expected = value, pull(cotangent)
+    with torch.autocast(**BFLOAT16):
+        found, pull_back = layer.linearise(x)
+        torch.testing.assert_close((found, pull_back(cotangent)), expected, rtol=0, atol=0)
+        torch.testing.assert_close(pull(cotangent), expected[1], rtol=0, atol=0)
+        half = layer.linearise(x.bfloat16())
+        assert half[0].dtype == half[1](cotangent.bfloat16()).dtype == torch.bfloat16
+        torch.testing.assert_close(half[0], layer(x.bfloat16()), rtol=0, atol=0)
+    torch.testing.assert_close(pull_back(cotangent), expected[1], rtol=0, atol=0)
+
+
 # PyTorch's own forward-mode rules are scripted when first used.
 @pytest.mark.filterwarnings("ignore:.*torch.jit.script.*:DeprecationWarning")
 def test_forward_and_reverse_mode_agree():

@@ -4,9 +4,10 @@ from typing import Any
 
 import pytest
 import torch
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
 from bfno.fields import OperatorField
-from bfno.layers import AFNO, BFNO, FNO
+from bfno.layers import AFNO, BFNO, FNO, spectral
 from bfno.layers.pointwise import Pointwise
 
 LAYERS = {
@@ -54,6 +55,36 @@ def test_an_empty_batch_gives_an_empty_batch(name):
     assert found.shape == x.shape
     found.sum().backward()
     assert x.grad is not None and x.grad.shape == x.shape
+
+
+@pytest.mark.parametrize("name", LAYERS)
+@pytest.mark.parametrize("size", [6, WIDE])
+def test_tensors_without_numbers_have_the_shape_that_others_have(name, size):
+    x = torch.zeros(2, 4, size, 8)
+    found = LAYERS[name]().to("meta")(x.to("meta"))
+    assert found.shape == x.shape and found.is_meta
+
+
+def _forget():
+    for kept in (spectral._matrices, spectral._folded_matrices, spectral._multiplicities):
+        kept.cache_clear()
+
+
+@pytest.mark.parametrize("mixed", [False, True])
+@pytest.mark.parametrize("batch", [2, 100])  # with the larger one, memory would be recycled
+@pytest.mark.parametrize("name", ["bfno", "filter", "conv", "fno", "afno"])
+def test_fake_tensors_pass_and_leave_nothing_behind_for_real_ones(name, batch, mixed):
+    _forget()
+    with FakeTensorMode(allow_non_fake_inputs=mixed):
+        layer, x = LAYERS[name](), torch.randn(batch, 4, 6, 8, requires_grad=True)
+        found = layer(x)
+        (gradient,) = torch.autograd.grad(found.sum(), x)
+    assert isinstance(found, FakeTensor) and isinstance(gradient, FakeTensor)
+    assert found.shape == gradient.shape == x.shape
+    layer, x = LAYERS[name](), torch.randn(2, 4, 6, 8)
+    after = layer(x)
+    _forget()
+    assert torch.equal(after, layer(x))
 
 
 @pytest.mark.parametrize("name", ["bfno", "fno", "afno"])

@@ -9,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
 from bfno.layers import BFNO, memory
 from bfno.layers.memory import free_memory, recycled
@@ -149,6 +150,12 @@ def test_other_requests_are_ordinary_tensors(shape, like):
     assert (tensor.shape, tensor.dtype, tensor.device) == (shape, like.dtype, like.device)
     assert tensor.untyped_storage().resizable()  # that of a block is not
     del tensor
+    assert idle() == 0
+
+
+def test_memory_for_fake_tensors_is_fake():
+    fake = FakeTensorMode().from_tensor(LIKE)
+    assert isinstance(take(like=fake), FakeTensor)  # outside of the mode, too
     assert idle() == 0
 
 

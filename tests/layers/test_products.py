@@ -68,6 +68,16 @@ def test_mkl_keeps_what_onednn_is_slow_at(called):
 
 
 @needs_onednn
+@pytest.mark.parametrize("shape", [(40_000, 16, 32), (40_000, 32, 16), (16, 40_000, 32)])
+def test_mkl_keeps_narrow_products_however_long_they_are(called, shape):
+    count, inputs, outputs = shape
+    # Sums of small whole numbers are exact.
+    rows, matrix = torch.randint(-3, 4, (inputs, count)).T, torch.randint(-3, 4, (inputs, outputs))
+    assert torch.equal(products.product(rows.float(), matrix.float()), (rows @ matrix).float())
+    assert not called
+
+
+@needs_onednn
 def test_a_layer_has_the_same_result_and_gradients_by_either_library(called, monkeypatch):
     torch.manual_seed(0)
     layer, images = bfno.BFNO(48, branches=2).float(), _randn(4, 48, 28, 28).requires_grad_()

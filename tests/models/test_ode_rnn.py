@@ -1,6 +1,7 @@
 """ODE-RNNs against a plain loop over one series at a time."""
 
 import math
+from typing import Any
 
 import pytest
 import torch
@@ -343,3 +344,118 @@ def test_methods_with_a_stage_at_the_end_of_a_step_are_trained_by_hand_too(metho
         loss = states.after.square().sum()
         found.append([loss, *torch.autograd.grad(loss, list(network.parameters()))])
     torch.testing.assert_close(*found, rtol=1e-9, atol=1e-10)
+
+
+class Twice(Autonomous):
+    def forward(self, t, y):
+        return 2 * super().forward(t, y)
+
+
+class Slow(FirstOrder):
+    def forward(self, t, y):
+        return 0.5 * super().forward(t, y)
+
+
+class Bent(nn.Tanh):
+    def forward(self, input):
+        return super().forward(input).square()
+
+
+class Chain(nn.Sequential):
+    def forward(self, input):
+        return input - super().forward(input)
+
+
+def _with_forward(module):
+    forward = module.forward
+    module.forward = lambda *inputs: 2 * forward(*inputs)
+
+
+def _normed(layer):
+    """What old norms of weights do: a hook makes the weight anew before each call."""
+    nn.utils.spectral_norm(layer)
+    layer.eval()
+    layer.weight_orig.data.mul_(torch.tensor([[1.0], [2.0], [3.0], [4.0]]))
+
+
+def _doubled(module):
+    module.register_forward_hook(lambda _, __, result: 2 * result)
+
+
+CHANGES = {
+    "subclass of the field": lambda n: setattr(n, "dynamics", FirstOrder(Twice(_net(n)))),
+    "subclass of the dynamics": lambda n: setattr(n, "dynamics", Slow(n.dynamics.field)),
+    "subclass of the activation": lambda n: setattr(n.dynamics.field.network, "1", Bent()),
+    "subclass of the network": lambda n: setattr(n.dynamics.field, "network", Chain(*_net(n))),
+    "hook on the field": lambda n: _doubled(n.dynamics.field),
+    "hook on the dynamics": lambda n: _doubled(n.dynamics),
+    "hook on the network": lambda n: _doubled(_net(n)),
+    "hook on a layer": lambda n: _doubled(_net(n)[0]),
+    "norm of weights": lambda n: _normed(_net(n)[0]),
+    "pass of a layer": lambda n: _with_forward(_net(n)[0]),
+    "pass of the field": lambda n: _with_forward(n.dynamics.field),
+    "pass of the dynamics": lambda n: _with_forward(n.dynamics),
+}
+
+
+def _net(network):
+    return network.dynamics.field.network
+
+
+@pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
+def test_a_field_that_is_more_than_a_tanh_network_is_called(change):
+    network, batch = small(step=0.1), random_batch()
+    usual = network(*batch)
+    change(network)
+    states = network(*batch)
+    assert not torch.allclose(states.before, usual.before)
+    before, after = plain_network(network, batch, *own_ways(batch.times, 0.1))
+    torch.testing.assert_close(states.before, before, **EXACT)
+    torch.testing.assert_close(torch.cat((states.after, states.spread), -1), after, **EXACT)
+
+
+class Lazy(GRUUnit):
+    """Goes half of the way only."""
+
+    def forward(self, state, row, weights=None):
+        return state.lerp(super().forward(state, row, weights), 0.5)
+
+
+def _lazily(module, inputs, result):
+    return inputs[0].lerp(result, 0.5)
+
+
+def test_a_unit_of_ones_own_is_called(monkeypatch):
+    network, batch, found = small(step=0.1), random_batch(), []
+    lazy = Lazy(4, 3, 5)
+    lazy.load_state_dict(network.unit.state_dict())
+    usual, network.unit = network.unit, lazy
+    found.append(network(*batch))
+    network.unit = usual
+    handle = usual.register_forward_hook(_lazily)
+    found.append(network(*batch))
+    handle.remove()
+    forward = usual.forward
+    usual.forward = lambda state, row, weights=None: state.lerp(forward(state, row, weights), 0.5)
+    found.append(network(*batch))
+    monkeypatch.setattr(ODERNN, "_plain_layers", lambda self: None)
+    expected = network(*batch)
+    del usual.forward
+    assert not torch.allclose(network(*batch).after, expected.after)
+    for states in found:
+        torch.testing.assert_close(states, expected, **EXACT)
+
+
+def test_dynamics_need_not_be_a_module():
+    class Decay:
+        components, interval = 1, (0.0, 1.0)
+
+        def __call__(self, t, y):
+            return -y
+
+    batch, found = random_batch(), []
+    choices: Any = (Decay(), FirstOrder(lambda t, y: -y))
+    for dynamics in choices:
+        torch.manual_seed(0)
+        found.append(ODERNN(dynamics, 2, 3, 5, step=0.1)(*batch))
+    torch.testing.assert_close(*found, rtol=0, atol=0)

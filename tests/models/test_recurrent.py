@@ -1,5 +1,7 @@
 """Recurrent classifiers, and values for what was not observed."""
 
+import pickle
+
 import pytest
 import torch
 from torch.nn import functional as F
@@ -249,3 +251,12 @@ def test_a_new_imputation_repeats_the_last_value_and_can_learn_to_fade():
     # The missing value moves from 2 towards the mean 3 as the exponent leaves 0.
     assert imputation.weight.grad is not None and imputation.bias.grad is not None
     assert imputation.weight.grad.tolist() == imputation.bias.grad.tolist() == [1.0]
+
+
+def test_a_model_that_was_pickled_when_it_had_no_choice_of_gaps_says_what_it_said():
+    model = small_model("RNN-Δt")
+    batch = irregular_batch()
+    expected = tensors(model(*batch))
+    delattr(model, "gap")
+    loaded = pickle.loads(pickle.dumps(model))
+    assert_same(tensors(loaded(*batch)), expected)

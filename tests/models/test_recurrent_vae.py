@@ -1,5 +1,7 @@
 """The recurrent variational autoencoder against loops over one series after the other."""
 
+import pickle
+
 import pytest
 import torch
 from torch.distributions import Normal, kl_divergence
@@ -158,3 +160,11 @@ def test_the_first_row_is_predicted_from_the_initial_state():
     expected = decode(model, mean + deviation * noise_of(model))
     found = model(times, values, mask).prediction[:, 2, 0]
     torch.testing.assert_close(found, expected, rtol=0, atol=TOLERANCE)
+
+
+def test_a_model_that_was_pickled_when_it_had_no_choice_of_samples_says_what_it_said():
+    model, batch = small_model(), irregular_batch()
+    expected = tensors(model(*batch))
+    delattr(model, "samples")
+    loaded = pickle.loads(pickle.dumps(model))
+    assert_same(tensors(loaded(*batch)), expected)

@@ -70,6 +70,8 @@ class TimedConv(nn.Module):
         size: Side of the kernel, odd.
     """
 
+    result_may_be_overwritten = True  # whoever comes next may: no derivative needs it
+
     def __init__(self, in_channels: int, out_channels: int, size: int) -> None:
         super().__init__()
         self.weight = nn.Parameter(torch.empty(out_channels, in_channels + 1, size, size))

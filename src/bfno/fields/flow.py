@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Iterator, Sequence
 from typing import Any, cast
 
@@ -14,7 +15,7 @@ from bfno.fields.convolution import TimedConv
 from bfno.fields.interface import Time
 from bfno.fields.operator import OperatorField
 from bfno.layers.activation import ActivationChoice
-from bfno.layers.pointwise import is_transformed, time_column
+from bfno.layers.pointwise import is_stand_in, time_column
 
 __all__ = ["FlowConvField", "FlowOperatorField", "Kernels"]
 
@@ -93,8 +94,8 @@ class _PreparedConvField:
         """A few samples at a time, whose results are still in the cache when they are used."""
         y = tensors[0]
         widest = max(len(weight) for weight in self.kernels.weights)
-        count = max(1, _PIECE_BYTES // (widest * y[0, 0].numel() * y.element_size()))
-        if y.device.type != "cpu" or is_transformed(y) or count >= len(y):
+        count = max(1, _PIECE_BYTES // (widest * math.prod(y.shape[2:]) * y.element_size()))
+        if y.device.type != "cpu" or is_stand_in(y) or count >= len(y):
             return iter([(biases, *tensors)])
         parts = [tensor.split(count) for tensor in tensors]
         if all(bias.dim() == 4 and len(bias) == len(y) for bias in biases):
@@ -181,7 +182,7 @@ def _convolve(x: Tensor, weight: Tensor) -> Tensor:
 def _fast(x: Tensor) -> Tensor:
     """The memory format in which convolutions of a CPU need not reorder their inputs."""
     # Function transforms do not know memory formats.
-    return x if is_transformed(x) else x.contiguous(memory_format=torch.channels_last)
+    return x if is_stand_in(x) else x.contiguous(memory_format=torch.channels_last)
 
 
 class FlowOperatorField(OperatorField):

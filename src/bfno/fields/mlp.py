@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from typing import cast
 
+import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from bfno.fields.interface import Time
+from bfno.fields.interface import Time, pull_back_by_autograd
 from bfno.layers.activation import ActivationChoice, find_activation, known_activation
+from bfno.layers.modules import is_plain
 from bfno.layers.pointwise import time_column
 
 __all__ = ["MLPField"]
@@ -63,6 +65,8 @@ class MLPField(nn.Module):
 
     def pull_back(self, t: Time, y: Tensor, cotangent: Tensor) -> tuple[Tensor, Tensor]:
         """The field and `cotangentᵀ ∂f/∂y`; see `bfno.fields.interface`."""
+        if not all(is_plain(layer, nn.Linear) for layer in (self.enter, *self.inner, self.leave)):
+            return pull_back_by_autograd(self, t, y, cotangent)
         chosen, before, pairs = find_activation(self.activation), self._enter(t, y), []
         weights = [self.enter.weight[:, : y.shape[-1]]]
         for layer in self.inner:
@@ -78,9 +82,14 @@ class MLPField(nn.Module):
     def _enter(self, t: Time, y: Tensor) -> Tensor:
         if not self.time:
             return self.enter(y)
+        time = time_column(t, y)
+        if not is_plain(self.enter, nn.Linear) or self.enter.bias is None:
+            time = torch.as_tensor(time, dtype=y.dtype, device=y.device)
+            column = time.reshape(-1, *[1] * (y.dim() - 1)).expand(*y.shape[:-1], 1)
+            return self.enter(torch.cat((y, column), dim=-1))
         # The time's product with its weights is the same along the state: part of the bias.
         weight = self.enter.weight
-        bias = self.enter.bias + time_column(t, y) * weight[:, -1]
+        bias = self.enter.bias + time * weight[:, -1]
         if bias.dim() == 1:
             return F.linear(y, weight[:, :-1], bias)
-        return F.linear(y, weight[:, :-1]) + bias.view(len(y), *[1] * (y.dim() - 2), -1)
+        return F.linear(y, weight[:, :-1]) + bias.view(len(y), *[1] * (y.dim() - 2), len(weight))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
 from typing import Any, cast
 
 from torch import Tensor, nn
@@ -13,7 +12,7 @@ from bfno.layers.activation import ActivationChoice, find_activation, known_acti
 from bfno.layers.afno import AFNO
 from bfno.layers.bfno import BFNO
 from bfno.layers.fno import FNO
-from bfno.layers.modules import speaks_of_forward
+from bfno.layers.modules import known_method, speaks_of_forward
 from bfno.layers.pointwise import Pointwise
 
 __all__ = ["LAYERS", "OperatorField", "find_layer"]
@@ -80,7 +79,6 @@ class OperatorField(nn.Module):
         self.channels, self.time = channels, time
         self.activation, self.last_activation = known_activation(activation), last_activation
         self.encoder = Pointwise(channels, width, time=time)
-        self._overwrites = speaks_of_forward(make, "result_may_be_overwritten")
         # A layer that can apply the activation itself does so, in one pass over memory.
         self._seals = speaks_of_forward(make, "takes_output_activation")
         self.layers = nn.ModuleList(
@@ -98,6 +96,12 @@ class OperatorField(nn.Module):
     def _is_activated(self, index: int, depth: int) -> bool:
         return index < depth - 1 or self.last_activation
 
+    def _activates(self, index: int, layer: nn.Module) -> bool:
+        """Whether an activation follows a layer, which does not apply it itself."""
+        # Another layer may have taken the place of the one that was made with the activation.
+        is_sealed = self._seals and getattr(layer, "output_activation", None) is not None
+        return self._is_activated(index, len(self.layers)) and not is_sealed
+
     def forward(self, t: Time, y: Tensor) -> Tensor:
         if y.dim() < 3 or y.shape[1] != self.channels:
             raise ValueError(
@@ -106,14 +110,13 @@ class OperatorField(nn.Module):
         hidden, activation = self._encode(t, y), find_activation(self.activation)
         for index, layer in enumerate(self.layers):
             hidden = layer(hidden)
-            if not self._seals and self._is_activated(index, len(self.layers)):
-                apply = partial(activation.after, layer) if self._overwrites else activation.apply
-                hidden = apply(hidden)
+            if self._activates(index, layer):
+                hidden = activation.after(layer, hidden)
         return self.decoder(hidden)
 
     def pull_back(self, t: Time, y: Tensor, cotangent: Tensor) -> tuple[Tensor, Tensor]:
         """The field and `cotangentᵀ ∂f/∂y`; see `bfno.fields.interface`."""
-        if not (self._seals and all(getattr(one, "can_linearise", False) for one in self.layers)):
+        if not self._knows_jacobian():
             return pull_back_by_autograd(self, t, y, cotangent)
         hidden, pulls = self._encode(t, y), []
         for layer in self.layers:
@@ -123,6 +126,18 @@ class OperatorField(nn.Module):
         for pull in reversed(pulls):
             cotangent = pull(cotangent)
         return self.decoder(hidden), self.encoder.transposed(cotangent)
+
+    def _knows_jacobian(self) -> bool:
+        """Whether every part knows how to be pulled back through, and nothing else is done.
+
+        Hooks were looked for in all parts before the field's own `pull_back` was called.
+        """
+        return (
+            all(getattr(layer, "can_linearise", False) for layer in self.layers)
+            and not any(self._activates(*one) for one in enumerate(self.layers))
+            and all(known_method(layer, "linearise") for layer in self.layers)
+            and all(known_method(end, "transposed") for end in (self.encoder, self.decoder))
+        )
 
     def _encode(self, t: Time, y: Tensor) -> Tensor:
         return self.encoder(y, t) if self.time else self.encoder(y)

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from bfno.layers.modules import has_hooks
+from bfno.layers.modules import gives_result_away
 
 __all__ = [
     "ACTIVATIONS",
@@ -49,8 +49,8 @@ class Activation:
         return self.apply(value)
 
     def after(self, module: nn.Module, value: Tensor) -> Tensor:
-        """Apply the function to what a module has just returned, which hooks may have kept."""
-        return self.apply(value) if has_hooks(module) else self.on_fresh(value)
+        """Apply the function to what a module has just returned, which it may need or keep."""
+        return self.on_fresh(value) if gives_result_away(module) else self.apply(value)
 
 
 @dataclass(frozen=True)

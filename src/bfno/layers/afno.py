@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from bfno.layers.fourier import check_input, is_empty
+from bfno.layers.fourier import check_input, in_full_precision, is_empty
 from bfno.layers.pointwise import channels_first, channels_last
 from bfno.layers.spectral import analyse, synthesise
 
@@ -69,11 +69,7 @@ class AFNO(nn.Module):
         check_input(x, self.channels, self.weight_in.dtype)
         if is_empty(x):
             return x.clone()
-        if not torch.is_autocast_enabled(x.device.type):
-            return self._mixed(x)
-        with torch.autocast(x.device.type, enabled=False):
-            # Transforms in half precision lose the small frequencies, so autocast stops here.
-            return self._mixed(x.to(self.weight_in.dtype)).to(x.dtype)
+        return in_full_precision(self._mixed, x, self.weight_in.dtype)
 
     def _mixed(self, x: Tensor) -> Tensor:
         spectrum = analyse(channels_last(x).contiguous())

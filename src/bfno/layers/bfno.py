@@ -10,10 +10,12 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from bfno.layers.activation import Activation, ActivationChoice, find_activation, known_activation
-from bfno.layers.fourier import check_input, is_empty
+from bfno.layers.fourier import check_input, in_full_precision, is_empty
 from bfno.layers.mixing import Recipe, Weights, complex_product, linearise_mixing, merge, mix
+from bfno.layers.modules import known_method
 from bfno.layers.pointwise import Pointwise, channels_first, channels_last
 from bfno.layers.spectral import analyse, frequencies, synthesise
+from bfno.tracing import without_autocast
 
 __all__ = ["BFNO"]
 
@@ -124,16 +126,14 @@ class BFNO(nn.Module):
         check_input(x, self.channels, self.weight.dtype)
         if is_empty(x):
             return x.clone()
-        if not torch.is_autocast_enabled(x.device.type):
-            return self._mixed(x)
-        with torch.autocast(x.device.type, enabled=False):
-            # Transforms in half precision lose the small frequencies, so autocast stops here.
-            return self._mixed(x.to(self.weight.dtype)).to(x.dtype)
+        return in_full_precision(self._mixed, x, self.weight.dtype)
 
     @property
     def can_linearise(self) -> bool:
-        """Whether `linearise` knows the Jacobian of this kernel."""
-        return self.kernel == "branch"
+        """Whether `linearise` knows the Jacobian of this kernel and of the path around it."""
+        skip = self.skip
+        has_transpose = skip is None or known_method(skip, "transposed") is not None
+        return self.kernel == "branch" and has_transpose
 
     def linearise(self, x: Tensor) -> tuple[Tensor, Callable[[Tensor], Tensor]]:
         """Apply the layer, and return with its result a function that pulls a cotangent back.
@@ -141,11 +141,21 @@ class BFNO(nn.Module):
         Both consist of differentiable operations, so that Jacobian products can be trained.
 
         Raises:
-            ValueError: If the kernel is not `"branch"`; see `can_linearise`.
+            ValueError: If the kernel is not `"branch"`, or another module has taken the skip's
+                place; see `can_linearise`.
         """
         if not self.can_linearise:
-            raise ValueError(f"linearise needs kernel='branch', got {self.kernel!r}")
-        check_input(x, self.channels, self.weight.dtype)
+            raise ValueError(
+                f"linearise needs kernel='branch' and a skip that can be transposed, got "
+                f"{self.kernel!r} and {type(self.skip).__name__}; use autograd"
+            )
+        dtype = self.weight.dtype
+        check_input(x, self.channels, dtype)
+        with without_autocast(x):
+            result, pull = self._linearised(x.to(dtype))
+        return result.to(x.dtype), lambda cotangent: in_full_precision(pull, cotangent, dtype)
+
+    def _linearised(self, x: Tensor) -> tuple[Tensor, Callable[[Tensor], Tensor]]:
         signal = channels_last(x).contiguous()
         sigma = find_activation(self.activation)
         mixed, pull_mixing = linearise_mixing(signal, self._weights(), sigma)

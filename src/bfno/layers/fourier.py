@@ -1,13 +1,16 @@
-"""What the spectral layers share: checks of the input, and the last transform of a part of one."""
+"""What the spectral layers share: what they take, in which precision, and a last transform."""
 
 from __future__ import annotations
+
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
 
 from bfno.layers.spectral import multiplicity
+from bfno.tracing import is_autocast, without_autocast
 
-__all__ = ["check_input", "inverse_last_axis", "is_empty", "other_axes"]
+__all__ = ["check_input", "in_full_precision", "inverse_last_axis", "is_empty", "other_axes"]
 
 
 def check_input(x: Tensor, channels: int, dtype: torch.dtype) -> None:
@@ -22,11 +25,24 @@ def check_input(x: Tensor, channels: int, dtype: torch.dtype) -> None:
             f"input must have shape (batch, {channels}, *space) with one to three space axes, "
             f"got {tuple(x.shape)}"
         )
-    if x.dtype != dtype and not torch.is_autocast_enabled(x.device.type):
+    if x.dtype != dtype and not is_autocast(x):
         raise ValueError(
             f"input must have the layer's dtype {dtype}, got {x.dtype}; "
             f"convert one of them, for example layer.to({x.dtype})"
         )
+
+
+def in_full_precision(
+    function: Callable[[Tensor], Tensor], x: Tensor, dtype: torch.dtype
+) -> Tensor:
+    """Apply a function in a layer's own dtype: transforms in half precision lose what is small.
+
+    Autocast stops here, and what comes out has the dtype of what went in.
+    """
+    if x.dtype == dtype and not is_autocast(x):
+        return function(x)
+    with without_autocast(x):
+        return function(x.to(dtype)).to(x.dtype)
 
 
 def is_empty(x: Tensor) -> bool:

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 __all__ = ["free_memory", "recycled"]
 
@@ -42,8 +42,10 @@ def recycled(shape: Sequence[int], like: Tensor) -> Tensor:
     """A tensor with arbitrary content, of the dtype and on the device of `like`."""
     global _idle_bytes
     size, dtype = math.prod(shape), _DTYPES.get(like.dtype)
-    if like.device.type != "cpu" or dtype is None or size * dtype.itemsize < SMALLEST:
-        return torch.empty(tuple(shape), dtype=like.dtype, device=like.device)
+    # Other kinds of tensors, such as fake ones, may have no memory of their own.
+    has_memory = like.device.type == "cpu" and type(like) in (Tensor, nn.Parameter)
+    if not has_memory or dtype is None or size * dtype.itemsize < SMALLEST:
+        return like.new_empty(tuple(shape))
     blocks = _stock[size, dtype]
     try:  # not `if blocks`, because another thread may take the last one in between
         block = blocks.pop()

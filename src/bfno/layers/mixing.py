@@ -13,7 +13,7 @@ writes its own backward pass and keeps two tensors for it.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -22,7 +22,7 @@ from torch.nn import functional as F
 
 from bfno.layers.activation import Activation, InPlaceActivation
 from bfno.layers.memory import recycled
-from bfno.layers.pointwise import is_transformed
+from bfno.layers.pointwise import is_stand_in
 from bfno.layers.products import product
 from bfno.layers.spectral import (
     analyse,
@@ -31,7 +31,7 @@ from bfno.layers.spectral import (
     synthesise,
     synthesise_rows,
 )
-from bfno.tracing import is_followed
+from bfno.tracing import is_recorded, without_autocast
 
 __all__ = [
     "Recipe",
@@ -115,7 +115,7 @@ def mix(signal: Tensor, weights: Weights, recipe: Recipe) -> Tensor:
         weights: The layer's weights.
         recipe: What happens besides.
     """
-    if is_transformed(signal) or not recipe.fuses:
+    if is_stand_in(signal) or not recipe.fuses:
         return recipe.plainly(signal, weights)
     if torch.is_grad_enabled():
         return _Mix.apply(signal, recipe, *weights)
@@ -213,26 +213,12 @@ class _Mix(torch.autograd.Function):
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         signal, result, *others = ctx.saved_tensors
         count = len(Weights._fields)
-        recipe, kernel, merging, kept = ctx.recipe, ctx.kernel, ctx.merging, others[count:]
-        if torch.is_grad_enabled() or is_followed(gradients[0]):
-            return _gradients_plainly(signal, Weights(*others[:count]), recipe, gradients[0])
-        ordered, pulled = kernel.ordered, recycled(signal.shape, like=signal)
-        totals: list[Tensor] = []
-        pieces = _pieces(merging.features, gradients[0], result, pulled)
-        for (piece, output, target), rows, hidden in zip(
-            pieces, kept[::2], kept[1::2], strict=True
-        ):
-            if recipe.outer is not None:
-                piece = recipe.outer.pull_back_(recycled(piece.shape, piece).copy_(piece), output)
-            padded = _padded(piece, merging.width)
-            merged = analyse_rows(padded, adjoint=True, ordered=ordered)
-            inside, found = merging.backward(merged, hidden)
-            found += kernel.backward(inside, (rows, hidden), merged)
-            totals = [a.add_(b) for a, b in zip(totals, found, strict=True)] if totals else found
-            wide = target if padded.shape == target.shape else padded
-            back = synthesise_rows(merged, wide, adjoint=True, ordered=ordered)
-            recipe.join(back, piece, target)
-        return pulled, None, *kernel.gradients(*totals[3:]), *merging.gradients(*totals[:3])
+        # Autocast stopped before the layer; where it is on now, it stops here too.
+        with without_autocast(gradients[0]):
+            if is_recorded(gradients[0]):
+                weights = Weights(*others[:count])
+                return _gradients_plainly(signal, weights, ctx.recipe, gradients[0])
+            return _gradients(ctx, (gradients[0], result), others[count:])
 
 
 def _mix_pieces(
@@ -257,6 +243,34 @@ def _mix_pieces(
         if recipe.outer is not None:
             recipe.outer.overwrite(target)
     return result
+
+
+def _gradients(
+    ctx: Any, outside: tuple[Tensor, Tensor], kept: Sequence[Tensor]
+) -> tuple[Tensor | None, ...]:
+    """What `_Mix` returns backward, piece by piece.
+
+    Args:
+        ctx: Its context.
+        outside: The gradient of the result, and the result.
+        kept: Two tensors of each piece, see `_mix_pieces`.
+    """
+    recipe, kernel, merging, ordered = ctx.recipe, ctx.kernel, ctx.merging, ctx.kernel.ordered
+    pulled = recycled(outside[1].shape, like=outside[1])
+    totals: list[Tensor] = []
+    pieces = _pieces(merging.features, *outside, pulled)
+    for (piece, output, target), rows, hidden in zip(pieces, kept[::2], kept[1::2], strict=True):
+        if recipe.outer is not None:
+            piece = recipe.outer.pull_back_(recycled(piece.shape, piece).copy_(piece), output)
+        padded = _padded(piece, merging.width)
+        merged = analyse_rows(padded, adjoint=True, ordered=ordered)
+        inside, found = merging.backward(merged, hidden)
+        found += kernel.backward(inside, (rows, hidden), merged)
+        totals = [a.add_(b) for a, b in zip(totals, found, strict=True)] if totals else found
+        wide = target if padded.shape == target.shape else padded
+        back = synthesise_rows(merged, wide, adjoint=True, ordered=ordered)
+        recipe.join(back, piece, target)
+    return pulled, None, *kernel.gradients(*totals[3:]), *merging.gradients(*totals[:3])
 
 
 def _gradients_plainly(

@@ -1,4 +1,8 @@
-"""What a module does besides what its class says: hooks, and subclasses with other passes."""
+"""What a module does besides what its class says: hooks, and subclasses with other passes.
+
+Whoever does something in place of calling a module may do so only where the module's forward pass
+is the one that this was written for, and where no hooks would have been called.
+"""
 
 from __future__ import annotations
 
@@ -8,15 +12,73 @@ from typing import Any
 from torch import nn
 from torch.nn.modules import module as every_module
 
-__all__ = ["has_hooks", "method_of", "speaks_of_forward"]
-
-_HOOKS = ("forward_hooks", "forward_pre_hooks", "backward_hooks", "backward_pre_hooks")
+__all__ = [
+    "gives_result_away",
+    "has_hooks",
+    "is_plain",
+    "is_untouched",
+    "known_method",
+    "method_of",
+    "speaks_of_forward",
+]
 
 
 def has_hooks(module: nn.Module) -> bool:
     """Whether hooks see what a module takes and returns: they may keep it, or change it."""
-    return any(getattr(module, f"_{name}") for name in _HOOKS) or any(
-        getattr(every_module, f"_global_{name}") for name in _HOOKS
+    return _has_own_hooks(module) or _has_hooks_everywhere()
+
+
+def _has_own_hooks(module: nn.Module) -> bool:
+    # Attribute by attribute: this is asked of every part of a field in every evaluation.
+    return bool(
+        module._forward_hooks
+        or module._forward_pre_hooks
+        or module._backward_hooks
+        or module._backward_pre_hooks
+    )
+
+
+def _has_hooks_everywhere() -> bool:
+    return bool(
+        every_module._global_forward_hooks
+        or every_module._global_forward_pre_hooks
+        or every_module._global_backward_hooks
+        or every_module._global_backward_pre_hooks
+    )
+
+
+def is_untouched(module: nn.Module) -> bool:
+    """Whether calling a module does what its class says: nothing was put on this very object."""
+    return "forward" not in module.__dict__ and not has_hooks(module)
+
+
+def is_plain(module: Any, kind: type[nn.Module]) -> bool:
+    """Whether calling a module does what a class says.
+
+    A subclass without a pass of its own may be another one only in name, or have its weights
+    parametrised.
+    """
+    own = type(module)
+    return (
+        isinstance(module, kind)
+        and own.forward is kind.forward
+        and own.__call__ is kind.__call__
+        and is_untouched(module)
+    )
+
+
+def gives_result_away(module: nn.Module) -> bool:
+    """Whether what a module returned may be overwritten: no derivative needs it, nobody keeps it.
+
+    A class says so of its forward pass by `result_may_be_overwritten = True`.
+    """
+    if is_plain(module, nn.Linear):
+        return True
+    says_so = getattr(type(module), "result_may_be_overwritten", False)
+    return (
+        says_so
+        and speaks_of_forward(type(module), "result_may_be_overwritten")
+        and is_untouched(module)
     )
 
 
@@ -37,20 +99,38 @@ def speaks_of_forward(kind: Any, name: str) -> bool:
     return False
 
 
+def known_method(caller: Any, name: str) -> Callable[..., Any] | None:
+    """A method that knows what calling an object does, as far as classes tell.
+
+    None where there is none, where a subclass or the object has another forward pass than the one
+    that the method belongs to, and where an object passes on the method of one that it wraps.
+    """
+    method = getattr(caller, name, None)
+    if not callable(method):  # a convolution has a flag of the name of one
+        return None
+    if name in _own(caller):  # put there for this very object
+        return method
+    owner = getattr(method, "__self__", caller)
+    # What `torch.compile` returns does what the module in it does.
+    if owner is not caller and owner is not _own(caller).get("_modules", {}).get("_orig_mod"):
+        return None
+    return method if speaks_of_forward(type(owner), name) and "forward" not in _own(owner) else None
+
+
 def method_of(caller: Any, name: str) -> Callable[..., Any] | None:
     """A method that may be called in place of an object, because it knows what that would do.
 
-    None where there is none, where a subclass or the object has another forward pass than the one
-    that the method belongs to, and where hooks would not be called.
+    None where `known_method` knows of none, and where hooks of the object or its parts would not
+    be called.
     """
-    method = getattr(caller, name, None)
-    owner = getattr(method, "__self__", None)
-    if owner is None:  # none at all, or a function that was put there for this very object
-        return method
-    if not speaks_of_forward(type(owner), name) or "forward" in _own(owner):
-        return None
-    is_watched = isinstance(owner, nn.Module) and any(map(has_hooks, owner.modules()))
-    return None if is_watched else method
+    method = known_method(caller, name)
+    return None if method is None or _is_watched(caller) else method
+
+
+def _is_watched(caller: Any) -> bool:
+    return isinstance(caller, nn.Module) and (
+        _has_hooks_everywhere() or any(map(_has_own_hooks, caller.modules()))
+    )
 
 
 def _own(thing: Any) -> dict[str, Any]:

@@ -11,8 +11,15 @@ from torch.nn import functional as F
 
 from bfno import tracing
 from bfno.layers.memory import recycled
+from bfno.tracing import is_autocast, is_recorded, without_autocast
 
-__all__ = ["Pointwise", "channels_first", "channels_last", "is_transformed", "time_column"]
+__all__ = [
+    "Pointwise",
+    "channels_first",
+    "channels_last",
+    "is_stand_in",
+    "time_column",
+]
 
 
 def channels_last(x: Tensor) -> Tensor:
@@ -27,8 +34,8 @@ channels_first = channels_last
 """The way back: reversing the axes twice restores them."""
 
 
-def is_transformed(x: Tensor) -> bool:
-    """Whether torch can follow ordinary operations only, or the tensor holds no numbers."""
+def is_stand_in(x: Tensor) -> bool:
+    """Whether torch can follow ordinary operations only, or a tensor holds no numbers."""
     return tracing.is_transformed() or x.is_meta
 
 
@@ -80,7 +87,7 @@ class Pointwise(nn.Module):
 
 def _linear(points: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     """`F.linear`, in recycled memory where nothing but reverse-mode autograd watches."""
-    if is_transformed(points) or torch.is_autocast_enabled(points.device.type):
+    if is_stand_in(points) or is_autocast(points):
         return F.linear(points, weight, bias)
     return _Linear.apply(points, weight, bias)
 
@@ -98,14 +105,20 @@ class _Linear(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         points, weight = ctx.saved_tensors
-        gradient = gradients[0].reshape(-1, len(weight))
-        rows = points.reshape(-1, points.shape[-1])
-        if torch.is_grad_enabled() or tracing.is_followed(gradient):
-            pulled = (gradient @ weight).view(points.shape)
-        else:
-            pulled = recycled(points.shape, like=points)
-            torch.mm(gradient, weight, out=pulled.view_as(rows))
-        return pulled, gradient.T @ rows, gradient.sum(0)
+        # Nothing was cast on the way here, so nothing is on the way back.
+        with without_autocast(gradients[0]):
+            return _gradients(points, weight, gradients[0])
+
+
+def _gradients(points: Tensor, weight: Tensor, gradient: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """The gradients of points, weight and bias."""
+    gradient, rows = gradient.reshape(-1, len(weight)), points.reshape(-1, points.shape[-1])
+    if is_recorded(gradient):
+        pulled = (gradient @ weight).view(points.shape)
+    else:
+        pulled = recycled(points.shape, like=points)
+        torch.mm(gradient, weight, out=pulled.view_as(rows))
+    return pulled, gradient.T @ rows, gradient.sum(0)
 
 
 def time_column(t: Tensor | float, like: Tensor) -> Tensor | float:

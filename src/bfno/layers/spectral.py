@@ -23,7 +23,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import _disable_current_modes
 
 from bfno.layers.memory import recycled
-from bfno.tracing import is_exporting, traces_without_dynamo
+from bfno.tracing import is_autocast, is_exporting
 
 __all__ = [
     "DFT_LIMIT",
@@ -195,30 +195,37 @@ def _leads(batch: int, grid: list[int]) -> list[int]:
 
 
 def _matrices_like(like: Tensor, grid: list[int], doubled: bool) -> tuple[Tensor, ...]:
-    return _matrices(tuple(grid), doubled, like.dtype, like.device)
+    return _beside(like, _matrices(tuple(grid), doubled, like.dtype, like.device))
 
 
 def _steps(like: Tensor, grid: list[int], doubled: bool, ordered: bool) -> tuple[Tensor, ...]:
     """Matrices of all axes, or pairs of them where an axis is folded."""
     if ordered:
         return _matrices_like(like, grid, doubled)
-    return _folded_matrices(tuple(grid), doubled, like.dtype, like.device)
+    return _beside(like, _folded_matrices(tuple(grid), doubled, like.dtype, like.device))
+
+
+def _beside(like: Tensor, kept: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+    """What is kept, as a tensor takes it in operations: a fake one may want no others than such."""
+    mode = None if type(like) is Tensor else getattr(like, "fake_mode", None)
+    if mode is None or mode.allow_non_fake_inputs:
+        return kept
+    return tuple(mode.from_tensor(one) for one in kept)
 
 
 @contextlib.contextmanager
 def _lasting() -> Iterator[None]:
     """Makes tensors that are kept fit for any later use.
 
-    Training refuses tensors made in inference mode, and those that an exporter makes while it
-    traces hold no numbers.
+    Training refuses tensors made in inference mode, and those that are made under an exporter's
+    mode, or that of fake tensors, hold no numbers.
     """
     with torch.inference_mode(False):
-        # Dynamo keeps nothing, and knows no modes.
-        if traces_without_dynamo():
+        if torch.compiler.is_dynamo_compiling():  # it keeps nothing, and knows no modes
+            yield
+        else:
             with _disable_current_modes():
                 yield
-        else:
-            yield
 
 
 @functools.lru_cache(maxsize=64)
@@ -286,7 +293,7 @@ def _multiplicities(size: int, dtype: torch.dtype, device: torch.device) -> Tens
 
 def multiplicity(size: int, like: Tensor) -> Tensor:
     """How often each stored frequency counts in a signal: once, or twice where it has a sine."""
-    return _multiplicities(size, like.dtype, like.device)
+    return _beside(like, (_multiplicities(size, like.dtype, like.device),))[0]
 
 
 def _per_frequency(size: int, like: Tensor) -> Tensor:
@@ -302,7 +309,7 @@ def require_transformable(signal: Tensor) -> None:
     """
     device, dtype = signal.device.type, signal.dtype
     has_transform = dtype.itemsize >= 4 or (device == "cuda" and dtype == torch.float16)
-    if not has_transform and not torch.is_autocast_enabled(device):
+    if not has_transform and not is_autocast(signal):
         raise ValueError(
             f"input on this grid is transformed in float32 or float64, got {signal.dtype}; keep "
             "the layer in float32 and use torch.autocast"

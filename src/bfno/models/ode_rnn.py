@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeGuard, TypeVar
 
 import torch
 from torch import Tensor, nn
 
 from bfno.dynamics import Dynamics, FirstOrder, GeneralizedHeavyBall, GeneralizedNesterov
 from bfno.fields import Autonomous
-from bfno.layers.pointwise import is_transformed
+from bfno.layers.modules import is_untouched
+from bfno.layers.pointwise import is_stand_in
 from bfno.models.recurrence import Cell, both_gates, run_recurrence
 from bfno.models.schedule import Schedule, make_schedule
 from bfno.models.series import (
@@ -34,6 +35,9 @@ __all__ = [
 
 DYNAMICS = ("first_order", "generalized_heavy_ball", "generalized_nesterov")
 """How the state of an ODE-RNN moves, by name."""
+
+
+_Module = TypeVar("_Module", bound=nn.Module)
 
 
 class RecurrentStates(NamedTuple):
@@ -235,7 +239,7 @@ class ODERNN(nn.Module):
         read = self.unit.read(rows.index_select(0, schedule.rows[schedule.updates]))
         start = rows.new_zeros(schedule.width, 2, self.size)
         layers = self._plain_layers()
-        if layers is None or is_transformed(rows) or schedule.sizes.requires_grad:
+        if layers is None or is_stand_in(rows) or schedule.sizes.requires_grad:
             before, after = self._run_plainly(schedule, read, start)
         else:
             before, after = run_recurrence(schedule, self.tableau, self.unit.cell(layers), read)
@@ -268,16 +272,28 @@ class ODERNN(nn.Module):
         return torch.cat(before), torch.cat(after).unflatten(1, (2, -1))
 
     def _plain_layers(self) -> tuple[tuple[Tensor, Tensor], ...] | None:
-        """Weights of the field's layers, if it is nothing but a tanh network."""
-        field = self.dynamics.field
-        if type(self.dynamics) is not FirstOrder or not isinstance(field, Autonomous):
+        """Weights of the field's layers, if it is nothing but a tanh network.
+
+        None of the modules between here and these weights is called then, so that each has to be
+        what it says it is.
+        """
+        if not (_is_exactly(self.dynamics, FirstOrder) and _is_exactly(self.unit, GRUUnit)):
             return None
-        layers = list(field.network) if isinstance(field.network, nn.Sequential) else []
-        linear = [one for one in layers[::2] if type(one) is nn.Linear and one.bias is not None]
-        between = [one for one in layers[1::2] if type(one) is nn.Tanh]
+        field = self.dynamics.field
+        if not (_is_exactly(field, Autonomous) and _is_exactly(field.network, nn.Sequential)):
+            return None
+        layers = list(field.network)
+        linear = [one for one in layers[::2] if _is_exactly(one, nn.Linear)]
+        between = [one for one in layers[1::2] if _is_exactly(one, nn.Tanh)]
         if len(linear) != len(between) + 1 or len(linear) + len(between) != len(layers):
             return None
-        return tuple((one.weight, one.bias) for one in linear)
+        found = tuple((one.weight, one.bias) for one in linear)
+        return None if any(bias is None for _, bias in found) else found
+
+
+def _is_exactly(thing: Any, kind: type[_Module]) -> TypeGuard[_Module]:
+    """Whether a thing is of a class, not of a subclass, and nothing was put on this very object."""
+    return type(thing) is kind and is_untouched(thing)
 
 
 _LEAD = 0.01

@@ -149,6 +149,8 @@ class RecurrentClassifier(SeriesModel):
         (torch.Size([1, 4, 2]), torch.Size([1, 4, 5, 3]))
     """
 
+    gap = "previous"  # of models that were pickled when they had no choice
+
     def __init__(
         self,
         features: int,

@@ -60,6 +60,7 @@ class RecurrentVAE(SeriesModel):
     """
 
     looks_ahead = True
+    samples = 3  # of models that were pickled when they had no choice
 
     def __init__(
         self,

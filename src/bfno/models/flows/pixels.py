@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from bfno.layers.pointwise import is_transformed
+from bfno.layers.pointwise import is_stand_in
 from bfno.models.flows.interface import Encoding, Flow
 
 __all__ = ["SMALLEST_ALPHA", "Dequantisation", "PixelFlow", "bits_per_dim", "dequantise"]
@@ -76,7 +76,7 @@ def _require_unit_range(images: Tensor) -> None:
             f"images must be floating numbers between 0 and 1, got {images.dtype}; dequantise "
             "turns bytes into such"
         )
-    if is_transformed(images) or images.device.type != "cpu" or not images.numel():
+    if is_stand_in(images) or images.device.type != "cpu" or not images.numel():
         return  # numbers are not known yet, would have to be waited for, or are not there
     low, high = torch.stack(images.detach().aminmax()).tolist()
     if not (low >= 0 and high <= 1):  # neither holds of NaN
