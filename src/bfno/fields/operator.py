@@ -99,8 +99,9 @@ class OperatorField(nn.Module):
     def _activates(self, index: int, layer: nn.Module) -> bool:
         """Whether an activation follows a layer, which does not apply it itself."""
         # Another layer may have taken the place of the one that was made with the activation.
-        is_sealed = self._seals and getattr(layer, "output_activation", None) is not None
-        return self._is_activated(index, len(self.layers)) and not is_sealed
+        if self._seals and getattr(layer, "output_activation", None) is not None:
+            return False
+        return self._is_activated(index, len(self.layers))
 
     def forward(self, t: Time, y: Tensor) -> Tensor:
         if y.dim() < 3 or y.shape[1] != self.channels:

@@ -66,10 +66,9 @@ class AFNO(nn.Module):
         self.bias_out = nn.Parameter(0.02 * torch.randn(blocks, size, 2))
 
     def forward(self, x: Tensor) -> Tensor:
-        check_input(x, self.channels, self.weight_in.dtype)
-        if is_empty(x):
-            return x.clone()
-        return in_full_precision(self._mixed, x, self.weight_in.dtype)
+        dtype = self.weight_in.dtype
+        check_input(x, self.channels, dtype)
+        return x.clone() if is_empty(x) else in_full_precision(self._mixed, x, dtype)
 
     def _mixed(self, x: Tensor) -> Tensor:
         spectrum = analyse(channels_last(x).contiguous())

@@ -123,10 +123,9 @@ class BFNO(nn.Module):
             self.bias.uniform_(0, 1 / self.channels if self.init == "published" else 0)
 
     def forward(self, x: Tensor) -> Tensor:
-        check_input(x, self.channels, self.weight.dtype)
-        if is_empty(x):
-            return x.clone()
-        return in_full_precision(self._mixed, x, self.weight.dtype)
+        dtype = self.weight.dtype
+        check_input(x, self.channels, dtype)
+        return x.clone() if is_empty(x) else in_full_precision(self._mixed, x, dtype)
 
     @property
     def can_linearise(self) -> bool:

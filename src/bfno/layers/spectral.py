@@ -23,7 +23,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import _disable_current_modes
 
 from bfno.layers.memory import recycled
-from bfno.tracing import is_autocast, is_exporting
+from bfno.tracing import is_autocast, is_exporting, traces_without_dynamo
 
 __all__ = [
     "DFT_LIMIT",
@@ -214,18 +214,21 @@ def _beside(like: Tensor, kept: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
 
 
 @contextlib.contextmanager
-def _lasting() -> Iterator[None]:
+def _lasting(device: torch.device) -> Iterator[None]:
     """Makes tensors that are kept fit for any later use.
 
     Training refuses tensors made in inference mode, and those that are made under an exporter's
-    mode, or that of fake tensors, hold no numbers.
+    mode, or that of fake tensors, hold no numbers. Of other devices than the processor's, there
+    may be nothing but fake tensors.
     """
     with torch.inference_mode(False):
-        if torch.compiler.is_dynamo_compiling():  # it keeps nothing, and knows no modes
-            yield
-        else:
+        # Dynamo keeps nothing, and knows no modes.
+        is_real = device.type == "cpu" and not torch.compiler.is_dynamo_compiling()
+        if is_real or traces_without_dynamo():
             with _disable_current_modes():
                 yield
+        else:
+            yield
 
 
 @functools.lru_cache(maxsize=64)
@@ -238,7 +241,7 @@ def _matrices(
     to (frequency, plane), so that each product leaves its planes next to the axis that follows.
     `doubled` counts the inner frequencies of the first axis twice.
     """
-    with _lasting():
+    with _lasting(device):
         first = [part[: frequencies(grid[0])] for part in _waves(grid[0])]
         cosine, sine = first[0], first[1] * _inner_frequencies(grid[0])[:, None]
         real = torch.stack((cosine, -sine), dim=1)
@@ -258,7 +261,7 @@ def _folded_matrices(
     grid: tuple[int, ...], doubled: bool, dtype: torch.dtype, device: torch.device
 ) -> tuple[Tensor, ...]:
     """`_matrices`, with pairs for even and odd frequencies of the axes that are folded."""
-    with _lasting():
+    with _lasting(device):
         first, *others = _matrices(grid, doubled, dtype, device)
         return first, *(_folded(matrix) for matrix in others)
 
@@ -287,7 +290,7 @@ def _inner_frequencies(size: int) -> Tensor:
 
 @functools.lru_cache(maxsize=64)
 def _multiplicities(size: int, dtype: torch.dtype, device: torch.device) -> Tensor:
-    with _lasting():
+    with _lasting(device):
         return (1 + _inner_frequencies(size)).to(device=device, dtype=dtype)
 
 

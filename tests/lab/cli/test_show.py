@@ -133,6 +133,7 @@ def test_existing_figures_are_replaced_only_when_forced(tmp_path, capsys):
 )
 def test_wrong_words_are_told_in_one_line(tmp_path, capsys, run, out, message):
     write_files(tmp_path / "running", {**record(), "status": "running"})
+    (tmp_path / "running" / "config.yaml").touch()
     write_files(tmp_path / "done", record())
     (tmp_path / "file").write_text("no folder")
     assert main(["figures", str(tmp_path / run), "-o", str(tmp_path / out)]) != 0

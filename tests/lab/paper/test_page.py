@@ -45,7 +45,6 @@ from bfno.lab.paper.page import (
 from bfno.lab.paper.sections import sections_of, select_runs
 from bfno.lab.runs.archive import keep_runs
 from bfno.lab.runs.folder import RunFolder, read_run, read_runs
-from bfno.lab.runs.record import RecordError
 from bfno.lab.runs.variants import PROTOCOLS, Variant
 from tests.lab.views.runs import (
     FAILURE,
@@ -443,10 +442,10 @@ def test_the_command_of_a_table_asks_for_seeds_that_there_can_be(tmp_path, seeds
     assert section.command.endswith(f"--seeds {wanted}")
 
 
-def test_a_record_of_a_scale_that_there_is_not_is_refused(tmp_path):
-    content = {**record("mnist", "node", 7), "scale": "../../elsewhere"}
-    with pytest.raises(RecordError, match="scale"):
-        write_files(tmp_path / "run", content)
+def test_figures_of_a_record_with_an_invented_scale_stay_in_their_folder(tmp_path):
+    scores = {"node": 0.1, "bfno-node": 0.2}
+    section = _table_one(tmp_path, scores, scale="../../elsewhere/x")
+    assert "/" not in section.figure("accuracy-cifar10")
 
 
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="the system has no pipes")

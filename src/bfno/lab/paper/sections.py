@@ -60,9 +60,10 @@ class Section:
         return bfno_command(*words, *self.variant.words, "--seeds", seeds)
 
     def figure(self, name: str) -> str:
-        """The file of a figure."""
+        """The file of a figure; whatever a record calls its scale, it is in no other folder."""
         short = re.sub("^(series|density)-", "", name).removesuffix(f"-{self.data}")
-        return f"{self.variant.folder(self.scale)}-{self.table}-{self.data}-{short}.png"
+        where = re.sub(r"[^\w.]+", "-", self.variant.folder(self.scale))
+        return f"{where}-{self.table}-{self.data}-{short}.png"
 
 
 def sections_of(runs: Sequence[tuple[Path, Record]]) -> Iterator[Section]:

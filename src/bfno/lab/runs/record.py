@@ -26,7 +26,7 @@ from pydantic.dataclasses import dataclass
 
 from bfno.lab.errors import bfno_command
 from bfno.lab.experiments.memory import is_in_memory
-from bfno.lab.experiments.settings import CIRCUMSTANCES, DATA_PLACES, Scale
+from bfno.lab.experiments.settings import CIRCUMSTANCES, DATA_PLACES
 from bfno.lab.runs.variants import Variant
 
 __all__ = [
@@ -138,7 +138,7 @@ class Record:
     experiment: str
     data: str
     method: str
-    scale: Scale
+    scale: str
     seed: _Int
     samples: _Numbers = field(default_factory=dict)
     parameters: _Count | None = None

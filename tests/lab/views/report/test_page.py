@@ -370,6 +370,7 @@ def test_an_unfinished_run_is_named_and_the_others_are_shown(tmp_path):
 def test_no_finished_run_is_refused_with_the_command_that_finishes_it(tmp_path):
     begun = write_run(tmp_path)
     (begun / "record.json").unlink()
+    (begun / "config.yaml").touch()
     with pytest.raises(ConfigError, match="bfno resume"):
         write_report([begun], tmp_path / "report.html")
 
