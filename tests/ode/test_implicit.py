@@ -646,3 +646,18 @@ def test_a_field_that_changed_before_the_backward_pass_is_noticed():
             net.weight.mul_(1.5)
         with pytest.raises(GradientError):
             ys.sum().backward()
+
+
+@pytest.mark.parametrize("method", ["rodas5p", "kvaerno5"])
+@pytest.mark.parametrize("way", AT_ONCE)
+def test_gradients_at_once_through_steps_of_large_states_are_refused(monkeypatch, method, way):
+    """GMRES looks at the numbers of one gradient: the tangent of a dual one was wrong."""
+    monkeypatch.setattr(linearise, "MOST_NUMBERS", 0)
+    weight = 0.3 * torch.randn(3, 3)
+    x = torch.randn(4, 3, requires_grad=True)
+    ts = torch.tensor([0.0, 1.0])
+    y = bfno.solve(lambda t, y: torch.tanh(y @ weight), x, ts, method=method).ys
+    pair = torch.randn(2, *y.shape)
+    with pytest.raises(GradientError, match=r"one gradient at a time|is_grads_batched"):
+        AT_ONCE[way](y, x, pair)
+    assert one_by_one(y, x, pair).isfinite().all()

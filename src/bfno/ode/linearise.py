@@ -31,7 +31,7 @@ from torch import Tensor
 from bfno.ode.evaluate import Evaluator
 from bfno.ode.replay import Surroundings
 from bfno.ode.sizes import euclidean_norm, power_of_two
-from bfno.ode.solution import GradientError, Stats
+from bfno.ode.solution import GradientError, Stats, refuse_all_but_one_gradient
 from bfno.ode.state import real_dtype
 
 __all__ = [
@@ -622,6 +622,10 @@ def transposed_solver(
     goal = 1e-12 if real_dtype(like.dtype) == torch.float64 else 1e-6
 
     def solve(right: Vectors) -> list[Tensor]:
+        # GMRES looks at numbers.
+        refuse_all_but_one_gradient(
+            right, "an implicit step of a large state", "or use an explicit method such as dopri5"
+        )
         found, left = KrylovSystem(apply, like).solve_to(right, goal)
         if not left <= 1e3 * goal:
             raise GradientError(_UNSOLVED.format(left))
