@@ -148,6 +148,8 @@ def test_outcomes_are_counted_and_decided_claims_named():
     single = _judged("undecided", "leads with one seed, which says little")
     counts = counts_text([Verdicts("cpu", Variant(), (plain, single))])
     assert counts.endswith("0 not borne out and 2 undecided (1 of them with one seed).\n")
+    alone = counts_text([Verdicts("cpu", Variant(), (single,))])
+    assert alone.endswith("0 not borne out and 1 undecided (with one seed).\n")
     table = claims_text(verdicts)
     assert table.index("leads, not significantly") < table.index("not comparable: solver.rtol")
     assert claims_text([]) == ""

@@ -129,8 +129,8 @@ def counts_text(verdicts: Sequence[Verdicts]) -> str:
     counts = []
     for outcome in get_args(Outcome):
         number = sum(one.outcome == outcome for one in said)
-        few = f" ({single} of them with one seed)" if outcome == "undecided" and single else ""
-        few = few.replace(f"{single} of them ", "") if single == number else few
+        whose = "" if single == number else f"{single} of them "
+        few = f" ({whose}with one seed)" if outcome == "undecided" and single else ""
         counts += [f"{number} {outcome}{few}"] if number or outcome in _DECIDED else []
     several = f" in {len(said)} set-ups" if len(said) > len(claims) else ""
     where = _most(verdicts).title + (", unless a line says otherwise" if verdicts[1:] else "")
