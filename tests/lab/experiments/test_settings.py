@@ -195,11 +195,26 @@ def test_merging_leaves_both_trees_alone():
     assert (base, change) == ({"a": {"b": 1}}, {"a": {"c": 2}})
 
 
-@pytest.mark.parametrize("value", [0, 1_000_000, "256 MB", "2 GiB", "unlimited", None])
-def test_memory_of_the_solver_is_kept_as_it_was_written(value):
-    config = resolve("digits/bfno-node", scale="smoke", changes={"solver": {"memory": value}})
-    assert yaml.safe_load(config.as_yaml())["solver"]["memory"] == value
-    config.build(config.known_facts())
+@pytest.mark.parametrize(
+    ("spellings", "kept"),
+    [
+        ([None], None),
+        ([0, "0 GB", "stages"], 0),
+        ([1001, "1001 B"], 1001),
+        (["1 MB", 1_000_000, "1000kb"], "1 MB"),
+        (["2 GB", "2GB", "2 gb", "2000 MB"], "2 GB"),
+        (["1.5 GiB", "1536mib"], "1536 MiB"),
+        (["steps 50 MB", "Steps  50mb"], "steps 50 MB"),
+        (["steps"], "steps"),
+        (["log", " LOG"], "log"),
+        (["unlimited", "Unlimited"], "unlimited"),
+    ],
+)
+def test_memory_of_the_solver_is_one_setting_however_it_is_written(spellings, kept):
+    for value in [*spellings, kept]:
+        config = resolve("digits/bfno-node", scale="smoke", changes={"solver": {"memory": value}})
+        assert yaml.safe_load(config.as_yaml())["solver"]["memory"] == kept
+        config.build(config.known_facts())
 
 
 @pytest.mark.parametrize("value", ["much", -1, "3 apples"])

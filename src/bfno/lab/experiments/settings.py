@@ -42,6 +42,18 @@ CIRCUMSTANCES = frozenset(
 # Epochs that are chosen by themselves for a single sample, before the bounds.
 _AUTO_EPOCHS = 4000
 
+# The largest first.
+_UNITS = {
+    "TiB": 2**40,
+    "TB": 10**12,
+    "GiB": 2**30,
+    "GB": 10**9,
+    "MiB": 2**20,
+    "MB": 10**6,
+    "KiB": 2**10,
+    "kB": 10**3,
+}
+
 WeightT = TypeVar("WeightT")
 SettingsT = TypeVar("SettingsT", bound="Settings")
 
@@ -99,18 +111,37 @@ def _gradients() -> Iterable[str]:
     return GRADIENTS
 
 
-def _check_memory(value: float | str | None) -> float | str | None:
+def _read_memory(value: float | str | None) -> float | str | None:
+    """The amount as it is usually written, so that `2GB` and `2000 MB` are one setting."""
     from bfno.ode.inputs import read_memory
 
-    if value is not None:
-        try:
-            read_memory("memory", value)
-        except ValueError as error:
-            expected = "a number of bytes or text such as '256 MB', 'unlimited', 'steps' or 'log'"
-            raise PydanticCustomError(
-                "memory", "Input should be {expected}", {"expected": expected}
-            ) from error
-    return value
+    if value is None:
+        return None
+    try:
+        found = read_memory("memory", value)
+    except ValueError as error:
+        expected = "a number of bytes or text such as '256 MB', 'unlimited', 'steps' or 'log'"
+        raise PydanticCustomError(
+            "memory", "Input should be {expected}", {"expected": expected}
+        ) from error
+    if found == math.inf:
+        return "unlimited"
+    if isinstance(found, str):
+        word, _, size = found.partition(" ")
+        return f"{word} {_amount(int(size))}" if size else word
+    return _amount(int(found))
+
+
+def _amount(size: int) -> int | str:
+    """Bytes in the largest unit that gives a whole number; bytes alone where none does.
+
+    Example:
+        >>> _amount(2_000_000_000), _amount(1536 * 2**20), _amount(1001)
+        ('2 GB', '1536 MiB', 1001)
+    """
+    whole = (name for name, unit in _UNITS.items() if size and size % unit == 0)
+    name = next(whole, None)
+    return size if name is None else f"{size // _UNITS[name]} {name}"
 
 
 class SolverSettings(Settings):
@@ -120,7 +151,7 @@ class SolverSettings(Settings):
     rtol: float = Field(default=1e-3, gt=0)
     atol: float = Field(default=1e-3, gt=0)
     gradient: Annotated[str, one_of(_gradients)] = "checkpoint"
-    memory: Annotated[int | str | None, AfterValidator(_check_memory)] = None
+    memory: Annotated[int | str | None, AfterValidator(_read_memory)] = None
     step: float | None = Field(default=None, gt=0)
     first_step: Annotated[float, Field(gt=0)] | Literal["last"] | None = None
     max_steps: int = Field(default=10_000, ge=1)
