@@ -19,7 +19,7 @@ from bfno.lab.runs.campaign.running import Standing
 from bfno.lab.views.metrics import HEADLINES
 from tests.lab.cli.output import error_line
 from tests.lab.runs import campaigns, launch
-from tests.lab.runs.campaigns import calls, settings, write_plan, write_run
+from tests.lab.runs.campaigns import calls, record, settings, write_plan, write_run
 
 ONLY = [word for method in campaigns.METHODS for word in ("--only", method)]
 
@@ -88,6 +88,24 @@ def test_a_failing_run_is_in_the_table_and_in_the_exit_code(tmp_path, capsys):
     )
     assert re.search(r"BFNO-NODE +1,000 +– +0\.2000", printed.out)
     assert "digits/anode seed 7: failed: step\ufffd 3: the loss" in printed.err
+
+
+def test_a_failure_of_which_only_the_record_is_kept_is_shown_and_not_trained_again(
+    tmp_path, capsys
+):
+    run = write_run(tmp_path / "a", settings("anode"), finished=False)
+    failed = record(settings("anode"), status="failed", failure="step 3: diverged")
+    (run / "record.json").write_text(json.dumps(failed))
+    (run / "config.yaml").unlink()
+    write_run(tmp_path / "b", settings("bfno-node"))
+    both = ("--only", "anode", "--only", "bfno-node")
+    assert _table(tmp_path, *both, "--plan") == 0
+    assert "2 runs: 1 there, 1 failed, 0 to do" in capsys.readouterr().out
+    assert _table(tmp_path, *both) == 4
+    printed = capsys.readouterr()
+    assert re.search(r"ANODE +4,330 +– +failed +–", printed.out)
+    assert "digits/anode seed 7: failed: step 3: diverged" in printed.err
+    assert not (tmp_path / "smoke").exists()
 
 
 def test_the_plan_trains_nothing(tmp_path, capsys):

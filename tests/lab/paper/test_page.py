@@ -12,6 +12,7 @@ import pytest
 
 from bfno.lab.data.catalogue import DATA_SETS
 from bfno.lab.errors import ConfigError, DataError
+from bfno.lab.paper import page as page_module
 from bfno.lab.paper.claims import PAPER_CLAIMS, Claim, Judgement
 from bfno.lab.paper.findings import (
     Verdicts,
@@ -464,6 +465,28 @@ def test_a_page_that_is_a_link_stays_one(folder, tmp_path):
     written = write_page(folder, tmp_path / "link.md")
     assert (tmp_path / "link.md").is_symlink() and page.read_text().startswith("<!-- Made by")
     assert written[0] == tmp_path / "link.md"
+
+
+def test_a_page_and_its_figures_stay_if_one_of_them_cannot_be_drawn(tmp_path, monkeypatch):
+    for method in ("node", "bfno-node", "hbnode"):
+        write_run(tmp_path / "runs" / "cpu", "mnist", method)
+        write_run(tmp_path / "runs" / "cpu", "cifar10", method)
+    files = write_page(tmp_path / "runs", tmp_path / "RESULTS.md")
+    before = {file: file.read_bytes() for file in files}
+    draw = page_module.draw_figures
+
+    def fail_for_cifar(runs, folders):
+        if runs[0].data == "cifar10":
+            raise DataError("exhibit.json", "is damaged", "make it anew")
+        figures = draw(runs, folders)
+        return {
+            name: dataclasses.replace(one, png=b"another picture") for name, one in figures.items()
+        }
+
+    monkeypatch.setattr(page_module, "draw_figures", fail_for_cifar)
+    with pytest.raises(DataError, match="is damaged"):
+        write_page(tmp_path / "runs", tmp_path / "RESULTS.md")
+    assert {file: file.read_bytes() for file in files} == before
 
 
 def test_runs_of_a_variant_have_a_section_of_their_own(folder, tmp_path):

@@ -45,6 +45,17 @@ def test_a_training_that_failed_does_not_take_the_place_of_one_that_was_finished
     assert kept == {tmp_path / "results" / "cpu" / "mnist-node-s7-2": "added"}
 
 
+def test_a_run_that_was_trained_anew_is_renewed_in_an_archive_within_its_folder(tmp_path):
+    source, target = tmp_path / "runs", tmp_path / "runs" / "kept"
+    folder = write_run(source / "cpu", "mnist", "node")
+    (kept,) = keep_runs(source, target)
+    shutil.rmtree(folder)
+    write_files(folder, {**record("mnist", "node"), "result": result(0.75)})
+    assert keep_runs(source, target) == {kept: "replaced by another record"}
+    assert read_run(kept).result == result(0.75)
+    assert keep_runs(source, target) == {}
+
+
 def test_small_pictures_are_kept_and_large_ones_are_not(tmp_path):
     folder = write_run(tmp_path / "runs")
     (folder / "figures").mkdir()

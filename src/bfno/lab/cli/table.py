@@ -237,14 +237,11 @@ def _possible(jobs: list[Job], arguments: _Arguments, changes: Tree) -> tuple[li
     from bfno.lab.experiments.density.experiment import DENSITY_DATA
     from bfno.lab.runs.campaign.plan import missing_files
 
-    needed = dict.fromkeys(job.experiment.partition("/")[0] for job in jobs if job.state != "there")
+    over = [job for job in jobs if job.state in ("there", "failed")]
+    needed = dict.fromkeys(job.experiment.partition("/")[0] for job in jobs if job not in over)
     errors = {data: missing_files(data, arguments.data_dir, changes) for data in needed}
     missing = {data: error for data, error in errors.items() if error is not None}
-    kept = [
-        job
-        for job in jobs
-        if job.state == "there" or job.experiment.partition("/")[0] not in missing
-    ]
+    kept = [job for job in jobs if job in over or job.experiment.partition("/")[0] not in missing]
     if missing and (arguments.data or not kept):
         raise next(iter(missing.values()))
     return kept, [
@@ -258,19 +255,21 @@ def _possible(jobs: list[Job], arguments: _Arguments, changes: Tree) -> tuple[li
 def _plan_lines(jobs: Sequence[Job], slots: int | None) -> Iterator[str]:
     from bfno.lab.runs.campaign.running import Campaign, remaining_seconds
 
-    words = {"there": "is there", "in use": "in use", "begun": "to resume", "missing": "to train"}
+    words = {"there": "is there", "in use": "in use", "begun": "to resume"}
+    words |= {"failed": "failed", "missing": "to train"}
     width = max(len(job.name) for job in jobs)
     campaign = Campaign(jobs, slots)
     standings = campaign.standings
     for job, left in ((one.job, one.remaining()) for one in standings):
         time = f"  about {duration(left)}" if left else ""
         yield f"{job.name:{width}}  {words[job.state]:9}  {job.folder}{time}"
-    done = sum(one.is_done for one in standings)
+    done, failed = (sum(one.state == state for one in standings) for state in ("there", "failed"))
     seconds = remaining_seconds(standings, campaign.slots)
     about = ", duration unknown" if seconds is None else ""
     if seconds:
         about = f", about {duration(seconds)} with {campaign.slots} at a time"
-    yield f"{counted(len(jobs), 'run')}: {done} there, {len(jobs) - done} to do{about}"
+    there = f"{done} there" + (f", {failed} failed" if failed else "")
+    yield f"{counted(len(jobs), 'run')}: {there}, {len(jobs) - done - failed} to do{about}"
 
 
 def _train_and_print(

@@ -190,7 +190,7 @@ def _table(content: _Content) -> Table:
 def _why_left_out(run: Record) -> str:
     if run.history:
         return f"it was trained otherwise before it was resumed ({'; '.join(run.history)})"
-    return "most of its runs have other settings"
+    return "as many or more runs of its method have other settings"
 
 
 def _is_best(rank: float, ranks: list[float]) -> bool:

@@ -38,6 +38,7 @@ from bfno.lab.runs.archive import ended_runs, portable_record
 from bfno.lab.runs.folder import RunFolder
 from bfno.lab.runs.record import Record, flat_config
 from bfno.lab.views.figures.gallery import draw_figures
+from bfno.lab.views.figures.style import Drawn
 from bfno.lab.views.layout import as_markdown
 from bfno.lab.views.metrics import counted
 from bfno.lab.views.summary import listed
@@ -144,19 +145,26 @@ def write_page(folder: Path, out: Path, overview_in: Path | None = None) -> list
     if not found.sections:
         fix = "train some with `bfno table 1`"
         raise ConfigError(folder, "holds no run of the paper's tables", fix)
-    picture = _write_leads(found.verdicts, folder / "figures" / _LEADS)
+    leads = leads_figure(found.verdicts)
+    picture = folder / "figures" / _LEADS if leads and leads.png else None
+    drawn = {picture: leads} if picture and leads else {}
     link = picture and _relative(picture, out.parent)
     parts = [_MARK, "# Results\n", summary_text(found, link), introduction(folder, out, found.runs)]
     parts += [overview(found.sections), _GLOSSARY]
     parts += [left_out_text(folder, found), claims_text(found.verdicts)]
-    written = [out, *filter(None, [picture])]
     for section in found.sections:
-        drawn = _draw(section, folder / "figures")
-        written += drawn
-        images = [_image(section, _relative(file, out.parent), alt) for file, alt in drawn.items()]
+        pictures = _draw(section, folder / "figures")
+        images = [
+            _image(section, _relative(file, out.parent), one.alt) for file, one in pictures.items()
+        ]
         parts.append("\n".join([section_text(section), *images, ""]))
+        drawn |= pictures
+    # Only when all of them could be drawn: until then the old page keeps its own.
+    for file, one in drawn.items():
+        write_atomically(file, one.png or b"")
     # A link stays one.
     write_atomically(out.resolve(), "\n".join(filter(None, parts)).encode())
+    written = [out, *drawn]
     if overview_in:
         link = picture and _relative(picture, overview_in.parent)
         page = _relative(out, overview_in.parent)
@@ -260,31 +268,19 @@ def section_text(section: Section) -> str:
     return "\n".join([f"## {section.title}\n", command, as_markdown(table)])
 
 
-def _write_leads(verdicts: Sequence[Verdicts], file: Path) -> Path | None:
-    """Write the picture of all claims; returns its file, or none if there is nothing to show."""
-    picture = leads_figure(verdicts)
-    if picture is None or not picture.png:
-        return None
-    write_atomically(file, picture.png)
-    return file
-
-
-def _draw(section: Section, pictures: Path) -> dict[Path, str]:
-    """Files of the figures, each with what it shows in words."""
+def _draw(section: Section, pictures: Path) -> dict[Path, Drawn]:
+    """The figures of a section, by their files."""
     places = {place: run for place, run in section.runs if not run.has_failed}
     runs = [*places.values()]
     figures = draw_figures(runs, [*places]) if runs else {}
-    wanted, written = section.variant.measures or _FIGURES[section.table], {}
+    wanted = section.variant.measures or _FIGURES[section.table]
     # Other gradients than adjoint ones take no evaluations backwards.
     adjoint = all(flat_config(run.config).get("solver.gradient") == "adjoint" for run in runs)
-    for name, drawn in figures.items():
-        if "nfe-backward" in name and not adjoint:
-            continue
-        if drawn.png and re.match(wanted, name):
-            file = pictures / section.figure(name)
-            write_atomically(file, drawn.png)
-            written[file] = drawn.alt
-    return written
+    return {
+        pictures / section.figure(name): drawn
+        for name, drawn in figures.items()
+        if drawn.png and re.match(wanted, name) and (adjoint or "nfe-backward" not in name)
+    }
 
 
 def _image(section: Section, file: str, alt: str) -> str:

@@ -103,6 +103,8 @@ def keep_runs(source: Path, target: Path) -> dict[Path, Kept]:
     # By their records: a mere copy of a run is the same run.
     fresh: dict[bytes, tuple[Path, Record]] = {}
     for folder in ended_runs(source):
+        if folder.resolve().is_relative_to(target.resolve()):
+            continue  # kept before, in a folder within that of the runs
         fresh.setdefault(portable_record(folder), (folder, RunFolder(folder).ended()))
     there = ended_runs(target) if target.is_dir() else []
     known = {portable_record(place): place for place in there}

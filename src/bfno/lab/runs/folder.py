@@ -270,11 +270,19 @@ class RunFolder:
 
     def finished_record(self) -> Record | None:
         """The record of a run that is finished; None if it is not, or cannot be read."""
+        record = self._readable_record()
+        return record if record and record.is_finished else None
+
+    def failed_for_good(self) -> Record | None:
+        """The record of a failed run that cannot be tried again, since an archive keeps no more."""
+        record = None if self.can_go_on else self._readable_record()
+        return record if record and record.has_failed else None
+
+    def _readable_record(self) -> Record | None:
         try:
-            record = self.record()
+            return self.record()
         except (ConfigError, DataError):
             return None
-        return record if record.is_finished else None
 
     def finished(self) -> Record:
         """The record of a finished run, with the metrics of its epochs.

@@ -7,7 +7,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from bfno.lab.data import DATA_SETS, data_folder, locate
 from bfno.lab.data.activity import find_activity
@@ -25,8 +25,8 @@ from bfno.lab.runs.variants import Variant
 
 __all__ = ["Job", "RunState", "missing_files", "plan", "state_of"]
 
-RunState = Literal["there", "in use", "begun", "missing"]
-_ORDER: tuple[RunState, ...] = ("there", "in use", "begun", "missing")
+RunState = Literal["there", "in use", "begun", "failed", "missing"]
+_ORDER: tuple[RunState, ...] = get_args(RunState)
 # What can go wrong with files that anybody may have put there.
 _UNREADABLE = (OSError, ValueError, KeyError, TypeError, OverflowError, RecursionError, UserError)
 
@@ -40,7 +40,8 @@ class Job:
         scale: At which size.
         seed: With which seed.
         folder: Where the run is, or will be.
-        state: Whether it is there, somebody is at it, it has begun, or it is missing.
+        state: Whether it is there, somebody is at it, it has begun, its record alone is there and
+            says that it failed, or it is missing.
         epochs: How many epochs it takes.
         seconds: How long it takes from beginning to end, by the records of others; None if no
             record tells.
@@ -133,6 +134,8 @@ def state_of(folder: Path) -> RunState:
     run = RunFolder(folder)
     if run.finished_record() is not None:
         return "there"
+    if run.failed_for_good() is not None:
+        return "failed"
     has_begun = run.config_file.is_file()
     try:
         # Who trains holds the lock before there are settings.
@@ -174,7 +177,8 @@ def _known_runs(root: Path, changed: Mapping[str, tuple[str, ...]], scale: str) 
     """Runs of experiments at a scale with exactly these changed settings."""
     for folder in run_folders(root):
         try:
-            record = RunFolder(folder).finished_record()
+            run = RunFolder(folder)
+            record = run.finished_record() or run.failed_for_good()
             settings = record.config if record else _written_settings(folder)
             if settings["experiment"] not in changed or settings["scale"] != scale:
                 continue

@@ -142,6 +142,8 @@ class Campaign:
             standing.look()
             if standing.job.state == "there":
                 standing.state = "there"
+            elif failed := RunFolder(standing.job.folder).failed_for_good():
+                standing.state, standing.error = "failed", failed.failure
         self._given: list[tuple[Order, Standing]] = []
         self._losses: Counter[tuple[Path, int]] = Counter()
         self._full_until = 0.0
