@@ -267,8 +267,8 @@ def _released(file: Path) -> Released:
         if tuple(said["classes"]) != DATA_SETS["cifar10"].class_names or not found.is_possible:
             raise ValueError(said)
     except (OSError, ValueError, KeyError, TypeError, OverflowError) as error:
-        why = "is not what `bfno eval --json` writes of weights for CIFAR-10"
-        raise DataError(file, why, "write it anew, as EPOCH.json") from error
+        why = "is not what `bfno eval --json` writes for CIFAR-10 weights"
+        raise DataError(file, why, "write it again, as EPOCH.json") from error
     return found
 
 
