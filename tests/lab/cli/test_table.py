@@ -382,7 +382,7 @@ def test_a_board_of_forty_runs_fits_a_screen_with_the_running_ones_first():
         console.print(board._board(_standings(40), HEADLINES[0], slots=2))
         lines = console.export_text().splitlines()
     assert len(lines) <= 20
-    summary, rows = " ".join(lines[:2]), lines[3:]
+    summary, rows = " ".join(" ".join(lines[:2]).split()), lines[3:]
     assert ["running" in line for line in rows] == [True] * 8 + [False] * 4
     assert "40 runs: 8 existing, 8 finished, 8 running, 8 failed, 8 waiting" in summary
     assert "best on digits so far: method-39 39.00%" in summary and "left" in summary
