@@ -155,7 +155,7 @@ else:
     _MOVED |= {name: name for name in ("cli", "data", "errors", "files")}
 
     class _Moved:
-        """Asked when there is no module of a name: says where those of the last release are."""
+        """Finds modules of the last release by their old name, and says where they are now."""
 
         @staticmethod
         def find_spec(name: str, path: object = None, target: object = None) -> None:

@@ -1,6 +1,6 @@
-"""The program from Python: train an experiment, go on with a run, load its model.
+"""The program from Python: train an experiment, resume a run, load its model.
 
-Needs what training needs, `pip install 'bfno[train]'`; layers and solvers are used without it.
+Needs what training needs, `pip install 'bfno[train]'`; layers and solvers work without it.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ class Run:
     """A finished run.
 
     Attributes:
-        folder: Where it is; every command of the program takes this folder.
-        metrics: What its model reached in the chosen epoch, such as `test_accuracy`.
-        record: Everything that is known of the run: settings, sizes, times, versions.
+        folder: Its folder, which every command of the program takes.
+        metrics: Results of the chosen epoch, such as `test_accuracy`.
+        record: Everything known about the run: settings, sizes, times, versions.
 
     Example:
         >>> run = bfno.train("digits/bfno-node", scale="smoke")  # doctest: +SKIP
@@ -64,10 +64,10 @@ def train(
         data: Your own data: a folder of images for `folder/` and `folder-density/`, a table or a
             folder of tables for `series/`.
         scale: `smoke`, `cpu` or `paper`; None takes the file's, or `cpu`.
-        seed: Decides everything random; None takes the file's, or 7.
-        out: Folder of the run, which must not hold another; None is `runs/DATA-METHOD-sSEED`.
-        settings: Settings that differ from the preset's, nested or with dots:
-            `{"train": {"epochs": 5}}` or `{"train.epochs": 5}`. `bfno config` prints them all.
+        seed: Seed of all random numbers; None takes the file's, or 7.
+        out: Folder of the run, which must not hold another run; None is `runs/DATA-METHOD-sSEED`.
+        settings: Changes to the preset's settings, nested or with dots: `{"train": {"epochs": 5}}`
+            or `{"train.epochs": 5}`. `bfno config` prints them all.
         on_epoch: Called with the metrics of every finished epoch.
 
     Raises:
@@ -102,7 +102,7 @@ def resume(
     settings: Mapping[str, Any] | None = None,
     on_epoch: OnEpoch | None = None,
 ) -> Run:
-    """Go on with a stopped or finished run, bit for bit, as `bfno resume` does.
+    """Continue a stopped or finished run, bit for bit, as `bfno resume` does.
 
     Args:
         run: The run, or its folder.
@@ -138,19 +138,20 @@ def load(
 ) -> Any:
     """Return the trained model of a run, ready to call.
 
-    It has the weights of the epoch that was best on the validation split, or of the last one where
-    there was none. `model.class_names` names the columns of its scores.
+    It has the weights of the best epoch on the validation split, or of the last epoch if there was
+    no such split. `model.class_names` names the columns of its scores.
 
     An `ImageClassifier` takes images between 0 and 1 of shape `(batch, *model.in_shape)` and
     returns scores. A `Flow` takes points or images between 0 and 1 (see `dequantise`) and has
     `log_prob`, `sample`, `encode` and `decode`. A `SeriesModel` takes times, values and mask,
-    scaled as in its training (the run's record says how), and returns a `SeriesOutput`.
+    scaled as in training (the run's record says how), and returns a `SeriesOutput`.
 
     Args:
         run: The run, or its folder.
-        kind: The class that the model has to have, such as `ImageClassifier`; editors then know it.
-        any_checkpoint: Whether to take the newest checkpoint that is whole where that of the best
-            epoch is damaged; else a damaged one is an error.
+        kind: The class that the model must have, such as `ImageClassifier`; editors then know its
+            type.
+        any_checkpoint: Whether to use the newest intact checkpoint if that of the best epoch is
+            damaged, instead of raising an error.
 
     Raises:
         ConfigError: If this is not a run folder, or nothing is trained yet.
@@ -199,7 +200,7 @@ def _watchers(on_epoch: OnEpoch | None) -> list[Any]:
 
 @contextlib.contextmanager
 def installed(what: str) -> Iterator[None]:
-    """Say what to install where a package is missing that the library itself does not need."""
+    """Say what to install if a package is missing that the library itself does not need."""
     try:
         yield
     except ModuleNotFoundError as error:

@@ -1,7 +1,7 @@
-"""Estimators with the interface of scikit-learn: `fit`, `predict`, `score`, pipelines, searches.
+"""Estimators with scikit-learn's interface: `fit`, `predict`, `score`, pipelines, searches.
 
 They need what training needs, `pip install 'bfno[train]'`. `bfno.sklearn.ImageClassifier` takes
-arrays and trains a model; `bfno.ImageClassifier` is such a model, a torch module.
+arrays and trains a model; `bfno.ImageClassifier` is the model itself, a torch module.
 """
 
 from __future__ import annotations

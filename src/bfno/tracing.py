@@ -28,10 +28,10 @@ _Function = TypeVar("_Function", bound=Callable)
 
 
 def is_transformed() -> bool:
-    """Whether a compiler, a function transform or forward-mode differentiation is at work.
+    """Whether a compiler, a function transform or forward-mode differentiation is active.
 
-    These follow ordinary operations only, not hand-written backward passes; tensors are stand-ins,
-    whose memory and history cannot be looked at.
+    These follow only ordinary operations, not hand-written backward passes; tensors are stand-ins,
+    whose memory and history cannot be read.
     """
     return (
         torch.compiler.is_compiling()
@@ -41,7 +41,7 @@ def is_transformed() -> bool:
 
 
 def is_followed(gradient: Tensor) -> bool:
-    """Whether a backward pass can take ordinary operations only.
+    """Whether a backward pass may use only ordinary operations.
 
     That is so under transforms, and with `is_grads_batched=True` of `torch.autograd.grad`.
 
@@ -76,7 +76,7 @@ def traces_without_dynamo() -> bool:
 
 
 def is_exporting() -> bool:
-    """Whether `torch.export` writes a program down.
+    """Whether `torch.export` is tracing a program.
 
     The old torch does not say; there, one that looks at a program with dynamo is taken for a
     compiler.
@@ -85,5 +85,5 @@ def is_exporting() -> bool:
 
 
 def hide_from_old_compilers(function: _Function) -> _Function:
-    """Have a function run as it is under the old compiler, which fails inside it."""
+    """Run a function uncompiled under the old compiler, which fails inside it."""
     return cast("_Function", torch.compiler.disable(function)) if _IS_OLD else function

@@ -1,4 +1,4 @@
-"""What all dynamics share: a field, a state made of components, and where that state starts."""
+"""What all dynamics share: a field, a state of several components, and its start."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ Start = Callable[[Tensor], Tensor]
 
 
 class ZeroStart(nn.Module):
-    """Completes an input with zeros; has nothing to learn and suits every field.
+    """Completes an input with zeros; learns nothing and works with every field.
 
     Args:
         components: Number of components of the state.
-        augment: Channels of a component beyond those of the input.
+        augment: Extra channels of each component, beyond those of the input.
 
     Shape:
         `(batch, channels, *space)` to what is missing from
@@ -46,7 +46,7 @@ class ZeroStart(nn.Module):
 
 
 class InitialVelocity(nn.Module):
-    """Learns the rest of an initial state from an image.
+    """Learns the rest of the initial state from an image.
 
     Three convolutions, 1×1, 3×3 and 1×1, with leaky ReLUs of slope 0.3 between them. The result
     holds the extra channels of the position, if any, and then the velocity.
@@ -130,7 +130,7 @@ class Dynamics(nn.Module, ABC):
 
     Attributes:
         components: Number of components of the state.
-        interval: Times between which the equation is meant to be solved.
+        interval: Start and end time of the equation.
 
     Shape:
         Input `(batch, channels, *space)`, state `(batch, components * state channels, *space)`.

@@ -1,4 +1,4 @@
-"""Dynamics with momentum, after the optimisers of that name: heavy ball, Nesterov and Adam."""
+"""Dynamics with momentum, named after optimisers: heavy ball, Nesterov and Adam."""
 
 from __future__ import annotations
 
@@ -110,9 +110,8 @@ class GeneralizedNesterov(Dynamics):
         field: Maps time and position to a force.
         start: Maps the input to what follows it in the initial `[h, h']`; zeros if not given.
         variant: `consistent` solves for `(x, m)` as above. `public_code` does what the published
-            code does, and hence probably what the published numbers rest on: its state starts as
-            `(h, h')`, is changed by the derivatives of `(x, m)`, and is read out as if it were
-            `(x, m)`.
+            code does, on which the published numbers are probably based: its state starts as `(h,
+            h')`, is changed by the derivatives of `(x, m)`, and is read out as if it were `(x, m)`.
         sign: The sign `s` of the field, 1 or -1.
         restoring: The strength `ξ`: a constant, or `learned` for the softplus of a trained scalar.
         restoring_logit: Where that scalar starts.

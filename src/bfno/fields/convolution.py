@@ -16,7 +16,7 @@ __all__ = ["ConvField", "TimedConv"]
 
 
 class ConvField(nn.Module):
-    """Three convolutions, 1×1, 3×3 and 1×1, each of which also sees the time.
+    """Three convolutions, 1×1, 3×3 and 1×1; each also sees the time.
 
     Time is a constant image, the last input channel of every convolution.
 
@@ -24,8 +24,8 @@ class ConvField(nn.Module):
         channels: Channels of the state.
         hidden: Channels between the convolutions.
         out_channels: Channels of the result; those of the state if not given.
-        activation: What follows the first two convolutions: a name, such as relu, softplus or tanh,
-            or an elementwise function.
+        activation: Activation after the first two convolutions: a name, such as relu, softplus or
+            tanh, or an elementwise function.
 
     Shape:
         `t` a scalar or `(batch,)`, `y` `(batch, channels, height, width)` to

@@ -25,7 +25,7 @@ _PIECE_BYTES = 2 << 20
 
 
 class FlowConvField(nn.Module):
-    """Convolutions of 3×3 points with softplus between them, each of which also sees the time.
+    """Convolutions of 3×3 points with softplus between them; each also sees the time.
 
     The weights of the last one start at zero: the flow starts as a shift.
 
@@ -68,12 +68,12 @@ class FlowConvField(nn.Module):
         return self.prepare(y).pull_back(t, y, cotangent)
 
     def prepare(self, y: Tensor) -> _PreparedConvField:
-        """The field made ready for many evaluations on the grid of `y` with its present weights."""
+        """The field, prepared for many evaluations on the grid of `y` with its present weights."""
         return _PreparedConvField(self._convolutions(), y)
 
 
 class _PreparedConvField:
-    """What all evaluations with the same weights on the same grid have in common, done once."""
+    """Does once what all evaluations with the same weights on the same grid have in common."""
 
     def __init__(self, layers: Sequence[TimedConv], y: Tensor) -> None:
         self.kernels = Kernels([layer.kernel for layer in layers])
@@ -149,7 +149,7 @@ class Kernels:
     def pull_back(
         self, x: Tensor, cotangent: Tensor, biases: Sequence[Tensor]
     ) -> tuple[Tensor, Tensor]:
-        """Do the same, and pull a cotangent back through the convolutions.
+        """Apply the convolutions, and pull a cotangent back through them.
 
         Args:
             x: `(batch, channels, height, width)`.
@@ -195,9 +195,9 @@ class FlowOperatorField(OperatorField):
         channels: Channels of the state.
         width: Channels of the layers.
         depth: Number of layers.
-        inner_activation: The layers' own activation; None leaves them their default. With ReLU a
-            small change of the input does not change the Jacobian, so the trace cannot teach what
-            comes before.
+        inner_activation: The layers' own activation; None leaves them their default. With ReLU, a
+            small change of the input does not change the Jacobian, so the trace cannot train the
+            weights before it.
         **layer_options: Further arguments of the layer.
 
     Shape:

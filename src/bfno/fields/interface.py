@@ -1,4 +1,4 @@
-"""What every vector field looks like from outside, and what it may offer besides.
+"""The interface of vector fields, and the optional methods that make them faster.
 
 Two methods are optional. `pull_back(t, y, cotangent)` returns the field's value together with one
 product with its Jacobian, by a faster way than autograd's. `prepare(y)` returns the field made
@@ -23,8 +23,8 @@ Time = float | Tensor
 class VectorField(Protocol):
     """Anything that maps a time and a state to the state's rate of change.
 
-    A function, a module or any other callable will do; a module's parameters get gradients
-    without being listed.
+    A function, a module or any other callable works; a module's parameters get gradients without
+    being listed.
 
     Example:
         >>> def decay(t: Time, y: Tensor) -> Tensor:
@@ -40,8 +40,8 @@ class VectorField(Protocol):
 def prepared(field: Any, y: Tensor) -> Any:
     """A field that is ready for many evaluations with its present weights on states like `y`.
 
-    A field may have a method `prepare(y)` for what these evaluations have in common; what it
-    returns is called, and pulled back, like the field. Any other field is returned as it is.
+    A field may have a method `prepare(y)` that computes what these evaluations have in common; its
+    result is called, and pulled back, like the field. Any other field is returned as it is.
     """
     prepare = method_of(field, "prepare")
     return field if prepare is None else prepare(y)
@@ -77,7 +77,7 @@ def pull_back(field: VectorField, t: Time, y: Tensor, cotangent: Tensor) -> tupl
 def pull_back_by_autograd(
     field: VectorField, t: Time, y: Tensor, cotangent: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """`pull_back` of any field, which need not know its Jacobian."""
+    """`pull_back` for any field, by autograd."""
     recorded = torch.is_grad_enabled()
     # Not even the graph of one evaluation exists in inference mode.
     with torch.inference_mode(False), torch.enable_grad():

@@ -17,15 +17,15 @@ __all__ = ["MLPField"]
 
 
 class MLPField(nn.Module):
-    """Fully connected network of the last axis of the state and, optionally, the time.
+    """Fully connected network on the last axis of the state and, optionally, the time.
 
     Args:
         features: Size of the state's last axis.
         hidden: Size of every hidden layer.
         depth: Number of hidden layers.
         out_features: Size of the result's last axis; that of the state if not given.
-        activation: What follows every hidden layer: a name, such as relu, softplus or tanh, or an
-            elementwise function.
+        activation: Activation after every hidden layer: a name, such as relu, softplus or tanh, or
+            an elementwise function.
         time: Whether the first layer sees the time, as its last input.
 
     Shape:

@@ -1,4 +1,4 @@
-"""A vector field for the inside of a network: normalised before every layer."""
+"""A vector field for the inside of a network, with normalisation before every layer."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class NormedField(nn.Module):
 
     One Euler step of length one along it is a residual block with pre-activation. Each sample is
     normalised by itself, in groups of channels, so that nothing depends on the batch or on how
-    often a solver calls the field. The result is scaled channel by channel, at first by a little:
+    often a solver calls the field. The result is scaled channel by channel, at first by little, so
     a new field hardly moves its state.
 
     Args:
@@ -33,9 +33,9 @@ class NormedField(nn.Module):
         channels: Channels of the state.
         depth: Number of layers.
         out_channels: Channels of the result; those of the state if None.
-        activation: What precedes a layer: a name, such as relu, softplus or tanh, or an
+        activation: Activation before each layer: a name, such as relu, softplus or tanh, or an
             elementwise function.
-        gain: The scale of the result at first.
+        gain: The initial scale of the result.
         **layer_options: Further arguments of the layer.
 
     Shape:

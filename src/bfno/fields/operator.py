@@ -22,7 +22,7 @@ LAYERS: dict[str, Callable[..., nn.Module]] = {"bfno": BFNO, "fno": FNO, "afno":
 
 
 def find_layer(name: str) -> Callable[..., nn.Module]:
-    """Look an operator layer up by name, and raise ValueError if there is none."""
+    """Find an operator layer by name, and raise ValueError if there is none."""
     if name not in LAYERS:
         raise ValueError(f"layer must be one of {', '.join(LAYERS)} or a callable, got {name!r}")
     return LAYERS[name]
@@ -31,8 +31,8 @@ def find_layer(name: str) -> Callable[..., nn.Module]:
 class OperatorField(nn.Module):
     """Encoder, operator layers and decoder: `dy/dt = decode(layers(encode(y, t)))`.
 
-    Encoder and decoder act on channels, the same at every grid point; time is one more channel of
-    the encoder.
+    Encoder and decoder act on channels, in the same way at every grid point; time is one more
+    channel of the encoder.
 
     Args:
         layer: `"bfno"`, `"fno"`, `"afno"`, or a callable that makes a layer of a given width: any
@@ -41,8 +41,8 @@ class OperatorField(nn.Module):
         width: Channels of the layers.
         depth: Number of layers.
         out_channels: Channels of the result; those of the state if None.
-        activation: What follows a layer: a name, such as relu, softplus or tanh, or an elementwise
-            function.
+        activation: Activation after each layer: a name, such as relu, softplus or tanh, or an
+            elementwise function.
         last_activation: Whether it also follows the last layer.
         inner_activation: The layers' own activation; None leaves them their default.
         time: Whether the field depends on time.
@@ -88,7 +88,7 @@ class OperatorField(nn.Module):
         self.decoder = Pointwise(width, channels if out_channels is None else out_channels)
 
     def _sealed(self, index: int, depth: int) -> dict[str, ActivationChoice]:
-        """The activation of one layer as an option of the layer, where it takes one."""
+        """The activation as an option of the layer, if the layer takes one."""
         if self._seals and self._is_activated(index, depth):
             return {"output_activation": self.activation}
         return {}
@@ -97,7 +97,7 @@ class OperatorField(nn.Module):
         return index < depth - 1 or self.last_activation
 
     def _activates(self, index: int, layer: nn.Module) -> bool:
-        """Whether an activation follows a layer, which does not apply it itself."""
+        """Whether an activation has to follow a layer that does not apply it itself."""
         # Another layer may have taken the place of the one that was made with the activation.
         if self._seals and getattr(layer, "output_activation", None) is not None:
             return False
@@ -129,7 +129,7 @@ class OperatorField(nn.Module):
         return self.decoder(hidden), self.encoder.transposed(cotangent)
 
     def _knows_jacobian(self) -> bool:
-        """Whether every part knows how to be pulled back through, and nothing else is done.
+        """Whether every part has its own pull-back, and the field does nothing else.
 
         Hooks were looked for in all parts before the field's own `pull_back` was called.
         """

@@ -17,7 +17,7 @@ GRIDS = ("latent", "point", "batch")
 
 
 class PointField(nn.Module):
-    """A field of functions in space, applied to points as if each were a grid of one place.
+    """A field of functions in space, applied to points as if each were a grid of one point.
 
     Args:
         field: Takes states `(batch, channels, space)`.
@@ -74,17 +74,17 @@ class LatentOperatorField(nn.Module):
     - `"latent"`: the latent axis. A state is a function of one channel on as many points as it
       has coordinates.
     - `"point"`: one point, whose channels are the coordinates. The layer then has no space to mix.
-    - `"batch"`: latent samples times series, whose channels are the coordinates. This is what
-      the shapes in the paper say. Every trajectory then depends on all others in its batch, and on
-      their order.
+    - `"batch"`: latent samples times series, whose channels are the coordinates. The shapes in the
+      paper suggest this. Every trajectory then depends on all others in its batch, and on their
+      order.
 
     Args:
         latents: Number of coordinates of a state.
         width: Channels of the layers.
         grid: See above.
         depth: Number of layers.
-        activation: What follows a layer: a name, such as relu, softplus or tanh, or an elementwise
-            function.
+        activation: Activation after each layer: a name, such as relu, softplus or tanh, or an
+            elementwise function.
         layer: Name of the layer, see `OperatorField`.
         **layer_options: Further arguments of the layer.
 

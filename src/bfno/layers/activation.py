@@ -1,4 +1,4 @@
-"""Activation functions: one table for layers, fields and dynamics, which also take a function."""
+"""Activation functions for layers, fields and dynamics, by name or as a function."""
 
 from __future__ import annotations
 
@@ -45,17 +45,17 @@ class Activation:
     slope: Callable[[Tensor, Tensor], Tensor]
 
     def on_fresh(self, value: Tensor) -> Tensor:
-        """Apply the function to a value that nobody else holds, which may be overwritten."""
+        """Apply the function to a value that nothing else uses, and which may be overwritten."""
         return self.apply(value)
 
     def after(self, module: nn.Module, value: Tensor) -> Tensor:
-        """Apply the function to what a module has just returned, which it may need or keep."""
+        """Apply the function to the result of a module, which the module may still need."""
         return self.on_fresh(value) if gives_result_away(module) else self.apply(value)
 
 
 @dataclass(frozen=True)
 class InPlaceActivation(Activation):
-    """An activation whose output tells its derivative, so that its input may be overwritten.
+    """An activation whose derivative follows from its output, so its input may be overwritten.
 
     Attributes:
         overwrite: The function, overwriting its argument.
@@ -145,7 +145,7 @@ def find_activation(choice: ActivationChoice) -> Activation:
 def known_activation(choice: ActivationChoice) -> ActivationChoice:
     """Return the choice if it is an activation, and raise ValueError otherwise.
 
-    Modules keep the choice instead of what it stands for, so that they can be pickled.
+    Modules store the choice instead of the function, so that they can be pickled.
     """
     find_activation(choice)
     return choice

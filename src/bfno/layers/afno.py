@@ -14,17 +14,18 @@ __all__ = ["AFNO"]
 
 
 class AFNO(nn.Module):
-    """Mixes blocks of channels by a small complex network that all frequencies share.
+    """Mixes blocks of channels with a small complex network that all frequencies share.
 
-    In every block and at every frequency the spectrum passes two complex affine maps with a ReLU
-    between them and a soft shrinkage after them; both act on real and imaginary parts separately.
-    The inverse transform is added to the input.
+    In every block and at every frequency, the spectrum goes through two complex affine maps with a
+    ReLU between them and a soft shrinkage after them; both act on real and imaginary parts
+    separately. The inverse transform is added to the input.
 
     Args:
         channels: Width of input and output.
         blocks: Number of blocks; the network never mixes channels of two blocks.
         expansion: Hidden width of the network in units of a block.
-        shrink: By how much the shrinkage reduces the magnitude of every real and imaginary part.
+        shrink: Amount by which the shrinkage reduces the magnitude of every real and imaginary
+            part.
         kept: Fraction of frequencies that pass; the others are set to zero.
 
     Shape:
@@ -32,7 +33,7 @@ class AFNO(nn.Module):
 
     Note:
         As in the published code, `kept` is a fraction of half the number of *grid points*, applied
-        along the last axis. With more than one space axis it therefore cuts nothing until it is
+        along the last axis. With more than one space axis it therefore has no effect until it is
         about as small as one over the product of the other axes.
 
     References:

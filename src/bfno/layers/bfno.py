@@ -30,12 +30,12 @@ class BFNO(nn.Module):
     r"""Mixes channels in frequency space through parallel branches.
 
     The layer computes $F^{-1}(\rho(F(x))) + \mathrm{skip}(x)$. With $G = F(x)$, every branch $i$
-    makes a spectrum $O_i$ of its own, and $\rho$ merges them with one real linear map for the real
-    parts and one for the imaginary parts. What a branch does is the `kernel`:
+    makes its own spectrum $O_i$, and $\rho$ merges them with one real linear map for the real parts
+    and one for the imaginary parts. What a branch does is the `kernel`:
 
     - `"branch"`: $O_i = \sigma(G A_i + p_i)$, a complex affine map, the same at every frequency,
       with $\sigma$ applied to real and imaginary parts separately. This is what the paper's authors
-      released, and what the paper's parameter counts agree with.
+      released, and it matches the paper's parameter counts.
     - `"gate"`: $O_i = \sigma(G A_i + p_i) \odot G$, a complex product.
     - `"filter"`: $O_i = R_i \odot G$ with a learned complex filter on a given `grid`. On another
       grid, frequencies that lie inside both keep their value and the others are filtered out.
@@ -48,11 +48,11 @@ class BFNO(nn.Module):
             convolution three points wide).
         activation: The function $\sigma$ inside the branches: relu, softplus, tanh, sigmoid,
             hardtanh (clipped to ±0.5), identity, or any elementwise function.
-        output_activation: A function of the result, done in the same pass over memory; None for
+        output_activation: A function applied to the result, in the same pass over memory; None for
             none.
-        init: How the branches' weights start: `"published"`, uniform on [0, 1/channels) as the
-            authors' do, or `"centred"`, normal around 0 so that a branch keeps the size of its
-            input, with biases of 0.
+        init: How the branches' weights are initialised: `"published"`, uniform on [0, 1/channels)
+            as in the authors' code, or `"centred"`, normal around 0 so that a branch keeps the size
+            of its input, with zero biases.
         axes: Number of space axes; only `skip="conv"` needs it.
         grid: Points along each space axis; only `kernel="filter"` needs them.
 
@@ -114,7 +114,7 @@ class BFNO(nn.Module):
 
     @torch.no_grad()
     def reset_parameters(self) -> None:
-        """Draw the branches' weights anew, see `init`; other maps keep PyTorch's default."""
+        """Draw new weights for the branches, see `init`; other maps use PyTorch's default."""
         if self.init == "published":
             self.weight.uniform_(0, 1 / self.channels)
         else:  # real and imaginary parts add up, and a filter adds up no channels
@@ -129,19 +129,19 @@ class BFNO(nn.Module):
 
     @property
     def can_linearise(self) -> bool:
-        """Whether `linearise` knows the Jacobian of this kernel and of the path around it."""
+        """Whether `linearise` supports this kernel and the path around it."""
         skip = self.skip
         has_transpose = skip is None or known_method(skip, "transposed") is not None
         return self.kernel == "branch" and has_transpose
 
     def linearise(self, x: Tensor) -> tuple[Tensor, Callable[[Tensor], Tensor]]:
-        """Apply the layer, and return with its result a function that pulls a cotangent back.
+        """Apply the layer; return its result and a function that pulls a cotangent back through it.
 
         Both consist of differentiable operations, so that Jacobian products can be trained.
 
         Raises:
-            ValueError: If the kernel is not `"branch"`, or another module has taken the skip's
-                place; see `can_linearise`.
+            ValueError: If the kernel is not `"branch"`, or the skip was replaced by another module;
+                see `can_linearise`.
         """
         if not self.can_linearise:
             raise ValueError(
@@ -283,7 +283,7 @@ def _check_choice(name: str, value: str, allowed: tuple[str, ...]) -> None:
 
 
 def _checked_grid(grid: tuple[int, ...] | None, kernel: Kernel) -> tuple[int, ...] | None:
-    """The grid of a filter as a tuple; another kernel has none."""
+    """The grid of a filter as a tuple; other kernels have none."""
     if grid is None and kernel != "filter":
         return None
     points = "the points along each space axis, such as (16, 16)"

@@ -1,4 +1,4 @@
-"""What the spectral layers share: what they take, in which precision, and a last transform."""
+"""What the spectral layers share: input checks, precision, and the last transform."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["check_input", "in_full_precision", "inverse_last_axis", "is_empty", 
 
 
 def check_input(x: Tensor, channels: int, dtype: torch.dtype) -> None:
-    """Refuse input that a layer of so many channels and this dtype cannot take.
+    """Refuse input that a layer with this number of channels and this dtype cannot take.
 
     Raises:
         ValueError: If it is not `(batch, channels, *space)` with one to three space axes, or of
@@ -35,9 +35,9 @@ def check_input(x: Tensor, channels: int, dtype: torch.dtype) -> None:
 def in_full_precision(
     function: Callable[[Tensor], Tensor], x: Tensor, dtype: torch.dtype
 ) -> Tensor:
-    """Apply a function in a layer's own dtype: transforms in half precision lose what is small.
+    """Apply a function in a layer's own dtype: transforms in half precision lose small values.
 
-    Autocast stops here, and what comes out has the dtype of what went in.
+    Autocast is off inside, and the result has the dtype of the input.
     """
     if x.dtype == dtype and not is_autocast(x):
         return function(x)
@@ -46,7 +46,7 @@ def in_full_precision(
 
 
 def is_empty(x: Tensor) -> bool:
-    """Whether a batch holds no sample; compilers and exporters, which leave that open, hold one."""
+    """Whether a batch is empty; False for compilers and exporters, which leave its size open."""
     return not torch.compiler.is_compiling() and not len(x)
 
 

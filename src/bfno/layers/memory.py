@@ -1,9 +1,9 @@
-"""Tensors whose memory is used again once they are gone.
+"""Tensors whose memory is reused once they are freed.
 
 On a CPU, touching fresh memory for the first time costs about as much as the matrix product that
 fills it, and the C library gives large blocks back to the system as soon as they are freed. Large
 intermediate results therefore come from a stock of blocks. A block returns to the stock when the
-last tensor on it dies, so that nobody has to hand anything back.
+last tensor on it dies, so nothing has to be returned explicitly.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _idle_bytes = 0
 
 
 def free_memory() -> None:
-    """Give the blocks in stock back to the system."""
+    """Return the blocks in stock to the system."""
     global _idle_bytes
     for blocks in tuple(_stock.values()):
         while blocks:
@@ -58,7 +58,7 @@ def recycled(shape: Sequence[int], like: Tensor) -> Tensor:
 
 
 class _Lease(np.ndarray):
-    """What the tensors on a block hold; it returns the block to the stock when they are gone."""
+    """Held by the tensors on a block; returns the block to the stock when they are freed."""
 
     block: np.ndarray | None = None
 

@@ -90,9 +90,9 @@ class Recipe(NamedTuple):
         return all(one is None or isinstance(one, InPlaceActivation) for one in others)
 
     def join(self, mixed: Tensor, signal: Tensor, target: Tensor) -> None:
-        """Write to the target what was mixed, without its padding, and the signal if it is kept.
+        """Write the mixed values to the target, without padding, and add the signal if it is kept.
 
-        What was mixed may be the target itself.
+        The mixed values may be the target itself.
         """
         own = mixed if mixed is target else mixed[..., : target.shape[-1]]
         if self.keep_signal:
@@ -101,19 +101,19 @@ class Recipe(NamedTuple):
             target.copy_(own)
 
     def plainly(self, signal: Tensor, weights: Weights) -> Tensor:
-        """All of it in differentiable operations, for compilers and higher derivatives."""
+        """The whole layer in differentiable operations, for compilers and higher derivatives."""
         mixed = _mix_plainly(signal, weights, self.sigma)
         result = signal + mixed if self.keep_signal else mixed
         return result if self.outer is None else self.outer.apply(result)
 
 
 def mix(signal: Tensor, weights: Weights, recipe: Recipe) -> Tensor:
-    """Transform, mix and transform back, by the fused route where it applies.
+    """Transform, mix and transform back, by the fused version where it applies.
 
     Args:
         signal: `(batch, *reversed grid, channels)`, contiguous.
         weights: The layer's weights.
-        recipe: What happens besides.
+        recipe: The other operations.
     """
     if is_stand_in(signal) or not recipe.fuses:
         return recipe.plainly(signal, weights)
@@ -177,7 +177,7 @@ def _filters(weight: Tensor) -> Tensor:
 
 
 def samples_at_once(signal: Tensor, features: int) -> int:
-    """How many samples, with `features` numbers per frequency, make one of several equal pieces."""
+    """Number of samples per piece of the batch, with `features` numbers per frequency."""
     batch, *grid, _ = signal.shape
     if signal.device.type != "cpu":
         return batch
@@ -187,7 +187,7 @@ def samples_at_once(signal: Tensor, features: int) -> int:
 
 
 def padded_width(channels: int) -> int:
-    """The width, or a slightly larger one that the products handle in less time.
+    """The width, or a slightly larger one for which the products take less time.
 
     Channels that are added hold zeros and change no result. Measured with AVX-512 on a grid of
     28×28: 47 channels take 1.26 times as long as 48, 79 take 1.19 times as long as 80, but 76 take
@@ -310,7 +310,7 @@ def _padded(x: Tensor, width: int) -> Tensor:
 
 
 def _pack(weights: Weights, recipe: Any) -> tuple[_Branches | _Filters, _Merging]:
-    """The weights in the form that the products want."""
+    """The weights in the form that the products need."""
     filters = weights.inner_bias is None
     kernel = _Filters(weights) if filters else _Branches(weights, recipe.sigma)
     return kernel, _Merging(weights)

@@ -1,4 +1,4 @@
-"""What a module does besides what its class says: hooks, and subclasses with other passes.
+"""Whether a module does what its class says: hooks, and subclasses with their own forward pass.
 
 Whoever does something in place of calling a module may do so only where the module's forward pass
 is the one that this was written for, and where no hooks would have been called.
@@ -24,7 +24,7 @@ __all__ = [
 
 
 def has_hooks(module: nn.Module) -> bool:
-    """Whether hooks see what a module takes and returns: they may keep it, or change it."""
+    """Whether hooks see a module's input or output: they may keep or change it."""
     return _has_own_hooks(module) or _has_hooks_everywhere()
 
 
@@ -48,15 +48,14 @@ def _has_hooks_everywhere() -> bool:
 
 
 def is_untouched(module: nn.Module) -> bool:
-    """Whether calling a module does what its class says: nothing was put on this very object."""
+    """Whether calling a module does what its class says: nothing was set on the object itself."""
     return "forward" not in module.__dict__ and not has_hooks(module)
 
 
 def is_plain(module: Any, kind: type[nn.Module]) -> bool:
     """Whether calling a module does what a class says.
 
-    A subclass without a pass of its own may be another one only in name, or have its weights
-    parametrised.
+    A subclass without its own forward pass may differ in name only, or have parametrised weights.
     """
     own = type(module)
     return (
@@ -68,9 +67,9 @@ def is_plain(module: Any, kind: type[nn.Module]) -> bool:
 
 
 def gives_result_away(module: nn.Module) -> bool:
-    """Whether what a module returned may be overwritten: no derivative needs it, nobody keeps it.
+    """Whether a module's result may be overwritten: no derivative needs it, and nobody keeps it.
 
-    A class says so of its forward pass by `result_may_be_overwritten = True`.
+    A class declares this for its forward pass with `result_may_be_overwritten = True`.
     """
     if is_plain(module, nn.Linear):
         return True
@@ -83,9 +82,9 @@ def gives_result_away(module: nn.Module) -> bool:
 
 
 def speaks_of_forward(kind: Any, name: str) -> bool:
-    """Whether an attribute of a class is true of its forward pass.
+    """Whether an attribute of a class describes its present forward pass.
 
-    A subclass with a forward pass of its own inherits what was said of another one.
+    A subclass with its own forward pass inherits attributes that describe another one.
 
     Args:
         kind: The class; of any other callable, nothing is known.
@@ -100,7 +99,7 @@ def speaks_of_forward(kind: Any, name: str) -> bool:
 
 
 def known_method(caller: Any, name: str) -> Callable[..., Any] | None:
-    """A method that knows what calling an object does, as far as classes tell.
+    """The method that replaces calling an object, as far as its classes tell.
 
     None where there is none, where a subclass or the object has another forward pass than the one
     that the method belongs to, and where an object passes on the method of one that it wraps.
@@ -118,10 +117,9 @@ def known_method(caller: Any, name: str) -> Callable[..., Any] | None:
 
 
 def method_of(caller: Any, name: str) -> Callable[..., Any] | None:
-    """A method that may be called in place of an object, because it knows what that would do.
+    """A method that may be called in place of an object, because it does the same.
 
-    None where `known_method` knows of none, and where hooks of the object or its parts would not
-    be called.
+    None if `known_method` finds none, or if hooks of the object or its parts would not be called.
     """
     method = known_method(caller, name)
     return None if method is None or _is_watched(caller) else method

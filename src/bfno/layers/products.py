@@ -1,4 +1,4 @@
-"""Products of matrices by the faster of torch's two libraries.
+"""Matrix products with the faster of torch's two libraries.
 
 torch multiplies matrices with MKL, which does not use the AVX-512 of AMD's processors. oneDNN, with
 which torch computes convolutions, does: there it takes half the time. Which one is used depends on
@@ -72,7 +72,7 @@ def _is_onednn_faster() -> bool:
 
 
 def _vendor() -> str:
-    """Who made the processor, where Linux tells."""
+    """The vendor of the processor, if Linux tells."""
     if platform.system() != "Linux":
         return ""
     try:

@@ -1,4 +1,4 @@
-"""Image classification by a neural ODE."""
+"""Image classification with a neural ODE."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ __all__ = ["ImageClassifier"]
 
 
 class ImageClassifier(nn.Module):
-    """Classifies an image by a neural ODE followed by one linear layer.
+    """Classifies an image with a neural ODE followed by one linear layer.
 
     Args:
-        block: The neural ODE; its `stats` tell what the last solution cost.
+        block: The neural ODE; its `stats` hold the cost of the last solution.
         in_shape: Shape of one image, `(channels, *space)`.
         classes: Number of classes.
 

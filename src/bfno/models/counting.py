@@ -12,10 +12,10 @@ __all__ = ["count_parameters"]
 def count_parameters(module: nn.Module) -> int:
     """Number of parameters as the paper counts them, frozen ones included.
 
-    Every stored number counts once, except in the weights of `FNO`. Those are complex matrices in
-    the publications, where `numel` counts a complex entry once; here they are stored as two reals.
-    The maps of BFNO and AFNO are pairs of real matrices in the publications as well, and count in
-    full. Only this way of counting gives all published counts.
+    Every stored number counts once, except in the weights of `FNO`. In the publications those are
+    complex matrices, where `numel` counts a complex entry once; here they are stored as two reals.
+    The maps of BFNO and AFNO are pairs of real matrices in the publications too, and count in full.
+    Only this way of counting reproduces all published counts.
 
     Example:
         >>> count_parameters(FNO(channels=2, modes=(3,)))

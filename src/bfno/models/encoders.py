@@ -31,7 +31,7 @@ class Posterior:
         self.deviation = spread.abs() + _SMALLEST_DEVIATION
 
     def sample(self, noise: Tensor) -> Tensor:
-        """States from standard normal numbers of shape `(samples, batch or 1, latents)`."""
+        """Turn standard normal numbers of shape `(samples, batch or 1, latents)` into states."""
         return self.mean + self.deviation * noise
 
     def divergence(self) -> Tensor:
@@ -47,7 +47,7 @@ class SeriesEncoder(nn.Module, ABC):
 
     Attributes:
         latents: Numbers in the initial state.
-        stats: What a solver did in the last call, if there is one.
+        stats: Cost of the solver in the last call, if the encoder has one.
 
     Example:
         >>> class MeanEncoder(SeriesEncoder):
@@ -78,8 +78,8 @@ class RNNEncoder(SeriesEncoder):
         size: Numbers in the network's state.
         units: Hidden units between the last state and the distribution.
         rows: `observed` as above, each row with the time since the one read before. `public_code`
-            does what the published code does: it also reads rows in which nothing was observed,
-            and each row with the time to the one that it reads next.
+            does what the published code does: it also reads rows in which nothing was observed, and
+            pairs each row with the time to the row it reads next.
 
     Example:
         >>> values = torch.ones(5, 6, 3)

@@ -1,4 +1,4 @@
-"""The gated recurrent unit over whole series, with a gradient of its own."""
+"""The gated recurrent unit over whole series, with its own backward pass."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ def gated_update(from_input: Tensor, from_state: Tensor, state: Tensor) -> Tenso
 def run_gru(cell: nn.GRUCell, inputs: Tensor, kept: Tensor | None = None) -> Tensor:
     """Run a gated recurrent unit over rows, from a state of zeros on.
 
-    About twice as fast on a CPU as `nn.GRU`, and the state may fade. Gradients cannot be
-    differentiated again, nor several be found at once.
+    About twice as fast as `nn.GRU` on a CPU, and the state may fade. Gradients cannot be
+    differentiated again, nor computed several at a time.
 
     Args:
         cell: The unit.
@@ -129,5 +129,5 @@ class _Recurrence(torch.autograd.Function):
 
 
 def _by_row(*tensors: Tensor) -> list[tuple[Tensor, ...]]:
-    """Rows of some tensors side by side; making all views at once costs a fraction."""
+    """The rows of some tensors side by side; making all views at once costs far less."""
     return list(zip(*[one.unbind() for one in tensors], strict=True))

@@ -17,7 +17,7 @@ _SMALLEST_VARIANCE = 1e-12
 
 
 class LatentGenerator(nn.Module):
-    """Solves an equation from the first time of each series, every trajectory on its own times.
+    """Solves an equation from the first time of each series, every trajectory at its own times.
 
     Args:
         field: Rates of trajectories, `(trajectories, size)`.
@@ -30,7 +30,7 @@ class LatentGenerator(nn.Module):
 
     Attributes:
         couples_series: Whether trajectories depend on each other.
-        stats: What the last call cost.
+        stats: Cost of the last call.
 
     Shape:
         Initial states `(samples, batch, latents)` and ascending times `(batch, time)`, the first
@@ -77,7 +77,7 @@ class LatentGenerator(nn.Module):
     def kinetic(self, path: Tensor, times: Tensor) -> Tensor:
         """Half the mean squared rate of change, at a random time of each series.
 
-        Small rates are smooth trajectories, which take a solver few steps.
+        Small rates mean smooth trajectories, which take a solver few steps.
 
         Args:
             path: States, `(samples, batch, time, size)`.
@@ -117,7 +117,7 @@ class CoupledGenerator(LatentGenerator):
     """Solves an equation of all trajectories together.
 
     Trajectories that depend on each other have to move through the same times, so all of them start
-    at the first time of the batch and go on to its last one.
+    at the first time of the batch and end at its last one.
 
     Args:
         field: Rates of all trajectories, `(samples, batch, size)`.
@@ -152,8 +152,8 @@ class CoupledGenerator(LatentGenerator):
 
         Args:
             rates: Rates of all rows.
-            rows: One row per series, and then rows that are carried along without being asked for,
-                `(rows, samples, size)`.
+            rows: One row per series, and then rows that are solved along with them but not
+                returned, `(rows, samples, size)`.
             times: `(batch, time)`.
 
         Returns:
@@ -187,10 +187,10 @@ class ACEGenerator(CoupledGenerator):
 
     Args:
         field: The network `f` of states, `(..., size)` to the same.
-        attention_field: The network `g`, of the same shape. Belongs to the variant `own` alone.
-        variant: `own` as above. `public_code` takes `a` without the softmax and `f` for `g`, as
-            the published code does. That code also draws the map from `g(z̃)` to `a'` anew at
-            every call, which no training can follow; it is the mean above in both variants.
+        attention_field: The network `g`, of the same shape. Only for the variant `own`.
+        variant: `own` as above. `public_code` takes `a` without the softmax and `f` for `g`, as the
+            published code does. That code also draws a new random map from `g(z̃)` to `a'` at every
+            call, which cannot be trained; both variants use the mean above instead.
         **settings: As for `LatentGenerator`.
 
     References:
@@ -240,8 +240,8 @@ class ACEGenerator(CoupledGenerator):
 def correlation(z: Tensor) -> Tensor:
     """Correlation of coordinates over the batch.
 
-    A coordinate that is the same in the whole batch, as every one is in a batch of one, correlates
-    with nothing, not even with itself.
+    A coordinate that is constant over the batch, as in any batch of one, has zero correlation with
+    all, even with itself.
 
     Args:
         z: `(samples, batch, size)`.

@@ -29,25 +29,25 @@ _SMALLEST = 1e-12
 
 @dataclass(frozen=True)
 class PredictiveIntervals:
-    """Split-conformal intervals: as wide as errors were on data that a model did not learn from.
+    """Split-conformal intervals: as wide as the errors on data that the model was not trained on.
 
-    An interval reaches from its prediction to both sides by
+    An interval extends to both sides of its prediction by
 
         quantile · difficulty · √((noise · growth(horizon))² + (1.645 · spread)²).
 
-    The noise is the mean absolute error of each feature, the growth how errors change with the time
-    since something was last seen, the spread the deviation of the model's samples. The quantile
-    makes the wanted share of the errors fit; it is a feature's own where it has enough of them.
+    The noise is the mean absolute error of each feature, the growth is how errors change with the
+    time since the last observation, and the spread is the deviation of the model's samples. The
+    quantile makes the wanted share of the errors fit; a feature with enough errors has its own.
 
-    Errors of one series are alike, so what counts is the number of series: with `n` of them the
-    quantile is that of level `level · (n + 1) / n`, and there is none if that exceeds one. If later
-    series come from the same source, the interval covers about the share asked for, on average over
-    draws of the `n`.
+    Errors of one series are alike, so the number of series counts: with `n` of them, the quantile
+    is that of level `level · (n + 1) / n`, and there is none if that exceeds one. If later series
+    come from the same source, the interval covers about the requested share, on average over draws
+    of the `n` series.
 
     Attributes:
         noise: `(features,)`.
-        horizons: Times at which the growth is known, ascending; between them it is linear, outside
-            constant.
+        horizons: Times at which the growth is known, ascending; it is linear between them and
+            constant outside.
         growth: Factor of the noise at these times.
         levels: Shares that intervals can cover.
         quantiles: `(levels, features)`; infinite where there was too little to fit.
@@ -156,7 +156,7 @@ class PredictiveIntervals:
         return mean - half, mean + half
 
     def as_dict(self) -> dict[str, Any]:
-        """All of it as plain numbers, ready for JSON; what is infinite is None."""
+        """The intervals as plain numbers, ready for JSON; infinite ones become None."""
         quantiles = [
             [value if math.isfinite(value) else None for value in row]
             for row in self.quantiles.tolist()
@@ -224,14 +224,14 @@ class _Errors:
         )
 
     def mean_by_feature(self, features: int) -> Tensor:
-        """Mean error of each feature, drawn a little towards that of all."""
+        """Mean error of each feature, shrunk a little towards that of all."""
         total = self.feature.bincount(self.size, features)
         count = self.feature.bincount(minlength=features)
         return drawn_mean(total, count, self.size.mean())
 
 
 def drawn_mean(total: Tensor, count: Tensor, average: Tensor | float) -> Tensor:
-    """Means of a few observations each, drawn a little towards the average of all."""
+    """Means of a few observations each, shrunk a little towards the average of all."""
     return (total + _PRIOR * average) / (count + _PRIOR)
 
 
@@ -246,7 +246,7 @@ def _spread(prediction: Tensor) -> Tensor:
 
 
 def _growth(errors: _Errors, noise: Tensor) -> tuple[Tensor, Tensor]:
-    """Middles of stretches of the horizon, and how high errors are there relative to the noise."""
+    """Midpoints of parts of the horizon, and the size of the errors there relative to the noise."""
     relative = errors.size / (noise[errors.feature] * errors.difficulty).clamp(min=_SMALLEST)
     knots = max(1, min(_MOST_KNOTS, len(relative) // _PER_KNOT))
     stretches = errors.horizon.argsort(stable=True).tensor_split(knots)
@@ -279,7 +279,7 @@ def _quantiles(scores: Tensor, errors: _Errors, features: int, level: float) -> 
 
 
 def _conformal(scores: Tensor, series: Tensor, level: float) -> float:
-    """The score that so large a share does not exceed, with room for a series that is not here."""
+    """The score that a given share does not exceed, with room for one unseen series."""
     count = len(series.unique())
     # Rounding must not turn the ninth of nine into a tenth.
     rank = math.ceil(len(scores) * level * (count + 1) / count - 1e-9)

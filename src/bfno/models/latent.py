@@ -30,7 +30,7 @@ class LatentODE(SeriesModel):
 
     The encoder reads a series backwards and gives a normal distribution of the latent state at its
     first time. Samples of it move along the generator's equation; at every time a linear map
-    predicts the values. Labels of rows are read from the states at their times, a label of the
+    predicts the values. Labels of rows are predicted from the states at their times, a label of the
     series from the initial state alone.
 
     In training, samples are random. In evaluation they use the same normal numbers for every

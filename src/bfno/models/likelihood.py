@@ -1,4 +1,4 @@
-"""Losses of models of irregular series, and the likelihoods they consist of."""
+"""Losses of models of irregular series, and the likelihoods in them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _EPOCHS_WITHOUT_KL = 10
 def gaussian_log_likelihood(
     prediction: Tensor, values: Tensor, mask: Tensor, deviation: float
 ) -> Tensor:
-    """Log-density of what was observed, each value normal around its prediction.
+    """Log-density of the observed values, each normal around its prediction.
 
     Averaged over the observed values of a feature of a series (zero where there are none), then
     over all features and series: a series counts the same however many rows it has.
@@ -56,8 +56,8 @@ def kl_to_standard_normal(mean: Tensor, deviation: Tensor) -> Tensor:
 
     Args:
         mean: `(batch, dimensions)`.
-        deviation: Likewise; not negative. One too small for its precision counts as the smallest
-            that is not, so that the divergence is finite.
+        deviation: Standard deviation, likewise; not negative. A value too small for its precision
+            counts as the smallest normal one, so that the divergence is finite.
 
     Returns:
         `(batch,)`.
@@ -75,7 +75,7 @@ def evidence_loss(likelihoods: Tensor, kl: Tensor | None = None, weight: float =
 
     Args:
         likelihoods: Log-likelihood of the data in each sample, `(samples,)`.
-        kl: Divergence of the posterior from the prior, a scalar; None where there is no posterior.
+        kl: Divergence of the posterior from the prior, a scalar; None if there is no posterior.
         weight: Weight of the divergence; see `kl_weight`.
 
     Returns:
@@ -103,7 +103,7 @@ def kl_weight(epoch: int) -> float:
 
 
 def classification_loss(scores: Tensor, labels: Tensor) -> Tensor:
-    """Cross-entropy, averaged over samples and over what has a label.
+    """Cross-entropy, averaged over samples and over everything that has a label.
 
     Args:
         scores: `(samples, batch, classes)` or `(samples, batch, time, classes)`.

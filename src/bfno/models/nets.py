@@ -1,4 +1,4 @@
-"""Networks for one's own images: a convolutional stem, blocks on a coarse grid, a pooled head."""
+"""Networks for your own images: a convolutional stem, blocks on a coarse grid, a pooled head."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ _FINE = 16
 
 
 class ConvNet(nn.Module):
-    """Maps images to features on a coarse grid, and classifies their mean by one linear layer.
+    """Maps images to features on a coarse grid, and classifies their mean with one linear layer.
 
-    The mean takes any grid, so that images of another size than those of the training can be
-    classified as well. `ode_net` and `residual_net` make the two kinds.
+    The mean works on any grid, so images of other sizes than in training can be classified too.
+    `ode_net` and `residual_net` make the two kinds.
 
     Args:
         body: Maps `(batch, in_shape[0], height, width)` to `(batch, channels, *)`.
@@ -83,8 +83,8 @@ def ode_net(
     """A network whose blocks are neural ODEs on a grid of about 8×8.
 
     Args:
-        blocks: What moves the features, one after the other: maps `(batch, 2 * width, *grid)` to
-            the same shape.
+        blocks: The blocks that the features go through in order: each maps `(batch, 2 * width,
+            *grid)` to the same shape.
         width: Channels of the stem; the blocks have twice as many.
         in_shape: Shape of one image.
         classes: Number of classes.
@@ -133,7 +133,7 @@ class ResidualBlock(nn.Module):
     Args:
         channels: Channels of the input.
         out_channels: Channels of the output; those of the input if None.
-        stride: By how much the grid becomes coarser.
+        stride: Factor by which the grid becomes coarser.
 
     Shape:
         `(batch, channels, height, width)` to `(batch, out_channels, *)`.

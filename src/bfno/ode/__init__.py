@@ -1,4 +1,4 @@
-"""Any callable `(t, y)` to a trajectory; knows no network."""
+"""Turns any callable `(t, y)` into a trajectory; knows nothing about networks."""
 
 from bfno.ode.advance import advance
 from bfno.ode.block import NeuralODE

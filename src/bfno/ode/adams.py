@@ -1,7 +1,7 @@
 """Adams methods on fixed grids, explicit and implicit.
 
-A step extends the polynomial through earlier slopes. The coefficients suit equal steps; the first
-steps, for which there is no history, are Runge–Kutta steps of order four.
+A step extends the polynomial through earlier slopes. The coefficients are for equal steps; the
+first steps, which have no history, are Runge–Kutta steps of order four.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class AdamsMethod:
     Attributes:
         implicit: Whether predicted steps are corrected by fixed-point iteration.
         max_order: Highest order that is used.
-        max_iterations: Most corrections per step.
+        max_iterations: Largest number of corrections per step.
         rtol: Corrections stop once they change the step by less than this share of it plus `atol`;
             a number, or a tensor that broadcasts to the state.
         atol: The absolute part of that bound, likewise.

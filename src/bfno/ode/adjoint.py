@@ -37,7 +37,7 @@ class AdjointSettings:
         zero_unused: Whether tensors that the field did not use get gradients of zero, not None.
         with_times: Whether the adjoint of time is solved for, and its error counted, for the first
             requested time; if not, its gradient follows from the field there.
-        watcher: Makes what is told of every backward step, given how the adjoint's state is packed.
+        watcher: Makes the watcher of the backward steps, given how the adjoint's state is packed.
     """
 
     method: Tableau | AdamsMethod
@@ -117,7 +117,7 @@ class _Witness:
         return self._replayer.surroundings
 
     def solve(self, y0: Tensor, times: Tensor) -> Tensor:
-        """Solve forward, and note two more evaluations, for a change may hide at the start."""
+        """Solve forward, and note two more evaluations, because the start may not show a change."""
         problem, noted = self._problem, _Noted(self._problem.field, self._replayer)
         if problem.compile:  # whose field must stay the same object, and is called by no one here
             ys = problem.states(y0, times, self.slope)
@@ -132,7 +132,7 @@ class _Witness:
         return ys
 
     def refuse_change(self) -> None:
-        """Refuse a field that no longer gives what it gave in the solve."""
+        """Refuse a field that no longer returns what it returned in the solve."""
         for tensor, before in zip(self.tensors, self._addresses, strict=True):
             if address(tensor) != before:
                 raise GradientError(
@@ -159,7 +159,7 @@ class _Witness:
 
 
 class _Noted:
-    """A field that notes one of its first calls and its last: where they were, and checksums."""
+    """A field that notes the times, states and checksums of one of its first calls and its last."""
 
     def __init__(self, field: Field, replayer: Replayer) -> None:
         self._field, self._replayer, self._calls = field, replayer, 0

@@ -1,7 +1,7 @@
-"""Fixed Runge–Kutta steps over an interval of every sample's own, recorded by plain autograd.
+"""Fixed Runge–Kutta steps over a different interval for every sample, recorded by plain autograd.
 
 `solve` is made for long intervals and many requested times. A recurrent model instead asks for a
-short interval between every two of its updates, where whatever surrounds the steps costs more than
+short interval between every two of its updates, where everything around the steps costs more than
 the steps themselves.
 """
 
@@ -26,15 +26,15 @@ def advance(
     method: str | Tableau = "midpoint",
     steps: int | Tensor = 1,
 ) -> Tensor:
-    """Move every sample over its own interval by steps of equal size.
+    """Move every sample over its own interval in equal steps.
 
-    A sample whose steps are used up stands still, so its result does not depend on the others.
+    A sample that has taken all its steps stands still, so its result does not depend on the others.
 
     Args:
         field: The derivative, called with one time per sample.
         y: States, `(batch, ...)`.
         start: Where each interval begins, `(batch,)`.
-        gap: Length of each interval, `(batch,)`; negative goes back in time.
+        gap: Length of each interval, `(batch,)`; negative values go back in time.
         method: An explicit Runge–Kutta method: its name, see `METHODS`, or its tableau.
         steps: Number of steps, the same for all or one per sample, `(batch,)`.
 
@@ -69,9 +69,9 @@ def take_step(
         field: The derivative.
         tableau: The method.
         y: States, `(batch, ...)`.
-        clock: What the field takes for the time at the start of the step, and for its length.
-        size: Factor of the slopes, `(batch,)`: the step's length, unless the clock has a pace of
-            its own.
+        clock: The time at the start of the step and its length, as the field sees them.
+        size: Factor of the slopes, `(batch,)`: the step's length, unless the clock has its own
+            pace.
     """
     time, length = clock
     tableau = tableau.without_end_stage  # no one asks for an error estimate

@@ -1,8 +1,8 @@
 """`method="auto"`: explicit steps until the field is stiff, implicit ones while it is.
 
-The steps of both are one sequence with one step-size rule. At a switch the slope at the end of the
-last step is the first one of the next, as it is between two steps of one method, so that gradients
-are exact there as well.
+The steps of both form one sequence with one step-size rule. At a switch, the slope at the end of
+the last step is the first one of the next, as between two steps of one method, so gradients are
+exact there too.
 """
 
 from __future__ import annotations
@@ -114,13 +114,13 @@ class AutoStepper(Stepper):
     # Switches
 
     def detector(self, goals: Sequence[float]) -> AutoStepper:
-        """It looks for itself, and never gives up."""
+        """The stepper itself, which never gives up."""
         self._goals = goals
         self._detector = Detector(self._explicit.tableau, goals, self.stats)
         return self
 
     def look(self, start: float, end: float, slopes: Sequence[Tensor]) -> bool:
-        """Be told of an accepted step, before `accept`."""
+        """Take note of an accepted step, before `accept`."""
         if self._now is self._explicit:
             self._detector.look(start, end, slopes)
         else:
@@ -140,7 +140,7 @@ class AutoStepper(Stepper):
         self.stats.switches.append((self._step[1].value, to.tableau.name))
 
     def _has_calmed(self) -> bool:
-        """Whether explicit steps of this size would be stable, by a few looks in a row."""
+        """Whether explicit steps of this size would be stable, judged by a few looks in a row."""
         self._taken += 1
         if self._taken % _EVERY:
             return False
@@ -151,9 +151,9 @@ class AutoStepper(Stepper):
 
     @torch.no_grad()
     def _eigenvalue(self) -> float:
-        """About the largest eigenvalue at the end of the last step, by the power method.
+        """Estimate the largest eigenvalue at the end of the last step, by the power method.
 
-        Every look goes on with the direction of the one before, by one evaluation.
+        Every look continues with the direction of the one before, and takes one evaluation.
         """
         _, end, y = self._step
         slope = self._now.last_slope

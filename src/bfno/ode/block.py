@@ -39,7 +39,7 @@ class DynamicsLike(Protocol):
 
 
 def solver_settings(method: str | Tableau, gradient: str, **options: Any) -> dict[str, Any]:
-    """Arguments of `solve` for a module to keep, checked when the module is made.
+    """Check arguments of `solve` that a module keeps, when the module is made.
 
     Args:
         method: A Runge–Kutta method: its name or its tableau.
@@ -67,20 +67,21 @@ class NeuralODE(nn.Module):
         rtol: Relative tolerance.
         atol: Absolute tolerance.
         gradient: `"checkpoint"`, `"direct"` or `"adjoint"`.
-        **options: Options of `solve`. `first_step="last"` begins with the step that was right for
-            the last batch in training mode, instead of a careful one that two evaluations find.
-            It is a buffer of the module, and part of its `state_dict`.
+        **options: Options of `solve`. `first_step="last"` begins with the step size that suited the
+            last batch in training mode, instead of a cautious one that takes two evaluations to
+            find. It is a buffer of the module, and part of its `state_dict`.
 
     Attributes:
         stats: What the last call cost; backward evaluations appear after its backward pass.
 
     Shape:
-        Whatever the dynamics takes to what it reads out.
+        From the input of the dynamics to its read-out.
 
     Note:
-        For distributed training wrap the model that holds this module, never the field: ranks
-        evaluate their fields unequally often. Under `torch.export` and `torch.compile`, fixed steps
-        are one graph of plain operations, in which nobody looks whether the state is finite.
+        For distributed training, wrap the model that holds this module, never the field: ranks
+        evaluate their fields different numbers of times. Under `torch.export` and `torch.compile`,
+        fixed steps are one graph of plain operations, which does not check whether the state is
+        finite.
     """
 
     first_step: Tensor
@@ -125,7 +126,7 @@ class NeuralODE(nn.Module):
         return self.dynamics.read_out(solution.ys[-1])
 
     def trajectory(self, x: Tensor, ts: Tensor) -> Solution[Tensor]:
-        """The states at given times, from the state that the input starts in."""
+        """The states at given times, starting from the initial state of the input."""
         return self._solve(x, ts)
 
     def _solve(self, x: Tensor, ts: Tensor) -> Solution[Tensor]:

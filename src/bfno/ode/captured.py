@@ -1,7 +1,7 @@
 """A field as a graph of operations, with the tensors that it uses.
 
-torch's compiler front end looks at the field, and at every later call whether it still is what was
-looked at: another module, mode, shape or number in a closure makes another graph.
+torch's compiler front end traces the field, and checks at every later call whether it is still the
+same: another module, mode, shape or number in a closure makes another graph.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class CapturedField:
 
     Attributes:
         graph: The graph.
-        programs: What was compiled from it, by method.
+        programs: The programs compiled from it, by method.
         roles: Which inputs are the time and the state, once they are known; the others are tensors
             that the field uses.
     """
@@ -60,7 +60,7 @@ class CapturedField:
 
 
 class Captured(NamedTuple):
-    """A graph, and the inputs that a field has for it at the moment."""
+    """A graph, and the field's present inputs for it."""
 
     field: CapturedField
     inputs: tuple[Any, ...]
@@ -78,7 +78,7 @@ def capture(field: Field, t: Tensor, y: Tensor) -> tuple[CapturedField, list[Ten
     """The graph of a field at a time and a state, and the tensors that it uses.
 
     Raises:
-        CannotCompile: If the field is no single graph.
+        CannotCompile: If the field is not a single graph.
     """
     if not hasattr(torch._dynamo.config, _POLICY):
         raise CannotCompile(f"torch {torch.__version__} cannot do more; install a newer one")
@@ -125,7 +125,7 @@ def _look_anew(look: Any, backend: _Backend, inputs: tuple[Any, ...]) -> Any:
 
 
 class _Backend:
-    """Takes graphs from the front end, but only while that is told to refuse side effects.
+    """Takes graphs from the front end, but only while it is told to refuse side effects.
 
     To tell it takes longer than to look whether a graph is still right.
 

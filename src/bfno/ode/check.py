@@ -1,4 +1,4 @@
-"""How exact a gradient is: an estimate of what the steps of a solve make of it."""
+"""How exact a gradient is: an estimate of the error that the steps of a solve cause."""
 
 from __future__ import annotations
 
@@ -37,15 +37,15 @@ class GradientCheck:
     """The result of `check_gradient`; printed, it is a sentence.
 
     Attributes:
-        error: Relative error of the gradient with respect to the first state and the parameters,
-            all together, so that a part that hardly counts does not.
+        error: Relative error of the gradient with respect to the first state and the parameters
+            together, so small parts hardly count.
         state_error: Relative error of the gradient with respect to the first state alone.
         parameter_error: The same with respect to the parameters alone; zero if there are none.
         solution_error: Relative error of the states themselves.
-        adjoint_error: The part of the gradient's error that gradient="adjoint" alone makes, or None
-            with another gradient.
+        adjoint_error: The part of the gradient's error that comes from gradient="adjoint" itself;
+            None with another gradient.
         is_enough: Whether the error is at most the target.
-        sentence: What that means.
+        sentence: The result in words.
         remedy: What to do about it; empty if it is enough.
     """
 
@@ -77,12 +77,12 @@ def check_gradient(
     target: float = 0.01,
     **options: Any,
 ) -> GradientCheck:
-    """Estimate how far the gradient of a solve is from that of the exact solution.
+    """Estimate how far the gradient of a solve is from the gradient of the exact solution.
 
-    `checkpoint` and `direct` differentiate the steps that were taken without any further error; but
-    the steps themselves are as exact as their tolerance. The gradient is compared with that of a
-    solve at a tenth of the tolerance, or with half the step size; `adjoint` with the gradient of
-    the steps at the same tolerance, too. That costs two or three solves and backward passes.
+    `checkpoint` and `direct` differentiate the steps taken without further error, but the steps
+    themselves are only as exact as their tolerance. The gradient is compared with that of a solve
+    at a tenth of the tolerance, or with half the step size; `adjoint` is also compared with the
+    gradient of the steps at the same tolerance. This costs two or three solves and backward passes.
 
     Args:
         field: The derivative, as in `solve`. Random numbers in it, as dropout draws them, would
@@ -93,11 +93,11 @@ def check_gradient(
         rtol: Relative tolerance.
         atol: Absolute tolerance.
         gradient: `"checkpoint"`, `"direct"` or `"adjoint"`.
-        loss: A function of the solution's states, whose gradient is meant; None is a sum of all but
-            the first with random weights.
+        loss: The function of the solution's states whose gradient is checked; None means a sum of
+            all states but the first, with random weights.
         parameters: The tensors whose gradients count beside that of the state. None takes all that
             the field uses at the start, and those of a module.
-        samples: Check so many samples only, drawn at random along the state's first axis.
+        samples: Check only this many samples, drawn at random along the state's first axis.
         target: The relative error that is good enough.
         **options: Options of `solve`.
 
@@ -144,7 +144,7 @@ def _drawn(y0: Any, ts: Tensor, samples: int | None) -> tuple[Any, Tensor]:
 
 
 class _Gradient:
-    """A gradient and the states whose loss it is of."""
+    """A gradient, and the states whose loss it belongs to."""
 
     def __init__(self, states: Tensor, by_state: Tensor, by_parameters: Tensor) -> None:
         self.states, self.by_state, self.by_parameters = states, by_state, by_parameters
@@ -207,7 +207,7 @@ class _Probe:
 
 
 class _Report:
-    """Compares gradients and finds words for it."""
+    """Compares gradients and describes the result in words."""
 
     def __init__(self, probe: _Probe, settings: dict[str, Any], target: float) -> None:
         self._probe, self._settings, self._target = probe, settings, target
@@ -301,7 +301,7 @@ def _joined(parts: Sequence[Tensor]) -> Tensor:
 
 
 def _relative(found: Tensor, exact: Tensor) -> float:
-    """Size of a difference in relation to what is exact."""
+    """Size of a difference relative to the exact value."""
     error = torch.linalg.vector_norm(found - exact).item()
     if error == 0:
         return 0.0

@@ -1,4 +1,4 @@
-"""Solves with `compile=True`: the whole of them in one call of machine code, or step by step.
+"""Solves with `compile=True`: as a whole in one call of machine code, or step by step.
 
 `loop.py` compiles whole solves on the processor. What it cannot do is done by `CompiledStepper`,
 which compiles single steps and leaves the loop to Python.
@@ -31,7 +31,7 @@ __all__ = ["CompiledStepper", "solve_whole"]
 
 
 class _Problem(Protocol):
-    """What is read of a problem, and written."""
+    """The attributes of a problem that are read and written."""
 
     field: Field
     method: Any
@@ -46,7 +46,7 @@ class _Problem(Protocol):
 def solve_whole(
     problem: _Problem, y0: Tensor, times: Tensor, slope: Tensor | None
 ) -> Tensor | None:
-    """The states at requested times, or None where the solve has to go step by step.
+    """The states at requested times, or None if the solve has to go step by step.
 
     Args:
         problem: What to solve.
@@ -76,7 +76,7 @@ def solve_whole(
 
 
 def _is_refused(plan: Plan) -> bool:
-    """Whether steps will refuse, in words of their own, what a solve would have to refuse."""
+    """Whether the step-by-step solve will refuse the input with its own message."""
     control = plan.control
     if plan.jump_at_start or any(stop.jump for stop in plan.stops):
         return True
@@ -91,7 +91,7 @@ class CompiledStepper(Stepper):
     field profits. A backward pass repeats whole steps.
 
     Args:
-        evaluate: Calls the field, where it is not part of a step.
+        evaluate: Calls the field outside of steps.
         tableau: The method.
         clock: Tells the time.
         replayer: Records steps for backward passes to repeat, if it is to.

@@ -1,4 +1,4 @@
-"""How large a step may be: error norms, the first step and the step-size rule."""
+"""Step sizes: error norms, the first step and the step-size rule."""
 
 from __future__ import annotations
 
@@ -46,8 +46,8 @@ class Control:
         safety: Share of the optimal step that is tried.
         growth: Largest factor by which a step may grow.
         shrink: Smallest factor by which a rejected step is scaled.
-        coefficients: How much the present error counts for the next step (integral), how much its
-            change (proportional) and how much the change of that (derivative); as (P, I, D).
+        coefficients: Weights of the present error (integral), its change (proportional) and the
+            change of that (derivative) in the size of the next step; as (P, I, D).
     """
 
     rtol: Tensor | float
@@ -214,7 +214,7 @@ class Control:
 
     @staticmethod
     def moving_clock(size: float, start: float) -> float:
-        """An estimated first step from a time, no smaller than what moves the time, as in SciPy."""
+        """An estimated first step, at least large enough to move the time, as in SciPy."""
         return max(size, 10 * math.ulp(start))
 
     def _measure_both(self, one: Tensor, other: Tensor) -> list[float]:
@@ -233,7 +233,7 @@ class Control:
 
 
 def root_mean_square(values: Tensor) -> Tensor:
-    """Euclidean norm divided by the root of the number of values; zero of nothing."""
+    """Euclidean norm divided by the root of the number of values; zero if there are none."""
     return torch.linalg.vector_norm(values) / math.sqrt(max(values.numel(), 1))
 
 

@@ -43,7 +43,7 @@ class DenseOutput:
         self._outputs: Any = None
 
     def begin(self, outputs: SharedOutputs) -> None:
-        """Learn what the solve is asked for."""
+        """Note what the solve is asked for."""
         self._outputs = outputs
         self._forward = 1.0 if outputs.times[-1] >= outputs.times[0] else -1.0
 

@@ -1,4 +1,4 @@
-"""What an evaluation of a field depends on, read off the graph that autograd recorded of it."""
+"""What an evaluation of a field depends on, read from the graph that autograd recorded."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ LEAF = (1 << 64) - 1
 
 
 def refuse_batch_norm(field: Any) -> None:
-    """Refuse a module whose statistics would move at every evaluation."""
+    """Refuse a module whose statistics would change at every evaluation."""
     if not isinstance(field, nn.Module):
         return
     for name, module in field.named_modules():
@@ -46,7 +46,7 @@ def refuse_batch_norm(field: Any) -> None:
 
 
 def refuse_recorded_batch_norm(slope: Any, since: int) -> None:
-    """Refuse an evaluation that moved such statistics, wherever the field has the module from.
+    """Refuse an evaluation that changed such statistics, wherever the module comes from.
 
     Args:
         slope: What it returned.
@@ -84,7 +84,7 @@ def _explore(
 ) -> tuple[set[Node], set[Edge]]:
     """Nodes of a graph that are younger than a mark, and the edges that lead out of them.
 
-    Threads count their nodes apart, so that known edges lead out whatever their number.
+    Threads count their nodes separately, so known edges lead out whatever their number.
     """
     waiting = list(roots)
     inner, outward = set(waiting), set()
@@ -126,7 +126,7 @@ class Dependencies:
         t: A time.
         y: A state.
         further: Tensors that other evaluations may use.
-        only: Whether no others are looked for.
+        only: Whether to look for no others.
 
     Attributes:
         tensors: Parameters and other leaves, and results of earlier computations.
@@ -209,10 +209,10 @@ def _are_tangled(tensors: Sequence[Tensor], edges: Sequence[Edge]) -> bool:
 
 
 def _untangle(tensors: Sequence[Tensor], found: Sequence[Tensor | None]) -> list[Tensor | None]:
-    """Take what came by way of another of the tensors out of gradients.
+    """Remove from gradients what arrived through another of the tensors.
 
-    Whoever differentiates the solve pulls the gradients of results back to what they were computed
-    from, and would count that part twice.
+    Autograd pulls the gradients of results back to what they were computed from, and would count
+    that part twice.
 
     Args:
         tensors: The tensors, results before what they were computed from.
@@ -326,7 +326,7 @@ def _leaves(edges: Iterable[Edge]) -> dict[Edge, Tensor]:
 
 
 def _described(node: Node) -> str:
-    """What a tensor is, in words."""
+    """Describe a tensor in words."""
     leaf = getattr(node, "variable", None)
     return (
         f"a result of {node.name()}" if leaf is None else f"a tensor of shape {tuple(leaf.shape)}"
@@ -334,7 +334,7 @@ def _described(node: Node) -> str:
 
 
 def _age(edge: Edge) -> int:
-    """The younger, the larger; leaves come before all results."""
+    """A number that is larger for younger tensors; leaves come before all results."""
     number = edge[0]._sequence_nr()
     return -1 if number == LEAF else number
 
@@ -381,9 +381,9 @@ class _Looking(TorchDispatchMode):
 
 @contextlib.contextmanager
 def without_hooks(tensors: Sequence[Tensor]) -> Iterator[None]:
-    """Take hooks off tensors for a while: they wait for whole gradients, not for parts of them.
+    """Remove hooks from tensors for a while: they expect whole gradients, not parts of them.
 
-    The same goes for gradients that tensors retain.
+    The same is done for gradients that tensors retain.
     """
     retained = [(tensor, tensor.grad) for tensor in tensors if tensor.retains_grad]
     found = [hooks for tensor in tensors if (hooks := tensor._backward_hooks)]

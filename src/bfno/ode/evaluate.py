@@ -1,4 +1,4 @@
-"""Calls of the field, and checks of what it returns."""
+"""Calls of the field, and checks of its results."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ Field = Callable[[Any, Tensor], Tensor]
 
 
 class WithArguments:
-    """A field that is given further arguments, which are not part of what is compiled.
+    """A field with further arguments, which are not part of the compiled program.
 
     Args:
         field: The field, called with time, state and the arguments.
@@ -43,7 +43,7 @@ class WithArguments:
 
 
 def is_mapped() -> bool:
-    """Whether `torch.func.vmap` is at work, under which no number can be looked at."""
+    """Whether `torch.func.vmap` is active, under which no number can be read."""
     return any(one.key() == TransformType.Vmap for one in get_interpreter_stack() or ())
 
 
@@ -143,7 +143,7 @@ class TrackingEvaluator(Evaluator):
         return slope.clone()
 
     def _refuse_writing(self, t: Tensor, y: Tensor) -> None:
-        """Look whether a call failed because autograd forbids to write into a leaf."""
+        """Check whether a call failed because autograd forbids writing into a leaf."""
         if y.is_leaf and y.requires_grad:
             copy = y.clone()
             version = copy._version
@@ -153,7 +153,7 @@ class TrackingEvaluator(Evaluator):
 
 
 def _references() -> int:
-    """How many references a tensor has that a function holds alone, which depends on Python."""
+    """Reference count of a tensor that only one function holds, which depends on Python."""
     alone = torch.empty(0)
     return sys.getrefcount(alone)
 

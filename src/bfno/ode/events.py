@@ -27,9 +27,9 @@ _NOT_A_NUMBER = (
 class EventOutputs(SharedOutputs):
     """Requested states of a solve that an event ends, for the whole state or for each sample.
 
-    A state whose event has happened stands still: it is the state at the event from then on. The
-    event's time moves so that the event function stays zero on the dense output of the step, by
-    the implicit function theorem; gradients reach whatever the function depends on.
+    A state whose event has happened stands still: from then on it is the state at the event. The
+    event's time moves so that the event function stays zero on the dense output of the step, by the
+    implicit function theorem; gradients reach whatever the function depends on.
 
     Args:
         event: The function of time and state; one value, or one per sample. If it gives one per
@@ -59,7 +59,7 @@ class EventOutputs(SharedOutputs):
         self._free = torch.ones_like(self._moving)  # which the stepper lets move
 
     def _check(self, event: Event, y: Tensor) -> Tensor:
-        """The event's value at the start, refused if it is not what it should be."""
+        """The event's value at the start, refused if it is not a valid one."""
         kind = {"dtype": real_dtype(y.dtype), "device": y.device}
         value = event(torch.tensor(self.times[0], **kind), y)
         if not isinstance(value, Tensor) or not value.is_floating_point():
@@ -81,7 +81,7 @@ class EventOutputs(SharedOutputs):
         return value
 
     def _takes_rows(self, event: Event, y: Tensor, count: int) -> bool:
-        """Whether an event means the same with one time per sample as with one for all."""
+        """Whether an event gives the same with one time per sample as with one time for all."""
         kind = {"dtype": real_dtype(y.dtype), "device": y.device}
         times = torch.linspace(self.times[0], self.times[-1], count, **kind)
         alone = event(times[-1], y)
@@ -160,7 +160,7 @@ class _Line:
     def crossing(self, signs: Tensor) -> Tensor:
         """The shares at which an event function changes its sign, by bisection to rounding.
 
-        A derivative at any other place would not be that of the discrete solution.
+        At any other share, the derivative would not be that of the discrete solution.
         """
         ahead = torch.zeros(signs.shape, dtype=torch.float64, device=self._y.device)
         past = torch.ones_like(ahead)
@@ -188,7 +188,7 @@ class _Line:
         return self._event(self._time(shares), self._state(shares))
 
     def _rate(self, shares: Tensor) -> Tensor:
-        """How fast the event function changes with the share."""
+        """Rate of change of the event function with the share."""
         with torch.enable_grad():
             moved = shares.detach().requires_grad_()
             value = self._event(self._time(moved), self._state(moved, detached=True))
@@ -212,14 +212,14 @@ class _Line:
 
 
 def first_crossing(event: Event, time: Tensor, y0: Any) -> Event:
-    """One function, positive at the start, that vanishes where the first of several does."""
+    """One function, positive at the start, that is zero where the first of several is."""
     with torch.no_grad():
         signs = torch.sign(event(time, y0))
     return lambda t, y: torch.min(event(t, y) * signs)
 
 
 class EventFinder:
-    """Watches for the first step in which an event function changes its sign.
+    """Finds the first step in which an event function changes its sign.
 
     Args:
         event: The function, positive at the start.
@@ -296,7 +296,7 @@ def at_event(
 def _rate_of_change(
     field: Callable[..., Tensor], event: Event, time: Tensor, y: Tensor
 ) -> Tensor | None:
-    """How fast an event function changes along the field; None if it has no gradient."""
+    """Rate of change of an event function along the field; None if it has no gradient."""
     kind = real_dtype(y.dtype)
     with torch.no_grad():
         slope = field(time.to(kind), y.detach())

@@ -3,7 +3,7 @@
 Stages are solved for without a graph. The gradient follows from the equations that they solve, by
 the implicit function theorem: every stage is evaluated once more at the solution, with a graph, and
 in a backward pass the gradient of its slope is first multiplied by the inverse of the transposed
-equations. So it does not depend on the way the solution was found. It is the same with
+equations. So the gradient does not depend on how the solution was found. It is the same with
 gradient="direct" and "checkpoint"; the latter repeats these evaluations instead of keeping them.
 """
 
@@ -88,7 +88,7 @@ class EquationStepper(RecordingStepper):
     def _attach(
         self, times: Sequence[Tensor], size: Any, y: Tensor, found: Sequence[Tensor]
     ) -> Tensor:
-        """Give a step that is solved for its graph."""
+        """Attach the graph to a solved step."""
         first = () if self._first is None else (self._first,)
         step, count = self._recorded(times, size, found), len(times) - len(first)
         self.stats.forward_evaluations += count
@@ -101,11 +101,11 @@ class EquationStepper(RecordingStepper):
 
     @abstractmethod
     def _has_weights(self) -> bool:
-        """Whether the field has been seen to depend on something to learn."""
+        """Whether the field has been seen to depend on trainable tensors."""
 
     @abstractmethod
     def _begin(self, start: Moment, times: Sequence[Tensor], y: Tensor) -> None:
-        """Get ready for a step from a state, whose stages are at these times."""
+        """Prepare a step from a state, with stages at these times."""
 
     @abstractmethod
     def _solve(self, times: Sequence[Tensor], size: float, y: Tensor) -> list[Tensor] | None:
@@ -250,10 +250,10 @@ def attach(
     """The slopes of a solved block of stages, with the gradient of the equations that they solve.
 
     Args:
-        linearizer: What is known of the field.
+        linearizer: What is known about the field.
         coupling: How stages depend on each other, times the step size.
         points: Where the field was evaluated; they move with all but the slopes of the block.
-        raw: What it returned.
+        raw: The values it returned.
         values: The slopes.
     """
     if not any(one.requires_grad for one in raw):
@@ -288,7 +288,7 @@ class _Implicit(torch.autograd.Function):
 
 
 def refuse_second_derivative() -> None:
-    """Autograd is on in a backward pass only if its result is to be differentiated again."""
+    """Autograd is on in a backward pass only if its result will be differentiated again."""
     if torch.is_grad_enabled():
         raise GradientError(
             "a solve with an implicit method can be differentiated once, not twice; use an "

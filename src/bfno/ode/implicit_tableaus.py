@@ -1,12 +1,12 @@
 """Methods for stiff problems as data: implicit Runge–Kutta and Rosenbrock methods.
 
 An implicit stage depends on its own slope: `k_i = f(t + c_i h, y + h Σ_j a_ij k_j)` with a sum over
-all stages is an equation, which Newton's method solves. Where `a` is lower triangular, there is one
-after the other to solve; in the methods of Gauss and Radau all stages of a step are one system.
+all stages is an equation, which Newton's method solves. If `a` is lower triangular, the stages are
+solved one after the other; in the methods of Gauss and Radau, all stages of a step are one system.
 
-A Rosenbrock method takes one Newton step for each stage and has that built into its coefficients.
-With the Jacobian `J` at the start of the step its stages are solutions of linear equations:
-`(I - hγJ) k_i = γ (f(t + c_i h, y + h Σ_j a_ij k_j) + Σ_j C_ij k_j + h d_i ∂f/∂t)`.
+A Rosenbrock method takes one Newton step per stage, which is built into its coefficients. With the
+Jacobian `J` at the start of the step its stages are solutions of linear equations: `(I - hγJ) k_i =
+γ (f(t + c_i h, y + h Σ_j a_ij k_j) + Σ_j C_ij k_j + h d_i ∂f/∂t)`.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ __all__ = ["IMPLICIT_METHODS", "Block", "ImplicitTableau", "RosenbrockTableau"]
 
 
 class Block(NamedTuple):
-    """Stages that have to be solved for together.
+    """Stages that have to be solved together.
 
     Attributes:
         begin: The first one.
         end: The one after the last.
         coupling: Their weights in each other, one row per stage.
-        explicit: Whether there is nothing to solve.
-        guesses: Weights of earlier slopes in a guess of each of theirs.
+        explicit: Whether the stages need no solving.
+        guesses: Weights of earlier slopes in the initial guess of each slope.
     """
 
     begin: int
@@ -147,7 +147,7 @@ class ImplicitTableau(Tableau):
 class RosenbrockTableau(Tableau):
     """Coefficients of one Rosenbrock method, in the order of `Tableau`.
 
-    They are those of the stages that the equations above are solved for.
+    They belong to the stages in the form of the equations above.
 
     Attributes:
         gamma: `γ`.
@@ -182,7 +182,7 @@ class RosenbrockTableau(Tableau):
         return tuple(1.0 if abs(total - 1) < 1e-12 else total for total in sums)
 
     def slope_weights(self) -> tuple[np.ndarray, np.ndarray]:
-        """`α` and `Γ` of the same method written with slopes, for which order conditions are known.
+        """`α` and `Γ` of the same method in terms of slopes, for which order conditions are known.
 
         `k_i = f(y + h Σ_j α_ij k_j) + h J Σ_j Γ_ij k_j`.
         """

@@ -1,4 +1,4 @@
-"""Checks of what users pass in: one sentence with name, rule, value and remedy."""
+"""Checks of user input; each error is one sentence with name, rule, value and remedy."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ def _check_real(name: str, value: Any) -> None:
 
 
 def _check_dense(name: str, value: Tensor) -> None:
-    """Refuse tensors without numbers, or whose numbers do not fill a box."""
+    """Refuse tensors without numbers, or with a ragged or sparse layout."""
     if value.is_meta:
         raise ValueError(
             f"{name} must hold numbers, got a tensor on the meta device; create it on another one"
@@ -155,7 +155,7 @@ def read_tolerances(rtol: Any, atol: Any, y0: Any = None, *, prefix: str = "") -
         rtol: The relative one.
         atol: The absolute one.
         y0: The state, if it is known yet.
-        prefix: What their names begin with.
+        prefix: Prefix of their names.
     """
     relative, absolute = (
         _read_tolerance(prefix + name, value, y0)
@@ -202,7 +202,7 @@ def _check_fit(name: str, value: Tensor, y0: Any) -> None:
 
 
 def read_number(name: str, value: Any, *, zero: bool = False) -> float:
-    """A positive number, or zero if that is allowed; also NumPy's, and a tensor's only one."""
+    """A positive number, or zero if allowed; may also come from NumPy or a one-element tensor."""
     kind = type(value)
     if not (kind is float or kind is int):
         if isinstance(value, Tensor) and value.numel() == 1 and not value.is_meta:
@@ -226,7 +226,7 @@ def read_norm(value: Any) -> float:
 
 
 def read_count(name: str, value: Any) -> int | float:
-    """A positive whole number; infinity is one."""
+    """A positive whole number; infinity counts as one."""
     count = read_number(name, value)
     if count % 1 > 0:
         raise ValueError(f"{name} must be a whole number, got {value}")
@@ -258,7 +258,7 @@ def read_controller(name: str, value: Any) -> tuple[float, float, float]:
 
 
 def read_moments(name: str, value: Any) -> tuple[float, ...]:
-    """Some times as numbers, given in a tuple, a list, a tensor or any other collection."""
+    """Times as numbers, from a tuple, a list, a tensor or any other collection."""
     if isinstance(value, Tensor):
         value = value.reshape(-1)
     try:
@@ -271,7 +271,7 @@ def read_moments(name: str, value: Any) -> tuple[float, ...]:
 
 
 def read_parameters(name: str, value: Any) -> tuple[Tensor, ...] | None:
-    """Tensors, each of them once, from any collection; None is none given."""
+    """Tensors from any collection, each once; None if none were given."""
     if value is None:
         return None
     if isinstance(value, (str, Tensor)) or not isinstance(value, Iterable):
@@ -286,7 +286,7 @@ def read_parameters(name: str, value: Any) -> tuple[Tensor, ...] | None:
 
 
 def read_memory(name: str, value: Any) -> float | str:
-    """Bytes of graphs, given as a number or as text, or which states are kept instead of graphs.
+    """Bytes for graphs, from a number or text, or which states are kept instead of graphs.
 
     Example:
         >>> read_memory("memory", "256 MB"), read_memory("memory", "2 GiB")
@@ -314,7 +314,7 @@ def read_memory(name: str, value: Any) -> float | str:
 
 
 def split_memory(memory: float | str | None) -> tuple[float | None, float | None]:
-    """Bytes that graphs may take, and states instead of graphs; None where no bound was given.
+    """Bytes that graphs may take, and states that replace graphs; None if no bound was given.
 
     Args:
         memory: What `read_memory` returned, or None.
@@ -347,7 +347,7 @@ def refuse_unknown(kind: str, given: Mapping[str, Any], known: Sequence[str]) ->
 
 
 def shown(value: Any) -> str:
-    """A value in one short line."""
+    """A value as one short line."""
     if isinstance(value, Tensor) and (value.is_meta or value.numel() != 1):
         return f"a tensor of shape {tuple(value.shape)}"
     text = " ".join(repr(value).split())
@@ -362,7 +362,7 @@ def _is_number(value: Any) -> bool:
 
 
 def read_settings(options: Any) -> dict[str, Any]:
-    """The options of `solve` that have a rule or more than one form, in the form that is used."""
+    """The options of `solve` that have a rule or several forms, in the form used internally."""
     found: dict[str, Any] = {"max_steps": read_count("max_steps", options.max_steps)}
     if isinstance(options.first_step, str) and options.first_step == "last":
         raise ValueError("first_step='last' needs a NeuralODE, which remembers; give a number")
@@ -440,7 +440,7 @@ def _read_adjoint(given: Any) -> dict[str, Any]:
 
 
 def check_use(options: Any, gradient: str, tolerances: tuple[Any, Any], y0: Any = None) -> None:
-    """Refuse a gradient that does not exist, and options that have no meaning for it or the state.
+    """Refuse an unknown gradient, and options that make no sense for it or for the state.
 
     Args:
         options: Options of `solve`.
@@ -474,7 +474,7 @@ def check_use(options: Any, gradient: str, tolerances: tuple[Any, Any], y0: Any 
 
 
 def _check_backward(adjoint: Mapping[str, Any], rtol: Any, atol: Any) -> None:
-    """Refuse tolerances of single elements for the adjoint equation, whose state is another."""
+    """Refuse tolerances per element for the adjoint equation, which has a different state."""
     values = {"rtol": rtol, "atol": atol, **adjoint}
     for name in ("rtol", "atol"):
         if isinstance(values[name], Tensor) and values[name].dim():

@@ -37,7 +37,7 @@ SLIVER = 1 + 1e-9
 
 
 class Stop(NamedTuple):
-    """A moment on which a step has to end; where the field jumps, the next one starts afresh."""
+    """A moment at which a step has to end; after a jump of the field, the next starts afresh."""
 
     moment: Moment
     jump: bool = False
@@ -54,16 +54,16 @@ class Plan:
         control: Rule for the step size, or None to step from stop to stop.
         direction: 1.0 forward in time, -1.0 backward.
         order: Power of the step size that the error estimate falls with.
-        max_steps: Most steps that are tried.
-        renew_limit: Whether the count begins anew at every requested time.
+        max_steps: Largest number of steps tried.
+        renew_limit: Whether the count restarts at every requested time.
         jump_at_start: Whether the field may jump at the first moment.
-        keep_pace: Whether the step after one that a stop cut short may be as large as that was
+        keep_pace: Whether the step after one that a stop cut short may be as large as that one was
             meant to be.
         knots: Times that the moments move with, if not the requested ones alone: those first, then
             the points of a grid that was computed from them.
-        goals: Where the count of steps begins anew, the field may jump, or the solve ends, in
-            order; none if that is not known, as where an event ends it.
-        trial_limit: How far ahead of the start the field may be tried to estimate a first step.
+        goals: Where the count of steps restarts, the field may jump, or the solve ends, in order;
+            None if unknown, as when an event ends the solve.
+        trial_limit: How far beyond the start the field may be evaluated to estimate a first step.
     """
 
     start: Moment
@@ -86,11 +86,11 @@ class Outputs(Protocol):
     def collect(
         self, stepper: Stepper, start: Moment, end: Moment, ends: tuple[Tensor, Tensor]
     ) -> bool:
-        """Look at an accepted step and its end states; tell whether it served a request."""
+        """Look at an accepted step and its end states; return whether it served a request."""
         ...
 
     def complete(self) -> bool:
-        """Whether nothing more is wanted."""
+        """Whether all requests are served."""
         ...
 
 
@@ -126,7 +126,7 @@ class SharedOutputs:
         return len(self.states) > before
 
     def stacked(self) -> Tensor:
-        """All states, those that were not reached as not-a-number."""
+        """All states; those that were not reached are not-a-number."""
         missing = len(self.times) - len(self.states)
         return torch.stack(self.states + [torch.full_like(self.states[0], math.nan)] * missing)
 
@@ -135,7 +135,7 @@ class RowOutputs:
     """One row of requested times per sample, on a clock that runs from zero to one for each.
 
     Attributes:
-        served: How many requests were served so far.
+        served: Number of requests served so far.
     """
 
     def __init__(self, clock: Tensor, y0: Tensor) -> None:
@@ -175,7 +175,7 @@ class RowOutputs:
         return chosen // self._columns, chosen % self._columns
 
     def stacked(self) -> Tensor:
-        """All states, `(batch, time, …)`, those that were not reached as not-a-number."""
+        """All states, `(batch, time, …)`; those that were not reached are not-a-number."""
         shape = (*self._clock.shape, *self._y0.shape[1:])
         result = self._y0.new_full(shape, math.nan)
         samples = torch.cat([index[0] for index, _ in self._pieces])
@@ -187,15 +187,15 @@ class Watcher(Protocol):
     """Is told of every step."""
 
     def tried(self, start: Moment, size: float, y: Tensor) -> None:
-        """A step of a size is about to be tried from a state."""
+        """Called before a step of a size is tried from a state."""
         ...
 
     def judged(self, start: Moment, size: float, y: Tensor, *, accepted: bool) -> None:
-        """An adaptive step was accepted or rejected."""
+        """Called when an adaptive step was accepted or rejected."""
         ...
 
     def moved(self, end: Moment, y1: Tensor) -> None:
-        """The solution has reached a moment."""
+        """Called when the solution has reached a moment."""
         ...
 
 
@@ -208,7 +208,7 @@ class Integration(ABC):
         outputs: Collects the requested states.
         stats: Where steps are counted.
         watcher: Is told of every step.
-        room: What the graphs of the steps may keep.
+        room: Memory that the graphs of the steps may keep.
 
     Attributes:
         status: How it ended.
@@ -238,7 +238,7 @@ class Integration(ABC):
         """
 
     def _advance(self, end: Moment, y: Tensor, y1: Tensor) -> bool:
-        """Count an accepted step and collect what it serves; tell whether it served anything."""
+        """Count an accepted step and collect what it serves; return whether it served anything."""
         self._stats.accepted += 1
         self._stats.step_ends.append(end.value)
         served = self._outputs.collect(self._stepper, self.moment, end, (y, y1))
@@ -248,7 +248,7 @@ class Integration(ABC):
         return served
 
     def _just_after(self, moment: Moment, like: Tensor) -> Moment:
-        """The next moment that the state's dtype can tell from this one."""
+        """The next moment that the state's dtype can distinguish from this one."""
         value = torch.tensor(moment.value, dtype=like.real.dtype)
         after = torch.nextafter(value, torch.full_like(value, self._plan.direction * math.inf))
         return Moment(float(after), moment.anchor)

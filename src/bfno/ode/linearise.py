@@ -1,16 +1,16 @@
 """Jacobians of fields, and linear equations with them.
 
-Implicit steps solve equations with the matrix `I - hAJ`, gradients with its transpose. How depends
-on the state:
+Implicit steps solve equations with the matrix `I - hAJ`, gradients with its transpose. The way
+depends on the state:
 
-- Small ones, of up to `MOST_NUMBERS` numbers: the whole Jacobian, and its LU factors.
-- Batches: one small Jacobian for every sample, if the field treats samples apart. That is not
-  believed but tested: with every Jacobian come products with a few more vectors, each of which is
-  zero for some of the samples. The product has to be so, too.
-- All others: products of the Jacobian with vectors only, and GMRES.
+- Small states, of up to `MOST_NUMBERS` numbers: the whole Jacobian and its LU factors.
+- Batches: one small Jacobian per sample, if the field treats samples separately. This is tested,
+  not assumed: every Jacobian comes with products with a few more vectors, each zero for some of the
+  samples, and the products have to be zero there, too.
+- All others: only products of the Jacobian with vectors, and GMRES.
 
-A Jacobian takes one evaluation of the field, whose graph is then run backward once for every column
-of a sample, all at once where autograd can do that.
+A Jacobian takes one evaluation of the field, whose graph is then run backward once per column of a
+sample, all at once if autograd can.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ Vectors = Sequence[Tensor]
 
 
 def _flat(values: Tensor, lead: int = 0) -> Tensor:
-    """All real numbers of a state along one axis, after some that are kept."""
+    """All real numbers of a state along one axis, after some axes that are kept."""
     if values.is_complex():
         values = torch.view_as_real(values.resolve_conj())
     return values.reshape(*values.shape[:lead], -1)
@@ -78,7 +78,7 @@ def _shaped(flat: Tensor, like: Tensor) -> Tensor:
 
 @functools.lru_cache(maxsize=32)
 def _groups(rows: int) -> Tensor:
-    """Who is in few groups of samples; for any two, one group has the first and not the second.
+    """Membership in a few groups of samples; for any two samples, some group has only the first.
 
     Example:
         >>> _groups(2).tolist(), len(_groups(64)), len(_groups(1024))
@@ -129,7 +129,7 @@ class Pullback:
 
 
 class Linearizer:
-    """Linearises one field, and remembers what it has learned of it.
+    """Linearises one field, and remembers what it has learned about it.
 
     Args:
         like: A state.
@@ -153,10 +153,10 @@ class Linearizer:
         """The field around a point.
 
         Args:
-            evaluate: Calls the field: once, or more often where that leaves no graph.
+            evaluate: Calls the field: once, or more often if that leaves no graph.
             t: The time.
             z: The state.
-            with_time: Whether its derivative by time is asked for.
+            with_time: Whether its derivative with respect to time is wanted.
 
         Raises:
             ValueError: If the field draws random numbers.
@@ -185,7 +185,7 @@ class Linearizer:
         return Linearisation(self, slope.detach(), product=product, by_time=by_time)
 
     def _refuse_random(self, evaluate: Evaluator, t: Tensor, z: Tensor, slope: Tensor) -> None:
-        """Refuse a field that gives another result in every call, if it was not another thread."""
+        """Refuse a field whose result changes from call to call, unless a thread caused it."""
         self.stats.forward_evaluations += 1
         with torch.no_grad():
             again = evaluate(t, z)
@@ -196,9 +196,9 @@ class Linearizer:
             )
 
     def matrix(self, pull: Pullback) -> Tensor | None:
-        """The Jacobian as `(samples, size, size)`, or None where it is too large.
+        """The Jacobian as `(samples, size, size)`, or None if it is too large.
 
-        Where samples depend on each other, they are one.
+        Samples that depend on each other count as one.
         """
         if self._by_rows:
             matrix = self._separate(pull)
@@ -240,7 +240,7 @@ class Linearizer:
     def _from_differences(
         self, evaluate: Evaluator, t: Tensor, z: Tensor, slope: Tensor, with_time: bool
     ) -> Linearisation:
-        """The same for a field that autograd does not see, as one that computes with NumPy."""
+        """The same for a field that autograd cannot follow, such as one that uses NumPy."""
         by_time = None
         if with_time:
             self.stats.forward_evaluations += 1
@@ -261,7 +261,7 @@ class Linearizer:
 
 @contextlib.contextmanager
 def following_time(wanted: bool = True) -> Iterator[None]:
-    """Let fields read the time as a number, though autograd follows it, without a warning."""
+    """Let fields read the time as a number without a warning, although autograd follows it."""
     if not wanted:
         yield
         return
@@ -283,7 +283,7 @@ def _derivative_by_time(slope: Tensor, time: Tensor) -> Tensor | None:
 
 @contextlib.contextmanager
 def differentiating_twice() -> Iterator[None]:
-    """Name what a field lacks if autograd cannot differentiate its derivatives.
+    """Raise a clear error if autograd cannot differentiate a field's derivatives.
 
     Raises:
         ValueError: If it cannot.
@@ -302,7 +302,7 @@ def differentiating_twice() -> Iterator[None]:
 def _difference(
     evaluate: Evaluator, t: Tensor, z: Tensor, slope: Tensor, vector: Tensor, stats: Stats
 ) -> Tensor:
-    """A Jacobian's product with a vector, from two values of the field."""
+    """Product of a Jacobian with a vector, from two values of the field."""
     length = euclidean_norm(vector)
     if length == 0:
         return torch.zeros_like(vector)
@@ -342,7 +342,7 @@ class Linearisation:
     """A field around a point.
 
     Args:
-        linearizer: What made it.
+        linearizer: The linearizer that made it.
         slope: The field at the point.
         matrix: Its Jacobian, `(samples, size, size)`.
         product: Products of the Jacobian with vectors, if there is no matrix.
@@ -367,7 +367,7 @@ class Linearisation:
         return all(bool(torch.isfinite(part).all()) for part in parts)
 
     def system(self, coupling: np.ndarray) -> System | None:
-        """The equations of a block of stages, None where they have no solution.
+        """The equations of a block of stages; None if they have no solution.
 
         Args:
             coupling: How stages depend on each other, times the step size.
@@ -381,7 +381,7 @@ class Linearisation:
 def make_system(
     linearizer: Linearizer, points: Sequence[Linearisation], coupling: np.ndarray
 ) -> System | None:
-    """The equations `x_i - Σ_j coupling_ij J_i x_j = r_i` of stages around points of their own."""
+    """The equations `x_i - Σ_j coupling_ij J_i x_j = r_i` of stages around their own points."""
     matrices, like = [point.matrix for point in points], points[0].slope
     if _are_alike(matrices):
         return factorise(linearizer, matrices, coupling, like)
@@ -418,7 +418,7 @@ def factorise(
 
 
 def _are_alike(matrices: Sequence[Tensor | None]) -> bool:
-    """Whether there are Jacobians, and of one form."""
+    """Whether all have Jacobians, of the same form."""
     shapes = {None if one is None else one.shape for one in matrices}
     return len(shapes) == 1 and None not in shapes
 
@@ -445,12 +445,12 @@ class System(ABC):
 
         Args:
             right: The right-hand sides.
-            rtol: How small what is left of them has to be, where that is a choice.
+            rtol: How small the residual has to be, if that is a choice.
         """
 
 
 class FactoredSystem(System):
-    """Equations whose matrices are factorised, one for every sample."""
+    """Equations with factorised matrices, one per sample."""
 
     def __init__(
         self, factors: tuple[Tensor, Tensor], sizes: tuple[int, int, int], like: Tensor
@@ -486,7 +486,7 @@ class FactoredSystem(System):
 
 
 class KrylovSystem(System):
-    """Equations of which only products of their matrix with vectors are known.
+    """Equations for which only products of the matrix with vectors are known.
 
     Args:
         apply: The product.
@@ -500,7 +500,7 @@ class KrylovSystem(System):
         return self.solve_to(right, rtol)[0]
 
     def solve_to(self, right: Vectors, rtol: float) -> tuple[list[Tensor], float]:
-        """The solution, and what is left of the right-hand sides as a share of them."""
+        """The solution, and the residual as a share of the right-hand sides."""
         count = len(right)
         flat = torch.cat([_flat(one) for one in right])
 
@@ -525,13 +525,13 @@ def gmres(
     Args:
         apply: The product of the matrix with a vector.
         right: The right-hand side.
-        rtol: How small what is left of it has to be.
-        basis: Most vectors that are kept.
-        restarts: Most times that it begins anew.
+        rtol: How small the residual has to be, relative to it.
+        basis: Largest number of vectors kept.
+        restarts: Largest number of restarts.
 
     Returns:
-        The solution, and what is left of the right-hand side as a share of it. Both are
-        not-a-number where numbers end.
+        The solution, and the residual as a share of the right-hand side. Both are not-a-number
+        where numbers overflow.
     """
     unit = power_of_two(right)  # or squares of its numbers would overflow or vanish
     right = right / unit
@@ -605,7 +605,7 @@ def solve_transposed(
 def transposed_solver(
     linearizer: Linearizer, pulls: Sequence[Pullback], coupling: np.ndarray, like: Tensor
 ) -> Callable[[Vectors], list[Tensor]]:
-    """Solver of these equations for one right-hand side after the other."""
+    """Solver of these equations, for one right-hand side at a time."""
     matrices = [linearizer.matrix(pull) for pull in pulls]
     if not _are_alike(matrices):  # one of them has shown that samples depend on each other
         matrices = [linearizer.matrix(pull) for pull in pulls]
@@ -635,7 +635,7 @@ def transposed_solver(
 
 
 class TransposedSystem:
-    """The equations of the gradient of a Rosenbrock step, which are the same for all its stages.
+    """The equations of the gradient of a Rosenbrock step, the same for all its stages.
 
     Args:
         linearizer: What is known of the field, and keeps the last equations only.

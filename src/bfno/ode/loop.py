@@ -54,7 +54,7 @@ class Loop:
         tableau: The method.
         plan: Where steps end.
         y0: State at the start.
-        vector_bits: How wide the processor's vectors are, or None where the compiler knows.
+        vector_bits: Width of the processor's vectors; None if the compiler knows it.
 
     Attributes:
         status: How the solve ended.
@@ -107,7 +107,7 @@ class Loop:
     def solve(
         self, times: Sequence[float], slope: Tensor | None, stats: Stats, *, keep: bool
     ) -> tuple[Tensor, _Run]:
-        """The states at requested times, and what a gradient needs of the solve."""
+        """The states at requested times, and what a gradient needs from the solve."""
         plan, control = self._plan, self._plan.control
         stops = [stop.moment.value for stop in plan.stops]
         arrays = [(ctypes.c_double * len(one))(*one) for one in (times, stops)]
@@ -147,7 +147,7 @@ class Loop:
 
 
 def _refuse(tableau: Tableau, plan: Plan, y0: Tensor) -> None:
-    """Refuse what only a loop in Python can do."""
+    """Refuse what only a Python loop can do."""
     if is_transformed():
         raise CannotCompile("a function transform or another compiler is at work")
     if y0.device.type != "cpu":
@@ -169,7 +169,7 @@ def _pointers(tensors: Sequence[Tensor]) -> Any:
 
 
 class _Run:
-    """What a library remembers of one solve."""
+    """What a library remembers about one solve."""
 
     def __init__(self, library: Any, handle: int) -> None:
         self._library, self._handle = library, handle
@@ -196,7 +196,7 @@ class _Run:
     def differentiate(
         self, tensors: Sequence[Tensor], gys: Tensor, gy0: Tensor, sums: Sequence[Tensor]
     ) -> int:
-        """Add gradients up; return how many evaluations that took."""
+        """Add up gradients; return the number of evaluations that took."""
         self._library.loop_differentiate(
             self._handle, _pointers(tensors), gys.data_ptr(), gy0.data_ptr(), _pointers(sums)
         )

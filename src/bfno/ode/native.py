@@ -1,4 +1,4 @@
-"""Machine code of whole solves: graphs, made into C++ by torch's compiler, around one loop.
+"""Machine code for whole solves: graphs, translated to C++ by torch's compiler, around one loop.
 
 Steps are traced from the graph of a field, with their gradients; torch's compiler makes C++ of
 them, which is compiled together with `loop.cpp` into one library. Libraries are kept on disk beside
@@ -68,7 +68,7 @@ class Recipe:
 
     @property
     def slope_count(self) -> int:
-        """How many of its last slopes a step gives."""
+        """Number of last slopes that a step returns."""
         if self.adaptive:
             return len(self.tableau.stages) - 1
         return int(self.tableau.reuses_last_stage)
@@ -255,7 +255,7 @@ def _declare(library: Any) -> ctypes.CDLL:
 
 
 def _fingerprint(recipe: Recipe, options: dict[str, Any]) -> str:
-    """A name that differs wherever the machine code would."""
+    """A name that differs whenever the machine code would."""
     graph, hasher = recipe.field.graph, hashlib.sha256()
     parts: list[Any] = [
         torch.__version__,
@@ -358,7 +358,7 @@ def _tanh(x: Tensor) -> Any:
 
 
 def _lower(graph: GraphModule) -> str:
-    """C++ of a graph, as torch's compiler writes it."""
+    """The C++ code of a graph, as torch's compiler writes it."""
     from torch._inductor.compile_fx import fake_tensor_prop
     from torch._inductor.debug import DebugContext
     from torch._inductor.fx_passes.post_grad import post_grad_passes, view_to_reshape

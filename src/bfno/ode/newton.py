@@ -2,7 +2,7 @@
 
 The unknowns are the slopes of a block of stages, `k_i = f(t_i, base_i + Σ_j coupling_ij k_j)`. The
 Jacobian is that at the start of a step, and is kept for later steps as long as the iterations
-converge quickly with it: a Jacobian that is not quite right costs iterations, never exactness.
+converge quickly with it: an outdated Jacobian costs iterations, never accuracy.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Stages:
         times: When the stages are.
         bases: Where they would be without their own slopes.
         coupling: Their weights in each other, times the step size.
-        guess: Slopes to begin with.
+        guess: Initial slopes.
     """
 
     def __init__(
@@ -82,7 +82,7 @@ class Newton:
         self.is_finite, self.has_graph = True, False
 
     def prepare(self, control: Control) -> None:
-        """Learn how errors are measured; without that, stages are solved to rounding."""
+        """Note how errors are measured; otherwise stages are solved up to rounding."""
         self._control = control
 
     def begin(self, t: Tensor, y: Tensor) -> None:
@@ -100,11 +100,11 @@ class Newton:
             self._around = None
 
     def jump(self) -> None:
-        """The field is another from here on."""
+        """The field jumps here."""
         self._around = self._start = None
 
     def around_start(self) -> Linearisation:
-        """The field around the start of the step, or of one before."""
+        """The linearised field at the start of this step, or of an earlier one."""
         if self._around is None:
             self._renew()
         return self._around  # pyright: ignore[reportReturnType]
@@ -124,7 +124,7 @@ class Newton:
             self._renew()
 
     def filtered(self, error: Tensor, coupling: float) -> Tensor:
-        """An error estimate, damped where the field is stiff as implicit stages damp it."""
+        """An error estimate, damped in stiff parts as implicit stages damp it."""
         system = self.around_start().system(np.array([[coupling]]))
         return error if system is None else system.solve([error])[0]
 
@@ -140,7 +140,7 @@ class Newton:
         return [value - slope for value, slope in zip(values, slopes, strict=True)]
 
     def call(self, t: Tensor, z: Tensor) -> Tensor:
-        """The field without a graph; whether it would have one is noted."""
+        """Call the field without a graph, and note whether it would have one."""
         value = self.evaluate(t, z)
         if value.requires_grad:
             self.has_graph = True
@@ -148,7 +148,7 @@ class Newton:
         return value
 
     def _iterate(self, stages: Stages, system: Any) -> list[Tensor] | None:
-        """Iterate until what is left is a small share of the tolerance."""
+        """Iterate until the residual is a small share of the tolerance."""
         control: Any = self._control
         slopes, before, factor = list(stages.guess), math.inf, self._factor
         for left in reversed(range(MOST_ITERATIONS)):
@@ -173,8 +173,8 @@ class Newton:
     def _iterate_exactly(self, stages: Stages, system: Any) -> list[Tensor] | None:
         """Iterate until only rounding is left, with new Jacobians where that is slow.
 
-        It begins where the stages would be without their slopes: no tolerance says that the step
-        is so small that slopes are alike.
+        It begins where the stages would be without their slopes: without a tolerance, the step need
+        not be so small that slopes are alike.
         """
         slopes, before = [torch.zeros_like(one) for one in stages.guess], math.inf
         residuals = self._residuals(stages, slopes)
@@ -200,7 +200,7 @@ class Newton:
         return None
 
     def _system_around(self, stages: Stages, points: Sequence[Tensor]) -> Any:
-        """The equations of the stages around where they are by now."""
+        """The equations of the stages around their present points."""
         places = zip(stages.times, points, strict=True)
         around = [self._linearizer.at(self.evaluate, t, z) for t, z in places]
         return make_system(self._linearizer, around, stages.coupling)
@@ -212,7 +212,7 @@ class Newton:
         changes: Sequence[Tensor],
         residuals: Sequence[Tensor],
     ) -> tuple[list[Tensor], list[Tensor]]:
-        """Slopes and what is left of their equations after a change, or after a part of it."""
+        """Slopes and residuals of their equations after a change, or after part of it."""
         before, share = _root_mean_square(torch.stack(list(residuals))), 1.0
         while True:
             pairs = zip(slopes, changes, strict=True)

@@ -1,11 +1,11 @@
 """`odeint`, `odeint_adjoint`, `odeint_event` and `odeint_dense` with the calls of torchdiffeq.
 
-Someone who replaces only the import line gets the same answers: steps follow the same rule and run
-past the last requested time as they do there. With dopri5 and all fixed methods they are the same
-to rounding. With dopri8, bosh3, fehlberg2 and adaptive_heun they agree to the tolerance only, for
-torchdiffeq starts their next step with a slope that is not the one at its start, or interpolates
-with a lower order; fehlberg2 and adaptive_heun take more evaluations here. An option that is not
-known is an error.
+If you change only the import line, you get the same answers: steps follow the same rule, and run
+past the last requested time, as in torchdiffeq. With dopri5 and all fixed methods the answers are
+the same up to rounding. With dopri8, bosh3, fehlberg2 and adaptive_heun they agree only within the
+tolerance, because torchdiffeq starts their next step with a slope that is not the one at its start,
+or interpolates with a lower order; fehlberg2 and adaptive_heun take more evaluations here. An
+unknown option is an error.
 """
 
 from __future__ import annotations
@@ -75,8 +75,8 @@ def odeint(
         event_fn: Solve until this function of time and state changes its sign; of `t`, the first
             element is the start and the second one gives the direction.
         memory: How much memory autograd's graphs of the steps may keep, in bytes or as text such as
-            "256 MB", or "steps" or "log" to keep states instead, see `Options`; what is not kept,
-            the backward pass evaluates again. None keeps all, as torchdiffeq does.
+            "256 MB", or "steps" or "log" to keep states instead, see `Options`; the backward pass
+            recomputes the rest. None keeps everything, as torchdiffeq does.
 
     Returns:
         The states at `t`, time first; with an event, its time and the states at start and event.
@@ -118,7 +118,7 @@ def odeint_adjoint(
         event_fn: As in `odeint`.
         adjoint_params: The only tensors that get gradients; None finds all that `func` uses.
         **adjoint: `adjoint_rtol`, `adjoint_atol`, `adjoint_method` and `adjoint_options` of the
-            backward solve, where they differ. Of several tolerances it takes the smallest;
+            backward solve, if they differ. Of several tolerances, it uses the smallest;
             `adjoint_options={"norm": "seminorm"}` leaves the parameters out of its error.
     """
     check_function("func", func)
@@ -226,7 +226,7 @@ class _Call:
         self._snapshots: float | None = None
 
     def limit(self, memory: float | str) -> None:
-        """Let the graphs of the steps keep so many bytes only, or keep states instead."""
+        """Limit the bytes that the graphs of the steps may keep, or keep states instead."""
         if not isinstance(self._scheme.method, Tableau):
             raise ValueError(
                 f"memory needs a Runge–Kutta method such as dopri5, got {self._scheme.name!r}"
@@ -239,14 +239,14 @@ class _Call:
             )
 
     def answer(self, run: Callable[[Tensor], Tensor], event_fn: Any) -> Any:
-        """The states, or with an event its time and the states."""
+        """The states; with an event, its time and the states."""
         if event_fn is None:
             return self._packing.unpack(run(self._t))
         check_function("event_fn", event_fn)
         return self._answer_event(run, event_fn)
 
     def direct(self, times: Tensor) -> Tensor:
-        """Solve with autograd; SciPy's solvers, which it cannot see into, with the adjoint."""
+        """Solve with autograd; SciPy's solvers, which autograd cannot follow, with the adjoint."""
         if self._scheme.by_scipy:
             return self.adjoint(times, self._scheme.for_adjoint({"adjoint_options": {}}))
         problem = self._problem()
@@ -344,13 +344,13 @@ _CALLBACKS = ("callback_step", "callback_accept_step", "callback_reject_step")
 
 
 class _Callbacks:
-    """Tells the callbacks of a function of every step, by torchdiffeq's names.
+    """Reports every step to a function's callbacks, which have torchdiffeq's names.
 
     Args:
         found: The callbacks.
         packing: How states lie in one tensor.
         time: Makes a tensor of a time or of a length of time.
-        sign: -1.0 to tell negative times.
+        sign: -1.0 to report negative times.
     """
 
     def __init__(

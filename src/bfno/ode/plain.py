@@ -23,13 +23,13 @@ _CURIOUS = ("event", "dense", "on_step", "jumps")
 
 
 def is_plain(settings: Mapping[str, Any]) -> bool:
-    """Whether a solve can be written down before any number of its state is known.
+    """Whether a solve can be traced before any number of its state is known.
 
     Args:
         settings: Arguments of `solve`.
 
     Raises:
-        ValueError: If it cannot, and `torch.export` is to write it down.
+        ValueError: If it cannot, and `torch.export` is tracing it.
     """
     tableau = find_method(settings["method"])
     adaptive = tableau.adaptive and settings.get("step") is None
@@ -54,9 +54,9 @@ def is_plain(settings: Mapping[str, Any]) -> bool:
 def plain_steps(
     field: Callable[..., Any], y: Tensor, interval: tuple[float, float], settings: Mapping[str, Any]
 ) -> tuple[Tensor, Stats]:
-    """The state at the end of an interval, and what it cost.
+    """The state at the end of an interval, and its cost.
 
-    Nobody looks whether the state is finite.
+    It does not check that the state is finite.
 
     Args:
         field: The derivative.

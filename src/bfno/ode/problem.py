@@ -57,12 +57,12 @@ class Problem:
         field: The field.
         method: The method.
         plan: Makes a plan for requested times.
-        by_sample: Whether times are a clock for every sample.
+        by_sample: Whether every sample has its own clock.
         replay: Whether backward passes repeat evaluations, instead of keeping their tensors.
         compile: Whether the solve is compiled.
-        watcher: Is told of every step.
+        watcher: Told of every step.
         stats: Where costs are counted.
-        room: What the graphs of the solve may keep.
+        room: Memory that the graphs of the solve may keep.
         snapshots: Bytes of states that are kept instead of graphs; None keeps graphs.
         status: How the last integration ended.
         reached: The time at which it ended.
@@ -82,7 +82,7 @@ class Problem:
     reached: float = 0.0
 
     def states(self, y0: Tensor, times: Tensor, slope: Tensor | None = None) -> Tensor:
-        """The states at requested times, with a graph where autograd is on.
+        """The states at requested times, with a graph if autograd is on.
 
         Args:
             y0: State at the start.
@@ -100,7 +100,7 @@ class Problem:
         return outputs.stacked()
 
     def _lets_go(self) -> bool:
-        """Whether graphs need not be kept, since a backward pass can repeat what they are of."""
+        """Whether graphs need not be kept, because a backward pass can repeat the calls."""
         return torch.is_grad_enabled() and not is_transformed() and not borrows_parameters()
 
     def _states_by_snapshots(
@@ -151,7 +151,7 @@ class Problem:
         return self.plan(torch.tensor([0.0, 1.0]) if self.by_sample else times)
 
     def _knots(self, plan: Plan, times: Tensor) -> Tensor:
-        """Times that moments move with; on clocks of their own, samples move apart."""
+        """Times that moments move with; with their own clocks, samples move separately."""
         if self.by_sample:
             return times.detach().flatten()
         return times if plan.knots is None else plan.knots
@@ -210,7 +210,7 @@ class Problem:
 
 
 def _refuse_equations(method: Tableau, y0: Tensor) -> None:
-    """Refuse a method that solves equations where it cannot."""
+    """Refuse a method that solves equations where that is impossible."""
     if is_transformed():
         raise ValueError(
             f"method {method.name!r} solves equations and needs numbers, which torch.func, "

@@ -1,9 +1,10 @@
-"""Calls whose graphs keep no tensors: a backward pass repeats them.
+"""Calls whose graphs keep no tensors; a backward pass repeats the calls.
 
 With `gradient="checkpoint"` autograd records every call of a field as usual, so that gradients flow
-wherever the field took its tensors from. Only the tensors that the graph would keep are let go when
-a call ends. The backward pass makes the call once more to get them back: with the same random
-numbers, under the same autocast, and sure that it gave the same result. If it did not, it raises.
+wherever the field took its tensors from. But the tensors that the graph would keep are released
+when a call ends. The backward pass makes the call once more to get them back: with the same random
+numbers and under the same autocast, and it checks that the result is the same. If not, it raises an
+error.
 
 Calls keep their tensors as long as these fit into the memory that the graphs of a solve may take,
 its `Room`; only later ones let go. The first calls rather than the last: a backward pass needs room
@@ -36,7 +37,7 @@ KEPT_BYTES = 512 << 20
 
 
 class RandomState(NamedTuple):
-    """Where the random number generators of the processor and of a device stand."""
+    """State of the random number generators of the processor and of a device."""
 
     key: bytes
     numbers: Tensor
@@ -57,7 +58,7 @@ class Surroundings:
         self._last = self._read()
 
     def random_state(self) -> RandomState:
-        """Where the generators stand; as long as they do not move, the same object."""
+        """State of the generators; the same object as long as they do not move."""
         now = self._read()
         if now.key != self._last.key:
             self._last = now
@@ -65,7 +66,7 @@ class Surroundings:
 
     @contextlib.contextmanager
     def restored(self, random: RandomState) -> Iterator[None]:
-        """Go back to the autocast of the start and to earlier random numbers for a while."""
+        """Restore the autocast of the start and earlier random numbers for a while."""
         before = self._read()
         if before.key != random.key:
             self._write(random)
@@ -104,11 +105,12 @@ def _autocast_state(device_type: str) -> tuple[bool, torch.dtype, bool]:
 
 
 class Room:
-    """How many bytes the graphs of one solve may keep.
+    """The number of bytes that the graphs of one solve may keep.
 
     Args:
-        size: So many. None takes them from `KEPT_BYTES`, which all solves share whose gradients are
-            still to come: when the last recorded call of this one is gone, so are its graphs.
+        size: The number. None takes the bytes from `KEPT_BYTES`, shared by all solves whose
+            gradients are still to come; they are free again when the last recorded call of this
+            solve is gone.
     """
 
     _lock = threading.RLock()  # the last reference may go while it is held
@@ -120,11 +122,11 @@ class Room:
 
     @property
     def free(self) -> float:
-        """Bytes that may still be taken."""
+        """Bytes that are still free."""
         return KEPT_BYTES - self._shared if self._size is None else self._size - self._taken
 
     def take(self, size: float) -> bool:
-        """Take some bytes, if there are so many."""
+        """Take some bytes, if that many are free."""
         with self._lock:
             fits = size <= self.free
             if fits:
@@ -132,17 +134,17 @@ class Room:
         return fits
 
     def lose(self, size: float) -> None:
-        """Count what is kept, room or not, and whatever becomes of a step."""
+        """Count what is kept for good, whether there is room and whether its step is accepted."""
         with self._lock:
             self._add(size)
         self._before += size
 
     def begin(self) -> None:
-        """A step is about to be tried."""
+        """Called before a step is tried."""
         self._before = self._taken
 
     def undo(self) -> None:
-        """The step was rejected, and what it kept is gone."""
+        """Called when the step was rejected, so what it kept is freed."""
         with self._lock:
             self._add(self._before - self._taken)
 
@@ -190,11 +192,11 @@ class Replayer:
 
     @property
     def first(self) -> Recording | None:
-        """The first call, until the second one has been seen."""
+        """The first call, until there is a second one."""
         return self._first()
 
     def reserve(self) -> bool:
-        """Take room for the tensors of the next call; if there is some, it need not be recorded."""
+        """Reserve room for the tensors of the next call; with enough, it is not recorded."""
         return self._typical is not None and self._room.take(self._typical)
 
     def recording(
@@ -210,7 +212,7 @@ class Replayer:
         return Recording(self, function, inputs, evaluations)
 
     def end(self, call: Recording) -> None:
-        """Let the tensors of a call go, once the first two have shown how many there are."""
+        """Release the tensors of a call, once the first two have shown how many there are."""
         if self._typical is not None:
             call.saved = None
         elif self.first is None:
@@ -240,7 +242,7 @@ class Replayer:
             other.saved = None
 
     def refuse_replaced(self) -> None:
-        """Refuse to go on if the data of a leaf are others now, which autograd does not notice."""
+        """Raise an error if the data of a leaf were replaced, which autograd does not notice."""
         for reference, before in self._leaves:
             leaf = reference()
             if leaf is not None and address(leaf) != before:
@@ -250,18 +252,18 @@ class Replayer:
                 )
 
     def is_held(self, call: Recording) -> bool:
-        """Whether the tensors of a call are there because it was repeated."""
+        """Whether the tensors of a call are held because it was repeated."""
         return self._held() is call
 
     def hold(self, call: Recording | None) -> None:
-        """Hold the tensors of one repeated call at a time, and let those of the last one go."""
+        """Hold the tensors of one repeated call at a time, and release those of the last one."""
         held = self._held()
         if held is not None:
             held.saved = None
         self._held = _nothing if call is None else weakref.ref(call)
 
     def is_copy(self, tensor: Tensor, where: int) -> bool:
-        """Whether a tensor has the values of one that lasted at an address.
+        """Whether a tensor has the values of a lasting one at an address.
 
         Autocast, for example, converts a weight once per region, and again in a backward pass.
         """
@@ -269,7 +271,7 @@ class Replayer:
         return any(torch.equal(one, tensor) for one in originals if one.dtype == tensor.dtype)
 
     def checksum(self, result: Any) -> Tensor:
-        """One number that tells results apart."""
+        """One number that distinguishes results."""
         values = _values(result)
         return torch.dot(self._weights(values), values)
 
@@ -279,8 +281,8 @@ class Replayer:
         Args:
             checksum: The checksum.
             result: The result.
-            exactly: Whether to the last bit; None asks so much of a processor that gives the same
-                every time, and of others that they agree up to rounding.
+            exactly: Whether to the last bit; None requires this of a processor that always gives
+                the same, and of other devices only agreement up to rounding.
         """
         values = _values(result)
         weights = self._weights(values)
@@ -295,7 +297,7 @@ class Replayer:
         return self._settle_later(same) or bool(same)
 
     def _settle_later(self, same: Tensor) -> bool:
-        """Put a question off to the end of the backward pass, where a device is asked once."""
+        """Postpone a check to the end of the backward pass, where the host waits once."""
         running = torch._C._current_graph_task_id()
         if self._is_exact or running < 0:
             return False
@@ -320,11 +322,11 @@ class Replayer:
 
 
 def _nothing() -> None:
-    """What a weak reference to nothing gives."""
+    """Stands for a weak reference to nothing."""
 
 
 def _kept_bytes(saved: Saved, lasting: Saved) -> int:
-    """Memory that tensors hold beyond what others, which last anyway, hold as well.
+    """Memory that tensors hold, without that which other, lasting tensors hold anyway.
 
     A part of a tensor holds the whole.
     """
@@ -333,7 +335,7 @@ def _kept_bytes(saved: Saved, lasting: Saved) -> int:
 
 
 def _memory(tensor: Tensor) -> tuple[int, int]:
-    """Which memory a tensor lies in, and how many bytes that has."""
+    """The memory block of a tensor, and its size in bytes."""
     try:
         storage = tensor.untyped_storage()
         return storage._cdata, storage.nbytes()  # not its address: tensors without data have none
@@ -405,12 +407,12 @@ class Recording:
         self.result = None  # whose history holds this recording in turn
 
     def pack(self, tensor: Tensor) -> int:
-        """Take a tensor that the graph wants to keep, and give a number for it."""
+        """Take a tensor that the graph wants to keep, and return a number for it."""
         self.saved.append((tensor, tensor._version))
         return len(self.saved) - 1
 
     def unpack(self, number: int) -> Tensor:
-        """Give a tensor back, after repeating the call if need be."""
+        """Return a tensor, after repeating the call if necessary."""
         with self._replayer.lock:
             if self.saved is None:
                 self._repeat()
@@ -430,7 +432,7 @@ class Recording:
         self.saved = [(tensor.detach(), version) for tensor, version in self.saved]
 
     def verify(self) -> None:
-        """Repeat the call, and refuse to go on if it is another one now."""
+        """Repeat the call, and raise an error if it differs now."""
         with self._replayer.lock:
             self._repeat()
             self._replayer.hold(None)
@@ -467,7 +469,7 @@ class Recording:
         replayer.hold(self)
 
     def _asks_for_the_same(self) -> bool:
-        """Whether the graph of the repeated call keeps what that of the call itself kept.
+        """Whether the graph of the repeated call keeps the same as that of the original call.
 
         A field whose weights were replaced may give the same values with other derivatives: twice
         the weights in one layer, half of them in the next.
@@ -518,7 +520,7 @@ def _alone(tensor: Tensor) -> Tensor:
 
 
 def address(tensor: Tensor) -> int:
-    """Where the values of a tensor begin; zero if they lie in no single place."""
+    """Address of a tensor's values; zero if they are not in one block."""
     try:
         return tensor.data_ptr()
     except (RuntimeError, NotImplementedError):  # sparse tensors, for example

@@ -52,7 +52,7 @@ class RosenbrockStepper(EquationStepper):
         return slope.detach()
 
     def _look(self, time: Tensor, y: Tensor) -> Tensor:
-        """Evaluate the field, and see whether it depends on something to learn."""
+        """Evaluate the field, and note whether it depends on trainable tensors."""
         self.stats.forward_evaluations += 1
         slope = self._evaluate(time, y)
         self._has_graph = self._has_graph or slope.requires_grad
@@ -172,10 +172,10 @@ class _Tangents:
 
 @torch.no_grad()
 def _refuse_inconsistent(right: Tensor, value: Tensor, turned: Tensor) -> None:
-    """Refuse derivatives that are not those with which the step was solved.
+    """Refuse derivatives that differ from those with which the step was solved.
 
-    Autograd leaves parts of a field that can be differentiated only once out of its second
-    derivatives, without a word.
+    Autograd silently leaves parts of a field that can be differentiated only once out of its second
+    derivatives.
 
     Args:
         right: What the first stage is by the derivatives.

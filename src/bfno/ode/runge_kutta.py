@@ -1,4 +1,4 @@
-"""What a Runge–Kutta method is.
+"""The numbers of a Runge–Kutta method.
 
 With stages `k_i = f(t + c_i h, y + h Σ_j a_ij k_j)` a method is a set of numbers: the step
 `y + h Σ_i b_i k_i`, its error estimate `h Σ_i e_i k_i`, and its dense output
@@ -30,7 +30,7 @@ class Tableau:
     """Coefficients of one explicit method.
 
     Attributes:
-        name: What users call it.
+        name: The name that users give.
         order: Order of the step.
         stages: Rows of `a`, the first one empty.
         weights: `b`.
@@ -39,7 +39,7 @@ class Tableau:
         dense_order: Order of the dense output.
 
     Raises:
-        ValueError: If the stages are not explicit, or the numbers do not fit each other.
+        ValueError: If the stages are not explicit, or the numbers do not match each other.
     """
 
     name: str
@@ -94,7 +94,7 @@ class Tableau:
 
     @property
     def is_coarse(self) -> bool:
-        """Whether dense output, of much lower order than the steps, would spoil what they gain."""
+        """Whether dense output, of much lower order than the steps, would spoil their accuracy."""
         return self.dense_order < self.order - 1
 
     def dense_weights(self, theta: float) -> Row:
@@ -137,7 +137,7 @@ class Tableau:
                 )
 
     def _check_sums(self) -> None:
-        """Refuse numbers that even a constant slope shows wrong."""
+        """Refuse numbers that are wrong even for a constant slope."""
         check_sum(self.name, "weights", self.weights, 1)
         check_sum(self.name, "error", self.error or (), 0)
         check_dense(self)

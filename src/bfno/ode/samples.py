@@ -1,13 +1,13 @@
-"""Own steps for every sample: what one costs and gives depends on no other in its batch.
+"""Separate steps for every sample: its cost and result depend on no other sample of the batch.
 
-All samples under way are evaluated together, each at its own time. Each has a step size, an error
-test and an end of its own: a sample whose step was rejected tries a smaller one while the others go
-on, and a sample that has reached its last time leaves the batch.
+All samples under way are evaluated together, each at its own time. Each has its own step size,
+error test and end: a sample whose step was rejected tries a smaller one while the others go on, and
+a sample that has reached its last time leaves the batch.
 
-Sums, norms, powers and additions with a factor round differently from place to place of a tensor,
-and so with the number of samples. Here are only operations that round each number once, and sums
-whose order is their own: a sample's result is the same to the last bit alone and in any batch, if
-its field treats samples so.
+Sums, norms, powers and additions with a factor round differently from place to place in a tensor,
+and thus depend on the number of samples. This module uses only operations that round each number
+once, and sums in a fixed order: a sample's result is the same to the last bit alone and in any
+batch, if its field treats samples likewise.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ class Gauge:
 
 
 def magnitude(values: Tensor) -> Tensor:
-    """Absolute values, by operations that round once."""
+    """Absolute values, from operations that round once."""
     if not values.is_complex():
         return values.abs()
     parts = torch.view_as_real(values.resolve_conj())
@@ -94,7 +94,7 @@ def _of_samples(tolerance: Tensor | float, sizes: Tensor, samples: Tensor) -> Te
 
 
 def _mean_square(rows: Tensor) -> Tensor:
-    """Mean of the squares along each row; half is added to half, which is always one order."""
+    """Mean of the squares along each row; halves are added, always in the same order."""
     count = rows.shape[1]
     if count == 0:
         return rows.new_zeros(len(rows))
@@ -143,7 +143,7 @@ def weighted_sum(slopes: Sequence[Tensor], weights: Sequence[Any]) -> Tensor | N
 
 
 def for_some_samples(field: Field, batch: int) -> Field:
-    """A field that says what to do if it cannot be asked for some samples of its batch alone."""
+    """A field that says what to do if it cannot be evaluated for only some samples of its batch."""
 
     def explained(t: Tensor, y: Tensor) -> Tensor:
         try:
@@ -164,7 +164,7 @@ def for_some_samples(field: Field, batch: int) -> Field:
 
 
 def _refuse_one_time(field: Field, t: Tensor, y: Tensor) -> None:
-    """Look whether a call failed because the field takes one time only, for all samples."""
+    """Check whether a call failed because the field takes only one time for all samples."""
     try:
         with torch.no_grad():
             field(t[0], y.clone())
@@ -175,7 +175,7 @@ def _refuse_one_time(field: Field, t: Tensor, y: Tensor) -> None:
 
 
 def refuse_other_axis(field: Field, t: Tensor, y: Tensor, stats: Stats) -> None:
-    """Refuse a field in which the time of one sample moves another.
+    """Refuse a field in which the time of one sample affects another.
 
     `t * y` does so without an error where the state's last axis is as long as its first.
 
@@ -242,7 +242,7 @@ class _Going:
         point: Their times.
         size: The steps they will try, whose signs are their directions.
         past: Error ratios of their last two accepted steps, the last one first, `(samples, 2)`.
-        finite: Whether the last step they tried gave numbers.
+        finite: Whether the last step they tried gave finite numbers.
     """
 
     samples: Tensor
@@ -337,7 +337,7 @@ class SampleIntegration:
         return self._stacked(y0)
 
     def failure(self) -> tuple[Status, int, str]:
-        """Status and place of the first failed sample, and a line about all; or success."""
+        """Status and place of the first failed sample, with a line about all; or success."""
         failed = [i for i, status in enumerate(self.statuses) if status is not Status.SUCCESS]
         if not failed:
             return Status.SUCCESS, 0, ""
@@ -348,7 +348,7 @@ class SampleIntegration:
     # The start
 
     def _set_out(self, y0: Tensor) -> _Going:
-        """All samples that have a way to go, at their start."""
+        """All samples that have an interval to cover, at their start."""
         table, everyone = self._table, torch.arange(len(y0))
         samples, places = table.requests_at_start()
         self._pieces.append((samples, places, y0[samples.to(y0.device)]))
@@ -363,7 +363,7 @@ class SampleIntegration:
         return replace(going, size=sizes * table.direction[going.samples])
 
     def _with_slopes(self, going: _Going, fresh: Tensor, jumped: Tensor) -> _Going:
-        """Ask the field anew for some samples; those where it is not finite end here."""
+        """Evaluate the field again for some samples; those where it is not finite end here."""
         if not bool(fresh.any()):
             return going
         samples, point, there = going.samples[fresh], going.point, _places(fresh, going.y)
@@ -416,7 +416,7 @@ class SampleIntegration:
     # One step of every sample
 
     def _without_stuck(self, going: _Going) -> _Going:
-        """Keep the samples that can go on: their steps move time, and are not used up."""
+        """Keep the samples that can continue: their steps still move time, and some are left."""
         control = self._rule.control
         if control is None:
             return going
@@ -583,7 +583,7 @@ def _polynomial(coefficients: Sequence[float], theta: Tensor) -> Tensor:
 
 
 def _are_finite(states: Tensor) -> Tensor:
-    """Which samples have only finite numbers, on the host."""
+    """Which samples have only finite numbers, read on the host."""
     return torch.isfinite(states.detach()).reshape(len(states), -1).all(dim=1).cpu()
 
 
@@ -593,5 +593,5 @@ def _places(chosen: Tensor, like: Tensor) -> Tensor:
 
 
 def _put(whole: Tensor, places: Tensor, part: Tensor) -> Tensor:
-    """A tensor some of whose rows, in order, are others."""
+    """A tensor with some rows replaced, in order."""
     return part if len(part) == len(whole) else whole.index_copy(0, places, part)

@@ -72,8 +72,8 @@ _MAX_STEPS_TO_EVENT = 20_000
 class Scheme:
     """A method with its options and tolerances.
 
-    The option `dtype`, torchdiffeq's precision of time, is that in which callbacks are told the
-    time; steps are always computed in double precision here, where the device has it.
+    The option `dtype`, torchdiffeq's precision of time, is the precision in which callbacks get the
+    time; steps are always computed in double precision here, if the device has it.
 
     Args:
         method: Name of a method, or a tableau; dopri5 if None.
@@ -117,7 +117,7 @@ class Scheme:
             raise ValueError("step_size and grid_constructor exclude each other; pass one of them")
 
     def _read_options(self, given: Mapping[str, Any]) -> dict[str, Any]:
-        """Options in the form that is used; None is a default there and here."""
+        """Options in the form used internally; None is the default, as in torchdiffeq."""
         known = _SCIPY_OPTIONS
         if self._by_adams:
             known = (*_ADAMS_OPTIONS, "implicit") if _ADAMS[self.name] else _ADAMS_OPTIONS
@@ -158,7 +158,7 @@ class Scheme:
         return self._tableau.with_end_stage() if cubic else self._tableau
 
     def for_adjoint(self, given: Mapping[str, Any]) -> Scheme:
-        """The scheme of the backward solve, given what differs."""
+        """The scheme of the backward solve, given the settings that differ."""
         names = [f"adjoint_{name}" for name in ("rtol", "atol", "method", "options")]
         refuse_unknown("argument", given, names)
         rtol, atol, method, options = (given.get(argument) for argument in names)
@@ -250,7 +250,7 @@ class Scheme:
         return self._fixed_plan(Moment(start + k * step) for k in range(_MAX_STEPS_TO_EVENT + 1))
 
     def event_tolerance(self) -> float:
-        """How exactly the time of an event is found."""
+        """The accuracy with which the time of an event is found."""
         return _smallest("atol", self.atol)
 
     def callbacks(self) -> tuple[str, ...]:
@@ -262,7 +262,7 @@ class Scheme:
         return ("callback_step",)
 
     def time_dtype(self) -> torch.dtype:
-        """In what precision an adaptive method tells callbacks the time."""
+        """The precision in which an adaptive method reports the time to callbacks."""
         return self.options.get("dtype", torch.float64)
 
     def is_adaptive(self) -> bool:

@@ -1,4 +1,4 @@
-"""Sizes of states whose squares are beyond all numbers, above or below."""
+"""Sizes of states whose squares would overflow or underflow."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ __all__ = ["euclidean_norm", "power_of_two"]
 
 
 def power_of_two(values: Tensor) -> float:
-    """About the largest size of some numbers; to divide them by it rounds nothing.
+    """A power of two near the largest size of some numbers; dividing by it rounds nothing.
 
     Example:
         >>> power_of_two(torch.tensor([3.0, -9.0]))

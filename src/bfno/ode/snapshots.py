@@ -1,14 +1,14 @@
 """Solves that keep some of their states; the backward pass repeats the steps in between.
 
 Autograd records one evaluation at a time in the forward pass, to see which tensors the field takes
-from elsewhere, and its graph is let go at once. What remains of a step is a `Link`, a few numbers,
-and of the solve the states that its `Shelf` keeps. The backward pass goes through the steps from
-the last one to the first. It finds the state at which a step begins by repeating those since the
-nearest state that was kept, repeats the step with a graph, and differentiates it.
+from elsewhere, and its graph is released at once. All that remains of a step is a `Link`, a few
+numbers, and of the solve, the states that its `Shelf` keeps. The backward pass goes through the
+steps from the last one to the first. It finds the state at which a step begins by repeating those
+since the nearest state that was kept, repeats the step with a graph, and differentiates it.
 
-No error test is repeated, and a repeated step has to give what it gave, or the backward pass
-raises. Gradients are added up in the order in which autograd would add them up through the whole
-graph, so that on a processor they agree with its own to the last bit.
+No error test is repeated, and a repeated step has to give the same result, or the backward pass
+raises an error. Gradients are added up in the order in which autograd would add them up through the
+whole graph, so that on a processor they agree with its own to the last bit.
 """
 
 from __future__ import annotations
@@ -52,11 +52,11 @@ class Link(NamedTuple):
         start: Where it began.
         end: Where it ended.
         end_inside: Whether stages at the end were evaluated just before it.
-        random: Where the random numbers stood before.
+        random: State of the random numbers before it.
         begun: Moment and random numbers of the first stage, if it was not the last one of the step
             before.
-        checksum: One number that tells results apart.
-        served: How many requests were served when it was over.
+        checksum: One number that distinguishes results.
+        served: Number of requests served when it ended.
     """
 
     start: Moment
@@ -90,20 +90,18 @@ class Snapshot(NamedTuple):
 class Shelf:
     """Keeps as many of the states of a solve as fit, whose number is not known beforehand.
 
-    A state that comes when the shelf is full takes the place of one that has become dispensable,
-    because a later one has a higher level; if there is none, of the last one, one level above it.
-    So no step is repeated more often than a schedule made in hindsight would (Wang, Moin and
-    Iaccarino, Minimal repetition dynamic checkpointing algorithm for unsteady adjoint calculation,
-    2009).
+    When the shelf is full, a new state replaces one that has become dispensable because a later one
+    has a higher level; if there is none, it replaces the last one, at one level above it. So no
+    step is repeated more often than a schedule made in hindsight would (Wang, Moin and Iaccarino,
+    Minimal repetition dynamic checkpointing algorithm for unsteady adjoint calculation, 2009).
 
     Args:
-        size: How much memory the states may take. They are never fewer than
-            `4 + 2 log2(steps)`, with which a step is repeated about as often as the number of
-            steps has digits.
+        size: How much memory the states may take. At least `4 + 2 log2(steps)` states are kept,
+            with which a step is repeated about as often as the number of steps has digits.
 
     Attributes:
-        kept: The states by the number of the step that begins there, in order. The first state of
-            all is not among them, which is kept anyway.
+        kept: The states by the number of the step that begins there, in order. The very first state
+            is kept elsewhere.
     """
 
     def __init__(self, size: float) -> None:
@@ -112,18 +110,18 @@ class Shelf:
         self.kept: dict[int, Snapshot] = {}
 
     def capacity(self, steps: int, size: int) -> float:
-        """How many states of a size in bytes may be kept of so many steps."""
+        """How many states of a size in bytes may be kept for a number of steps."""
         fitting = self._size // size if size and self._size < math.inf else self._size
         return max(fitting, 2 + 2 * steps.bit_length())
 
     def put(self, place: int, snapshot: Snapshot) -> None:
-        """Keep the state at which a step begins, in the place of another if need be."""
+        """Keep the state at which a step begins, in place of another if necessary."""
         full = len(self.kept) >= self.capacity(place, snapshot.size)
         self._levels[place] = self._drop_one() if full else 0
         self.kept[place] = snapshot
 
     def _drop_one(self) -> int:
-        """Drop a state; give the level of the one that takes its place."""
+        """Drop a state; return the level of the one that replaces it."""
         highest, last = 0, next(reversed(self._levels))
         for place, level in reversed(self._levels.items()):
             if level < highest:
@@ -135,7 +133,7 @@ class Shelf:
 
 
 def split(steps: int, free: int) -> int:
-    """After how many of some steps to keep a state, if so many can be kept.
+    """After how many steps to keep a state, if a given number of states can be kept.
 
     Example:
         >>> split(10, free=2), split(10, free=3), split(10, free=9)
@@ -151,7 +149,7 @@ def split(steps: int, free: int) -> int:
 
 
 class _LettingGo(TrackingEvaluator):
-    """Calls a field with autograd on, for what it gives may depend on that, and keeps no graph."""
+    """Calls a field with autograd on, because its result may depend on that, but keeps no graph."""
 
     def __init__(self, chain: Chain) -> None:
         super().__init__(chain.field, chain.y0)
@@ -170,7 +168,7 @@ class _LettingGo(TrackingEvaluator):
         return super().__call__(t, y)
 
     def _look_at(self, slope: Tensor, since: int, t: Tensor, y: Tensor) -> None:
-        """A repeated call is looked at when it is differentiated."""
+        """Check a repeated call when it is differentiated."""
 
 
 class _Gathering(_LettingGo):
@@ -200,7 +198,7 @@ class _Gathering(_LettingGo):
 
 
 class ChainStepper(Stepper):
-    """Takes steps without a graph, and makes accepted ones links of a chain.
+    """Takes steps without a graph, and adds accepted ones to a chain as links.
 
     Args:
         chain: The chain.
@@ -243,7 +241,7 @@ class Chain:
         given: State at the start, requested times, and times that step boundaries move with.
         stats: Where evaluations are counted.
         size: How many bytes the kept states may take.
-        by_sample: Whether requested times are a clock for every sample.
+        by_sample: Whether every sample has its own clock.
         by_step: Whether the backward pass keeps all tensors of one step at once.
 
     Attributes:
@@ -253,7 +251,7 @@ class Chain:
         gathering: The tensors that the field uses.
         moving: Stand-ins of the times that are to be differentiated.
         clock: Tells the time.
-        calls: How many of the first two evaluations were made.
+        calls: How many of the first two evaluations have been made.
         witness: The last one of these, whose repetition shows whether the field has changed.
         draws: Whether the field draws random numbers.
     """
@@ -305,24 +303,24 @@ class Chain:
         self._last = end if self.draws else end._replace(slope=None)
 
     def note_tensors(self) -> None:
-        """Note how the tensors are that the field uses."""
+        """Note the versions of the tensors that the field uses."""
         seen = {id(tensor) for tensor, _, _ in self._noted}
         new = [tensor for tensor in self.gathering.tensors if id(tensor) not in seen]
         self._noted += [(tensor, tensor._version, address(tensor)) for tensor in new]
 
     def checksum(self, y1: Tensor, slopes: Sequence[Tensor]) -> float:
-        """One number that tells steps apart."""
+        """One number that distinguishes steps."""
         return self.replayer.checksum(_mixed(y1, slopes)).item()
 
     def refuse_other_result(self, link: Link, y1: Tensor, slopes: Sequence[Tensor]) -> None:
-        """Refuse a repeated step that does not give what it gave."""
+        """Refuse a repeated step that gives a different result."""
         result = _mixed(y1, slopes)
         before = torch.tensor(link.checksum, dtype=clock_dtype(y1.device), device=y1.device)
         if not self.replayer.is_same(before, result):
             raise GradientError(NOT_REPEATABLE)
 
     def refuse_changes(self) -> None:
-        """Refuse a backward pass if a tensor is another than it was in the solve."""
+        """Refuse a backward pass if a tensor has changed since the solve."""
         for tensor, version, where in self._noted:
             if tensor._version != version or address(tensor) != where:
                 raise GradientError(
@@ -363,13 +361,13 @@ _WRITTEN = (
 
 
 def _alone(times: Tensor) -> Tensor:
-    """Times for the solver's clock, without history, to be differentiated if they were."""
+    """Times for the solver's clock, without history, but differentiable if they were."""
     alone = times.detach().to(clock_dtype(times.device))
     return alone.requires_grad_() if times.requires_grad else alone
 
 
 def _mixed(y1: Tensor, slopes: Sequence[Tensor]) -> Tensor:
-    """The result of a step, of which every slope is a part that a small step does not hide."""
+    """The result of a step, in which every slope counts, however small the step."""
     # Of a device that rounds in another way every time, no more is asked than its own precision.
     exact = y1.device.type == "cpu"
     dtype = torch.promote_types(y1.dtype, torch.float64) if exact else y1.dtype
@@ -396,7 +394,7 @@ class _Requests(Protocol):
         ...
 
     def at_end(self, link: Link | None, served: int, y: Tensor, gradient: Tensor) -> list[Root]:
-        """Requested states that are the one at the end of a step, or at the start of all.
+        """Requested states that are the state at the end of a step, or at the very start.
 
         Args:
             link: The step; None asks for the start of all.
@@ -530,7 +528,7 @@ class _Repeater(Stepper):
             return self._evaluate(time, y)
 
     def repeat(self, link: Link, y: Tensor, slope: Tensor | None) -> tuple[Tensor, Tensor | None]:
-        """Repeat a step from a state and the slope there; give both at its end."""
+        """Repeat a step from a state and the slope there; return both at its end."""
         before, self._first = self.stats.forward_evaluations, slope
         if link.begun is not None:
             moment, random = link.begun

@@ -24,7 +24,7 @@ __all__ = [
 
 
 class Status(enum.Enum):
-    """How a solve ended; the value says what to do about it."""
+    """How a solve ended; the value is a sentence that says what to do."""
 
     SUCCESS = "the solution reached every requested time"
     STEP_LIMIT = (
@@ -78,20 +78,21 @@ class Stats:
         forward_evaluations: Calls of the field in the forward pass.
         backward_evaluations: Calls of the field in backward passes; grows while they run.
         accepted: Steps taken; with independent=True those of all samples together.
-        rejected: Steps tried and discarded, likewise: their error was above the tolerance or not a
-            number, or the equations of an implicit step had no solution.
-        first_step: How large the first adaptive step had better been, by its error, for the sample
+        rejected: Steps tried and discarded, counted likewise: their error was above the tolerance
+            or not a number, or the equations of an implicit step had no solution.
+        first_step: The best size of the first adaptive step, judged by its error, for the sample
             that needs the smallest; zero if there was none.
-        step_ends: Times at which the accepted steps ended; where every sample has its own times, on
-            a clock from zero to one. Empty with independent=True.
+        step_ends: Times at which the accepted steps ended; if every sample has its own times, on a
+            clock from zero to one. Empty with independent=True.
         stiff: When the field looked stiff to an explicit adaptive method, as pairs of times; see
-            `step_ends`. Compiled solves and those with independent=True do not look.
-        switches: Where method="auto" went over to another method, as pairs of time and method.
-        jacobians: Jacobians of implicit methods; each takes one evaluation, which is counted
-            above, and whose graph is run backward for every column.
-        factorisations: How often the matrices of their equations were factorised.
-        compiled: What compile=True compiled: "solve", or "step: " and why not the whole solve.
-        per_sample: What each sample cost, with independent=True.
+            `step_ends`. Compiled solves and those with independent=True do not check.
+        switches: When method="auto" switched to another method, as pairs of time and method.
+        jacobians: Jacobians of implicit methods; each takes one evaluation, which is counted above,
+            and one backward pass through its graph per column.
+        factorisations: How often implicit methods factorised a matrix.
+        compiled: What compile=True compiled: "solve", or "step: " and the reason why not the whole
+            solve.
+        per_sample: The cost of each sample, with independent=True.
     """
 
     forward_evaluations: int = 0
@@ -140,10 +141,10 @@ class Solution(Generic[State]):
         ys: The states at these times: the axes of `ts` come first, then the state's own. With one
             row of times per sample, the state's batch axis is that of `ts`. Rows that a failed
             solve did not reach hold not-a-number.
-        stats: What it cost.
+        stats: Its cost.
         status: How it ended.
-        event_times: When the event of the solve happened, for the whole state or for each sample;
-            infinite where it did not. None if there was none to wait for.
+        event_times: When the event happened, for the whole state or for each sample; infinite if it
+            did not happen. None for a solve without an event.
         dense: The solution between the requested times, if it was asked for.
     """
 
@@ -183,12 +184,12 @@ def refuse_all_but_one_gradient(gradients: Iterable[Tensor], name: str, remedy: 
     """Refuse all but one plain gradient in a backward pass that autograd does not follow.
 
     Args:
-        gradients: What the backward pass was given, of which results without use have plain zeros.
+        gradients: The gradients given to the backward pass; unused results have plain zeros.
         name: What is differentiated.
-        remedy: What can be differentiated in any way.
+        remedy: What can be differentiated without restrictions.
 
     Raises:
-        GradientError: If they are to be differentiated again, are several at once or have tangents.
+        GradientError: If they will be differentiated again, are several at once or have tangents.
     """
     # A compiler follows the pass itself, or waits until it has numbers.
     at_once = not torch.compiler.is_compiling() and any(map(is_followed, gradients))
@@ -207,7 +208,7 @@ class SolverError(RuntimeError):
 
     Attributes:
         status: Why.
-        stats: What it had cost by then.
+        stats: The cost up to then.
     """
 
     def __init__(self, status: Status, where: str, stats: Stats) -> None:
@@ -217,7 +218,7 @@ class SolverError(RuntimeError):
 
 
 def _evidence(status: Status, stats: Stats) -> str:
-    """When the field was stiff, if steps that were too small ended the solve."""
+    """When the field was stiff, if the solve ended because steps became too small."""
     if not stats.stiff or status not in (Status.STEP_LIMIT, Status.STEP_UNDERFLOW, Status.STIFF):
         return ""
     begin, end = stats.stiff[-1]

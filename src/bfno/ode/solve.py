@@ -1,4 +1,4 @@
-"""`solve`, and the plan of its steps, which `odeint` uses, too."""
+"""`solve`, and the plan of its steps, which `odeint` uses too."""
 
 from __future__ import annotations
 
@@ -61,41 +61,42 @@ class Options:
         first_step: Size of the first adaptive step; None estimates it.
         min_step: Adaptive steps of this size are accepted whatever their error.
         max_step: Adaptive steps are never larger.
-        max_steps: Most adaptive steps that are tried before the solve gives up.
-        controller: Rule for the size of adaptive steps: `"I"` goes by the last error, `"PI"` and
-            `"PID"` also by how errors changed over the last two and three steps, which avoids
-            rejected steps on rough or mildly stiff fields; or coefficients `(P, I, D)`.
-        norm: Norm of a state that measures errors; None is the root mean square, of the largest
-            component where the state is a nest of tensors.
-        ignore: Components of a nested state that do not count as errors, by their place.
+        max_steps: Largest number of adaptive steps that are tried before the solve gives up.
+        controller: Rule for the size of adaptive steps: `"I"` uses the last error; `"PI"` and
+            `"PID"` also use how errors changed over the last two and three steps, which avoids
+            rejected steps on rough or mildly stiff fields. Or coefficients `(P, I, D)`.
+        norm: Norm of a state that measures errors; None is the root mean square, or for a nest of
+            tensors, the largest one of its components.
+        ignore: Components of a nested state whose errors do not count, by their place.
         jumps: Times at which the field may jump: steps end there and start afresh.
         stops: Other times at which steps have to end.
-        land: Whether the last step ends on the last requested time. If not, steps run past it and
+        land: Whether the last step ends at the last requested time. If not, steps run past it, and
             the state there is dense output, as in torchdiffeq.
-        event: Function of time and state that ends the solve where it changes its sign: one value,
-            or one per sample to end each on its own. From its event on a state stands still.
+        event: Function of time and state that ends the solve when its sign changes: one value, or
+            one per sample to end each separately. After its event, a state stands still.
         dense: Whether `Solution.evaluate` can be asked for states between the requested times.
         on_step: Called after every accepted step with the time, a copy of the state, and the
             statistics.
-        throw: Whether a failed solve raises; if not, the solution says so in its status.
-        memory: What one solve may keep with gradient="checkpoint"; the rest, the backward pass
-            evaluates again, and the gradient is the same. Bytes, or text such as "256 MB", "2 GiB"
-            or "unlimited", are for graphs; the inputs of all stages are kept besides. "stages" is
-            zero bytes. "steps" keeps one state per step and no graphs; "steps 50 MB" as many of
-            these as fit; "log" about twice the logarithm of the number of steps. None is 512 MiB of
-            graphs for all solves together whose backward pass is still to come.
+        throw: Whether a failed solve raises an error; if not, the solution's status says so.
+        memory: What one solve may keep with gradient="checkpoint"; the backward pass recomputes the
+            rest, and the gradient is the same. Bytes, or text such as "256 MB", "2 GiB" or
+            "unlimited", limit the graphs; the inputs of all stages are kept in addition. "stages"
+            is zero bytes. "steps" keeps one state per step and no graphs; "steps 50 MB" keeps as
+            many of these states as fit; "log" keeps about twice the logarithm of the number of
+            steps. None is 512 MiB of graphs, shared by all solves whose backward pass is still to
+            come.
         compile: Whether to compile the whole solve and its gradient into one call of machine code,
             which pays off for small fields that are solved many times. The state has to be one
-            tensor, and the times shared. What cannot be compiled so is compiled step by step, with
-            a warning that says why; `Stats.compiled` tells which.
+            tensor, and the times shared. If that is impossible, it is compiled step by step, with a
+            warning that says why; `Stats.compiled` tells which.
         adjoint: Settings of gradient="adjoint" that differ from the forward solve's: method, rtol,
-            atol, step, and seminorm to leave the parameters' adjoints out of the error.
+            atol, step, and seminorm, which leaves the parameters' adjoints out of the error.
         parameters: The tensors that get gradients with gradient="adjoint", such as
             `net.parameters()`; None finds all.
-        independent: Whether every sample, along the state's first axis, has steps of its own:
-            sizes, error tests and ends that depend on no other sample. The field is called with one
-            time per sample, and without the samples that have finished. A sample that fails does
-            not stop the others. `Stats.per_sample` tells what each one cost.
+        independent: Whether every sample, along the state's first axis, has its own steps: sizes,
+            error tests and ends that depend on no other sample. The field is called with one time
+            per sample, and without the samples that have finished. A sample that fails does not
+            stop the others. `Stats.per_sample` has the cost of each.
     """
 
     args: tuple[Any, ...] = ()
@@ -139,8 +140,8 @@ def solve(
     """Solve `dy/dt = field(t, y)` from `y(ts[0]) = y0` and return the states at `ts`.
 
     Args:
-        field: The derivative. `t` is a tensor without axes, or one value per sample where `ts` has
-            one row per sample, or with `independent=True`. A module, or any callable.
+        field: The derivative, a module or any callable. `t` is a tensor without axes, or one value
+            per sample if `ts` has one row per sample, or with `independent=True`.
         y0: A real or complex tensor of any shape, or a tuple, list, dict or nest of them.
         ts: Requested times, increasing or decreasing: `(time,)`, or `(batch, time)` with one row
             per sample, whose times may repeat (as padding does).
@@ -155,8 +156,8 @@ def solve(
 
     Raises:
         SolverError: If the solve fails and `throw` is not False.
-        GradientError: If a gradient could not be exact: in the solve itself with adjoint, in the
-            backward pass otherwise.
+        GradientError: If a gradient could not be exact: raised in the solve itself with adjoint, in
+            the backward pass otherwise.
 
     Example:
         >>> ts = torch.linspace(0, 1, 3)
@@ -250,7 +251,7 @@ class _Call:
         return outputs.stacked()
 
     def independently(self, ts: Tensor) -> Tensor:
-        """Integrate every sample by steps of its own."""
+        """Integrate every sample with its own steps."""
         options, problem, tableau = self.options, self.problem, self._tableau
         adaptive = tableau.adaptive and options.step is None
         count = ts.shape[-1]
@@ -285,7 +286,7 @@ class _Call:
         return ys
 
     def by_rows(self, ts: Tensor, known: Tensor) -> Tensor:
-        """Integrate with one row of times per sample, which are known as numbers, too."""
+        """Integrate with one row of times per sample, also given as numbers."""
         wide, exact = ts.to(clock_dtype(ts.device)), known.detach().to(clock_dtype(known.device))
         if self._tableau.adaptive and self.options.step is None:
             spans = exact[:, -1] - exact[:, 0]
@@ -361,7 +362,7 @@ class _Call:
     def _adjoint_method(
         self, wanted: Mapping[str, Any], options: Options
     ) -> tuple[Tableau, float | None]:
-        """Method and step of the backward solve: the forward solve's, where none are given."""
+        """Method and step of the backward solve; those of the forward solve if none are given."""
         step = wanted.get("step")
         if "method" not in wanted:
             return self._tableau, options.step if step is None else step
@@ -405,7 +406,7 @@ class _Call:
 
 
 def _refuse_dependent(options: Options, gradient: str, y0: Any) -> None:
-    """Refuse what independent=True cannot do."""
+    """Refuse options that independent=True does not support."""
     if not _has_samples(y0):
         raise ValueError(
             "independent=True needs samples along the first axis of the state, the same number in "
@@ -457,7 +458,7 @@ def _on_clock(control: Control, longest: float) -> Control:
 
 
 class _Reporter:
-    """Tells a user's function of every accepted step."""
+    """Reports every accepted step to a user's function."""
 
     def __init__(
         self, on_step: Callable[[float, Any, Stats], Any], packing: Packing, stats: Stats
@@ -556,7 +557,7 @@ def fixed_stops(
     others: Iterable[float] = (),
     jumps: Iterable[float] = (),
 ) -> list[Stop]:
-    """Where fixed steps end: equal ones from each knot to the next, the last takes what is left.
+    """Where fixed steps end: equal ones from each knot to the next, and the rest for the last one.
 
     Args:
         times: Requested times.

@@ -1,4 +1,4 @@
-"""Any state as one tensor: tuples, dicts and nests of tensors are joined and taken apart again."""
+"""Any state as one tensor: tuples, dicts and nests of tensors are joined and split again."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ def real_dtype(dtype: torch.dtype) -> torch.dtype:
 
 
 def constant(values: Sequence[Any], like: Tensor) -> Tensor:
-    """Numbers that never change, of the dtype and on the device of another tensor.
+    """Constants with the dtype and on the device of another tensor.
 
-    A GPU gets them once: the host would wait for every copy.
+    They are sent to a GPU once: the host would wait for every copy.
     """
     if like.device.type == "cpu":
         return like.new_tensor(values)
@@ -34,7 +34,7 @@ def constant(values: Sequence[Any], like: Tensor) -> Tensor:
 
 
 def on_host(values: Any) -> Any:
-    """Numbers where they can be looked at without waiting for a device each time."""
+    """Numbers on the host, where reading them does not wait for a device each time."""
     if not isinstance(values, Tensor) or values.is_meta or values.device.type == "cpu":
         return values
     return values.detach().cpu()
@@ -47,10 +47,10 @@ def _sent(values: tuple[Any, ...], dtype: torch.dtype, device: torch.device) -> 
 
 
 class Packing:
-    """How a state, a tensor or a nest of tensors, lies in one tensor.
+    """How a state, which is a tensor or a nest of tensors, is stored in one tensor.
 
-    A tensor stays as it is. The components of a nest are laid side by side: along one axis, or,
-    where the samples keep apart, along the axis after the batch.
+    A tensor stays as it is. The components of a nest are put side by side along one axis or, if
+    samples stay separate, along the axis after the batch.
 
     Args:
         example: A state.
@@ -75,13 +75,13 @@ class Packing:
         self.slices = [slice(end - n, end) for end, n in zip(ends, self._sizes, strict=True)]
 
     def pack(self, state: Any) -> Tensor:
-        """Lay a state into one tensor."""
+        """Store a state in one tensor."""
         if not self.is_nest:
             return state
         return self._join(state if self._is_tuple else pytree.tree_leaves(state))
 
     def unpack(self, packed: Tensor) -> Any:
-        """Take the last axis apart; axes before it stay in front of every component."""
+        """Split the last axis; axes before it stay in front of every component."""
         if not self.is_nest:
             return packed
         lead = tuple(packed.shape[:-1])
@@ -102,11 +102,11 @@ class Packing:
         return lambda t, y, *args: self._join(self.components(field(t, self.unpack(y), *args), y))
 
     def components(self, slopes: Any, packed: Tensor) -> Sequence[Tensor]:
-        """The components of a derivative, which is refused if it is not built like the state.
+        """The components of a derivative; raises an error if it is not built like the state.
 
         Args:
             slopes: The derivative.
-            packed: The state, of which there may be fewer samples than in the example.
+            packed: The state, which may have fewer samples than the example.
         """
         if self._is_tuple and type(slopes) is tuple and len(slopes) == len(self._shapes):
             parts, structure = slopes, self._structure
@@ -168,7 +168,7 @@ def _in_places(found: Any, places: Any) -> list[Any]:
 
 
 def _like(part: Tensor, dtype: torch.dtype) -> Tensor:
-    """A component in its own dtype, which joining it with others may have widened."""
+    """A component in its own dtype, which may have been widened by joining it with others."""
     if part.is_complex() and not dtype.is_complex:
         part = part.real
     return part if part.dtype == dtype else part.to(dtype)

@@ -1,8 +1,8 @@
 """One Runge–Kutta step.
 
-`take_stages` is the step; how it forms weighted sums of slopes depends on who needs them: recorded
-by autograd (`Sums`), without a graph in one table (`TableSums`), or with a step size of its own for
-every sample (`RowSums` for `advance`, `SampleSums` for independent=True).
+`take_stages` is the step. Weighted sums of slopes are formed in several ways: recorded by autograd
+(`Sums`), without a graph in one table (`TableSums`), or with a separate step size for every sample
+(`RowSums` for `advance`, `SampleSums` for independent=True).
 """
 
 from __future__ import annotations
@@ -43,9 +43,9 @@ __all__ = [
 class Moment(NamedTuple):
     """A point in time, and the requested time that it moves with.
 
-    A step boundary at a requested time moves with that one, one where the field jumps with none;
-    boundaries that the solver chose freely move like the one before them. Gradients with respect to
-    times follow from this.
+    A step boundary at a requested time moves with that time; one where the field jumps does not
+    move; boundaries that the solver chose freely move like the one before them. Gradients with
+    respect to times follow from this.
     """
 
     value: float
@@ -53,7 +53,7 @@ class Moment(NamedTuple):
 
 
 class Clock:
-    """Tells the time as tensors like the state; gradients flow through them to requested times.
+    """Gives the time as tensors like the state; gradients flow through them to requested times.
 
     Args:
         ts: Requested times.
@@ -275,7 +275,7 @@ class Stepper:
         return self._first
 
     def follow(self, other: Stepper) -> None:
-        """Take over from another stepper: some samples may stand still."""
+        """Take over from another stepper; some samples may stand still."""
         if other._moving is not None:
             self._evaluate = copy.copy(self._evaluate)
             self._evaluate.field, self._moving = other._evaluate.field, other._moving
@@ -285,7 +285,7 @@ class Stepper:
         return Detector(self.tableau, goals, self.stats)
 
     def prepare(self, control: Control | None) -> None:
-        """Learn how errors will be measured before the first step."""
+        """Note how errors will be measured, before the first step."""
 
     def evaluate(self, moment: Moment, y: Tensor) -> Tensor:
         """The field at one moment."""
@@ -334,11 +334,11 @@ class Stepper:
         return self._sums.error()
 
     def accept(self) -> None:
-        """Make the last stage of the last attempt, if it can be, the first one of the next."""
+        """Reuse the last stage of the last attempt as the first one of the next, if possible."""
         self._first = self._sums.slopes[-1] if self.tableau.reuses_last_stage else None
 
     def discard(self) -> None:
-        """Let go of the last attempt, which was rejected."""
+        """Discard the last attempt, which was rejected."""
         self._sums.clear()
 
     def interpolate(self, start: Moment, end: Moment, y: Tensor, requested: Moment) -> Tensor:
@@ -415,8 +415,8 @@ class RecordingStepper(Stepper):
 class ReplayedStepper(RecordingStepper):
     """Takes steps that a backward pass repeats as a whole.
 
-    For small states, recording and repeating single evaluations takes longer than they do; the
-    graphs of all evaluations of one step exist at once then.
+    For small states, recording and repeating single evaluations takes longer than the evaluations
+    themselves; instead, the graphs of all evaluations of one step exist at once.
     """
 
     def attempt(self, start: Moment, end: Moment, y: Tensor, *, end_inside: bool = False) -> Tensor:
@@ -451,8 +451,8 @@ def combine_rows(weights: Tensor, parts: Sequence[Tensor], samples: Tensor) -> T
 
     Rows of a sample share its parts, which would take far longer to copy for every row than to
     multiply. They are cut into groups of the same size, with room to spare in the last of each
-    sample, so that a sample with many rows makes no others larger. How many groups that takes at
-    most is known without a look at the numbers, for which a device would have to be waited for.
+    sample, so that a sample with many rows makes no others larger. The largest possible number of
+    groups is known without reading the numbers, which would mean waiting for a device.
 
     Args:
         weights: `(rows, parts)`.

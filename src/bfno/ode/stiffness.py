@@ -46,7 +46,7 @@ _MARGIN = 20
 
 
 class Probe(NamedTuple):
-    """How a method's slopes tell stiffness.
+    """How a method's slopes reveal stiffness.
 
     Attributes:
         slopes: Weights of a combination of slopes in which the smooth solution cancels.
@@ -62,7 +62,7 @@ class Probe(NamedTuple):
 
 @functools.lru_cache(maxsize=32)
 def probe_of(tableau: Tableau) -> Probe:
-    """How the slopes of a method tell stiffness.
+    """How the slopes of a method reveal stiffness.
 
     Example:
         >>> from bfno.ode import METHODS
@@ -109,14 +109,14 @@ def _stability_bound(matrix: np.ndarray, weights: np.ndarray) -> float:
 
 
 class Mark(NamedTuple):
-    """How many steps had been tried when a time was reached."""
+    """Number of steps tried when a time was reached."""
 
     tried: int
     time: float
 
 
 class Detector:
-    """Looks at some accepted steps of an explicit method, and tells where the field is stiff.
+    """Looks at some accepted steps of an explicit method, and notes where the field is stiff.
 
     It holds no graph, evaluates nothing, and makes the host wait once in 64 steps, in 32 of a stiff
     field, and not at all in short solves.
@@ -143,7 +143,7 @@ class Detector:
         self.is_stiff = False
 
     def look(self, start: float, end: float, slopes: Sequence[Tensor]) -> bool:
-        """Be told of an accepted step; tell whether its look was the last of a row.
+        """Take note of an accepted step; return whether its look was the last of a row.
 
         Args:
             start: Where the step began.
@@ -195,7 +195,7 @@ class Detector:
 
     @torch.no_grad()
     def _norms(self, slopes: Sequence[Tensor]) -> Tensor:
-        """Sizes of the probe's combinations and of a slope, in some unit, where they are."""
+        """Sizes of the probe's combinations and of a slope, in some unit, on their device."""
         table = torch.stack([slope.detach().reshape(-1) for slope in slopes])
         if table.numel():  # in a unit in which squares neither overflow nor vanish
             largest = table.abs().amax().clamp(min=torch.finfo(table.dtype).tiny)
@@ -208,7 +208,7 @@ class Detector:
         return torch.linalg.vector_norm(self._weights @ table, dim=1)
 
     def _judge(self, end: float, eps: float) -> None:
-        """Read a row of looks."""
+        """Evaluate a row of looks."""
         rows = torch.stack(self._seen).tolist()
         self._seen = []
         bound = _EDGE * probe_of(self._tableau).bound
@@ -227,5 +227,5 @@ class Detector:
 
 
 def _pace(one: Mark, other: Mark) -> float:
-    """Time that a tried step gained."""
+    """Time gained per tried step."""
     return (other.time - one.time) / (other.tried - one.tried)

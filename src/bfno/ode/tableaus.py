@@ -253,7 +253,7 @@ class AutoTableau(Tableau):
 
     @classmethod
     def of(cls, name: str, explicit: Tableau, stiff: Tableau) -> AutoTableau:
-        """Two methods as one, between whose steps output is as coarse as that of the coarser."""
+        """Combine two methods; dense output is as coarse as that of the coarser one."""
         return cls(
             name, explicit.order, explicit.stages, explicit.weights, explicit.error, explicit.dense,
             min(explicit.dense_order, stiff.dense_order), explicit, stiff,
@@ -288,7 +288,7 @@ def find_method(name: str | Tableau) -> Tableau:
 
 
 def find_explicit(name: str | Tableau, user: str) -> Tableau:
-    """The explicit method of that name, for someone who cannot solve equations."""
+    """The explicit method of that name, for callers that cannot solve equations."""
     tableau = find_method(name)
     if tableau.implicit:
         raise ValueError(f"{user} needs an explicit method such as midpoint, got {tableau.name!r}")

@@ -1,4 +1,4 @@
-"""When samples start, where their steps stop, and at which times their states are asked for."""
+"""When samples start, where their steps stop, and at which times their states are requested."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Points:
 
 @dataclass(frozen=True)
 class Leg:
-    """Where a step of every sample ends.
+    """The end of a step for every sample.
 
     Attributes:
         end: Where.
@@ -115,7 +115,7 @@ class Timetable:
         return torch.where((points.anchors >= 0).to(self._device), moved, values)
 
     def beside(self, samples: Tensor, points: Points, side: float) -> Points:
-        """The nearest points that the state's dtype can tell from these.
+        """The nearest points that the state's dtype can distinguish from these.
 
         Args:
             samples: Whose they are.

@@ -411,7 +411,7 @@ def test_bench_of_an_installation_says_in_one_line_that_it_needs_the_repository(
 ):
     monkeypatch.setattr(commands, "__file__", str(tmp_path / "a/b/c/d/commands.py"))
     assert main(["bench", "layer"]) == 2
-    assert "needs a checkout of the repository" in error_line(capsys)
+    assert "needs a clone of the repository" in error_line(capsys)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only GNU's OpenMP reads the variable")

@@ -59,8 +59,8 @@ def test_a_sweep_ends_in_settings_to_train_and_a_page(tmp_path, monkeypatch, cap
         (["--set", RATES, "--prune", "hard"], "median, halving or none"),
         (["--set", RATES, "--trials", "0"], "--trials"),
         (["--set", RATES, "--jobs", "0"], "--jobs"),
-        (["--set", "train.epochs=int(1,9)"], "--epochs: is given beside"),
-        (["--set", RATES, "--set", "train.epochs=2"], "--epochs: is given beside"),
+        (["--set", "train.epochs=int(1,9)"], "--epochs: repeats"),
+        (["--set", RATES, "--set", "train.epochs=2"], "--epochs: repeats"),
         (["--set", RATES, "--set", "data.validation=0"], "data.validation=0.1"),
     ],
 )
@@ -86,7 +86,7 @@ def test_a_sweep_whose_trials_all_fail_says_so(tmp_path, capsys):
     out = tmp_path / "sweep"
     assert main([*COMMON, "--set", RATES, "--trials", "1", "--out", str(out)]) == 4
     printed = capsys.readouterr()
-    assert "no trial was finished" in printed.out and "failed: step 3" in printed.err
+    assert "no trial finished" in printed.out and "failed: step 3" in printed.err
     assert not (out / "best.yaml").exists() and not (out / "sweep.html").exists()
 
 

@@ -60,7 +60,7 @@ def test_a_table_trains_what_is_missing_and_prints_it(tmp_path, capsys):
     assert _table(tmp_path, *ONLY, "--seeds", "2") == 0
     again = capsys.readouterr()
     assert again.out == printed.out
-    assert all(": was there, test accuracy" in line for line in again.err.splitlines())
+    assert all(": already done, test accuracy" in line for line in again.err.splitlines())
     assert len(calls(tmp_path / "smoke" / "digits-anode-s8")) == 1
 
 
@@ -100,7 +100,7 @@ def test_a_failure_of_which_only_the_record_is_kept_is_shown_and_not_trained_aga
     write_run(tmp_path / "b", settings("bfno-node"))
     both = ("--only", "anode", "--only", "bfno-node")
     assert _table(tmp_path, *both, "--plan") == 0
-    assert "2 runs: 1 there, 1 failed, 0 to do" in capsys.readouterr().out
+    assert "2 runs: 1 done, 1 failed, 0 to do" in capsys.readouterr().out
     assert _table(tmp_path, *both) == 4
     printed = capsys.readouterr()
     assert re.search(r"ANODE +4,330 +– +failed +–", printed.out)
@@ -113,10 +113,10 @@ def test_the_plan_trains_nothing(tmp_path, capsys):
     write_run(tmp_path / "b", settings("anode"), finished=False)
     assert _table(tmp_path, *ONLY, "--plan", "--jobs", "1") == 0
     node, anode, bfno, total = capsys.readouterr().out.splitlines()
-    assert node.split() == ["digits/node", "seed", "7", "is", "there", str(tmp_path / "a")]
+    assert node.split() == ["digits/node", "seed", "7", "done", str(tmp_path / "a")]
     assert anode.split()[3:] == ["to", "resume", str(tmp_path / "b"), "about", "3", "s"]
     assert bfno.endswith(f"{tmp_path / 'smoke' / 'digits-bfno-node-s7'}  about 8 min")
-    assert total == "3 runs: 1 there, 2 to do, about 8 min with 1 at a time"
+    assert total == "3 runs: 1 done, 2 to do, about 8 min with 1 at a time"
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a", "b"]
 
 
@@ -126,7 +126,7 @@ def test_the_plan_of_a_cluster_needs_none_and_names_whole_paths(tmp_path, capsys
     assert _table(Path("runs"), *ONLY, "--plan", "--on", "slurm") == 0
     node, *_, total = capsys.readouterr().out.splitlines()
     assert node.endswith(str(tmp_path / "runs" / "a"))
-    assert total == "3 runs: 1 there, 2 to do, about 8 min with 3 at a time"
+    assert total == "3 runs: 1 done, 2 to do, about 8 min with 3 at a time"
 
 
 @pytest.mark.parametrize(
@@ -178,9 +178,9 @@ def test_csv_on_the_terminal_has_all_digits(tmp_path, capsys):
             ["1", "--data", "cifar10", "--only", "node", "--only", "bfno-node-budget"],
             "--only bfno-node-budget: is not in table 1 for cifar10",
         ),
-        (["1", "--set", "train.epochs=auto"], "--set train.epochs=auto: would give every data"),
+        (["1", "--set", "train.epochs=auto"], "--set train.epochs=auto: would give each data"),
         (["1", "--set", "train=5"], "train"),
-        (["1", "--force"], "--force: is for --out"),
+        (["1", "--force"], "--force: needs --out"),
         (["1", "--jobs", "-1"], "--jobs -1: is too few"),
         (["1", "--on", "moon"], "write local, slurm, ray or ray://HOST:PORT"),
         (["1", "--time", "60"], "--time: means nothing here, only with --on slurm"),
@@ -202,10 +202,10 @@ def test_csv_on_the_terminal_has_all_digits(tmp_path, capsys):
         ),
         (
             ["3", "--set", "data.protocol=published"],
-            "--set data.protocol: has an option of its own",
+            "--set data.protocol: has its own option",
         ),
-        (["3", "--set", "seed=3"], "--set seed: does not make another table"),
-        (["1", "--set", "scale=cpu"], "--set scale: has an option of its own. Fix: write --scale"),
+        (["3", "--set", "seed=3"], "--set seed: does not change what a table shows"),
+        (["1", "--set", "scale=cpu"], "--set scale: has its own option. Fix: write --scale"),
         (["1", "--set", "experiment=mnist/anode"], "Fix: write --only"),
         (["1", "--set", "data.name=cifar10"], "Fix: write --data"),
         (["3", "--set", "data.set=b"], "did you mean data.sets"),
@@ -243,7 +243,7 @@ def test_the_published_protocol_is_planned_and_shown_beside_the_sound_one(
     ):
         chosen = ["--protocol", protocol] if protocol else []
         assert main([*words, *chosen, "--plan"]) == 0
-        assert f"is there   {tmp_path / folder}" in capsys.readouterr().out
+        assert f"done       {tmp_path / folder}" in capsys.readouterr().out
         assert main([*words, *chosen]) == 0
         out = " ".join(capsys.readouterr().out.split())
         assert f"Protocol {protocol or 'sound'}" in out and score in out
@@ -266,7 +266,7 @@ def test_data_that_are_not_named_and_missing_are_left_out_and_the_table_says_so(
     assert main(["table", "1", "--scale", "smoke", *words]) == 0
     printed = capsys.readouterr()
     assert re.search(r"NODE +1,000 +85,316 +0\.2000 +0\.9531 ± 0\.0042", printed.out)
-    assert "CIFAR-10 is not there; `bfno data get cifar10` fetches it" in printed.out
+    assert "CIFAR-10 is missing; `bfno data get cifar10` fetches it" in printed.out
     assert "note: stl10: nothing was trained" in printed.err
     assert str(tmp_path) not in printed.out
 
@@ -332,7 +332,7 @@ def test_a_stopped_table_says_that_the_same_command_goes_on(tmp_path, number, co
     assert launch.codes([started]) == [code]
     assert (folder / "saved").exists()
     lines = (tmp_path / "table.err").read_text().splitlines()
-    assert lines[-1].endswith("; the same command goes on from here")
+    assert lines[-1].endswith("; the same command continues from here")
     assert (tmp_path / "table.out").read_text() == ""
 
 
@@ -353,7 +353,7 @@ def test_a_killed_table_of_real_trainings_goes_on_where_it_was(tmp_path):
     code, out, err = launch.finish(launch.program(words))
     assert code == 0, err
     assert (first / "record.json").read_bytes() == content
-    assert "digits/node seed 7: was there" in err
+    assert "digits/node seed 7: already done" in err
     rows = {row["method"]: row for row in csv.DictReader(out.splitlines())}
     for folder, method in ((first, "NODE"), (second, "BFNO-NODE")):
         record = json.loads((folder / "record.json").read_text())
@@ -382,9 +382,9 @@ def test_a_board_of_forty_runs_fits_a_screen_with_the_running_ones_first():
         console.print(board._board(_standings(40), HEADLINES[0], slots=2))
         lines = console.export_text().splitlines()
     assert len(lines) <= 20
-    summary, rows = " ".join(lines[:2]), lines[3:]
+    summary, rows = " ".join(" ".join(lines[:2]).split()), lines[3:]
     assert ["running" in line for line in rows] == [True] * 8 + [False] * 4
-    assert "40 runs: 8 were there, 8 finished, 8 running, 8 failed, 8 waiting" in summary
+    assert "40 runs: 8 existing, 8 finished, 8 running, 8 failed, 8 waiting" in summary
     assert "best on digits so far: method-39 39.00%" in summary and "left" in summary
 
 

@@ -134,7 +134,7 @@ def test_a_malformed_line_is_named_by_its_row(tmp_path, case):
 def test_an_empty_file_is_refused(tmp_path):
     with pytest.raises(DataError, match="is empty"):
         read_activity(write(tmp_path))
-    with pytest.raises(DataError, match="is not there"):
+    with pytest.raises(DataError, match="is missing"):
         read_activity(tmp_path / "nowhere.txt")
 
 
@@ -144,7 +144,7 @@ def test_the_file_is_found_where_people_put_it(tmp_path, place):
     path = write(tmp_path / place, *steady("A01", 2))
     assert find_activity(tmp_path) == path
     path.unlink()
-    with pytest.raises(DataError, match=r"not there.*bfno data get activity"):
+    with pytest.raises(DataError, match=r"is missing.*bfno data get activity"):
         find_activity(tmp_path)
 
 

@@ -354,9 +354,9 @@ def test_a_wrong_suffix_does_not_matter_but_other_formats_do(tmp_path):
 
 
 def test_a_file_for_prediction_must_be_there_and_fit(tmp_path):
-    with pytest.raises(DataError, match="is not there or no file"):
+    with pytest.raises(DataError, match="is missing or not a file"):
         read_image(tmp_path / "missing.png", (3, 4, 4))
-    with pytest.raises(DataError, match="is not there or no file"):
+    with pytest.raises(DataError, match="is missing or not a file"):
         read_image(tmp_path, (3, 4, 4))
     with pytest.raises(ConfigError, match="no image has"):
         read_image(save(tmp_path / "image.png"), (2, 4, 4))

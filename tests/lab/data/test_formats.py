@@ -96,7 +96,7 @@ def test_wrong_folds_are_refused(tmp_path, text):
 
 
 def test_missing_folds_are_named(tmp_path):
-    with pytest.raises(DataError, match=r"fold_indices\.txt: is not there"):
+    with pytest.raises(DataError, match=r"fold_indices\.txt: is missing"):
         stl10_folds(tmp_path)
 
 

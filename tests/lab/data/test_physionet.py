@@ -109,7 +109,7 @@ def test_archive_and_folder_give_the_same(tmp_path):
 def test_the_set_is_found_where_people_put_it(tmp_path, place):
     write(tmp_path / place)
     assert find_physionet(tmp_path, ["a"]) == tmp_path / place
-    with pytest.raises(DataError, match=r"not there.*bfno data get physionet.*Outcomes-b\.txt"):
+    with pytest.raises(DataError, match=r"is missing.*bfno data get physionet.*Outcomes-b\.txt"):
         find_physionet(tmp_path, ["a", "b"])
 
 
@@ -168,7 +168,7 @@ def test_no_outcomes_at_all_are_refused(tmp_path):
 def test_a_missing_record_is_named(tmp_path):
     folder = write(tmp_path, packed=False)
     (folder / "set-a" / "33.txt").unlink()
-    with pytest.raises(DataError, match=r"33\.txt: is not there"):
+    with pytest.raises(DataError, match=r"33\.txt: is missing"):
         read_physionet(folder)
     packed = write(tmp_path / "packed")
     entry = official.tar_entry("set-a/2.txt", b"Time,Parameter,Value\n")

@@ -231,9 +231,9 @@ def test_empty_lines_and_quoted_lines_do_not_shift_row_numbers(tmp_path):
 
 
 def test_what_is_no_regular_file_is_refused(tmp_path):
-    assert "is not there or no file" in refusal(tmp_path / "nowhere.csv")
-    assert "is not there or no file" in refusal(Path("/dev/zero"))
-    assert "is not there or no file" in refusal(tmp_path / "nowhere.parquet")
+    assert "is missing or not a file" in refusal(tmp_path / "nowhere.csv")
+    assert "is missing or not a file" in refusal(Path("/dev/zero"))
+    assert "is missing or not a file" in refusal(tmp_path / "nowhere.parquet")
 
 
 def test_a_file_of_absurd_size_is_refused_unread(tmp_path):

@@ -162,7 +162,7 @@ def test_a_set_that_is_not_there_says_what_to_put_where(tmp_path):
     with pytest.raises(DataError) as caught:
         load("mnist", tmp_path)
     text = str(caught.value)
-    assert text.startswith(f"{tmp_path / 'mnist'}: MNIST is not there. Fix: `bfno data get mnist`")
+    assert text.startswith(f"{tmp_path / 'mnist'}: MNIST is missing. Fix: `bfno data get mnist`")
     assert all(file.name in text for file in DATA_SETS["mnist"].files) and "\n" not in text
 
 
@@ -259,7 +259,7 @@ def test_class_names_come_from_the_file_beside_the_images(tmp_path):
 
 @pytest.mark.parametrize("name", ["a\0b", "x" * 5000])
 def test_a_folder_that_cannot_exist_is_not_there(name):
-    with pytest.raises(DataError, match="MNIST is not there"):
+    with pytest.raises(DataError, match="MNIST is missing"):
         load("mnist", Path(name))
     with pytest.raises(DataError, match="cannot be written"):
         store.get("mnist", Path(name))
@@ -269,7 +269,7 @@ def test_a_folder_that_cannot_exist_is_not_there(name):
 def test_a_file_that_may_not_be_read_says_so(tmp_path):
     official.write_mnist(tmp_path)
     (tmp_path / "train-labels-idx1-ubyte.gz").chmod(0)
-    with pytest.raises(DataError, match="may not be read"):
+    with pytest.raises(DataError, match="cannot be read: permission denied"):
         load("mnist", tmp_path)
 
 

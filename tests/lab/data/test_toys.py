@@ -104,5 +104,5 @@ def test_the_pinwheel_has_five_equal_blades():
 def test_unknown_shapes_and_no_points_are_refused():
     with pytest.raises(ConfigError, match=r"moon: is not a set of points.*moons, spirals"):
         toy_points("moon", 10, 0)
-    with pytest.raises(ConfigError, match="0 points are none"):
+    with pytest.raises(ConfigError, match="0 points are too few"):
         toy_points("moons", 0, 0)

@@ -158,7 +158,7 @@ def test_a_signal_to_any_process_stops_all_and_loses_nothing(tmp_path, told):
         processes[rank].terminate()
     assert launch.codes(processes) == [143, 143]
     said = [(tmp_path / f"log{rank}.err").read_text() for rank in (0, 1)]
-    assert said == ["stopped by SIGTERM; `bfno resume` goes on from here\n", ""]
+    assert said == ["stopped by SIGTERM; `bfno resume` continues from here\n", ""]
     assert not (run / "record.json").exists()
     _assert_goes_on(run)
 

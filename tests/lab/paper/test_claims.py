@@ -47,8 +47,8 @@ def _verdict(runs, claim=CLAIM, scale="cpu") -> Any:
     [
         ([0.950, 0.951], [0.900, 0.901], "borne out: p < 0.001"),
         ([0.900, 0.901], [0.950, 0.951], "not borne out: p < 0.001"),
-        ([0.95, 0.96], [0.90, 0.92], "leads, not significantly (p = 0.092)"),
-        ([0.90, 0.96], [0.94, 0.95], "behind, not significantly (p = 1)"),
+        ([0.95, 0.96], [0.90, 0.92], "leads, but not significantly (p = 0.092)"),
+        ([0.90, 0.96], [0.94, 0.95], "behind, but not significantly (p = 1)"),
         ([0.95, 0.95], [0.95, 0.95], "a tie"),
         ([0.95], [0.90], "leads with one seed, which says little"),
         ([0.90], [0.95, 0.95], "behind with one seed, which says little"),
@@ -265,7 +265,7 @@ def test_every_epoch_means_every_epoch(tmp_path):
 def test_who_leads_has_to_beat_every_other_and_not_the_best_alone(tmp_path):
     scores = {"afno-node": [0.60, 0.61], "fno-node": [0.52, 0.521], "bfno-node": [0.8, 0.2]}
     _, found, verdict = _verdict(_runs(tmp_path / "wild", scores))
-    assert "best other FNO-NODE" in found and verdict == "leads, not significantly (p = 0.79)"
+    assert "best other FNO-NODE" in found and verdict == "leads, but not significantly (p = 0.79)"
     alone = _runs(tmp_path / "alone", {**scores, "bfno-node": [0.5]})
     assert _verdict(alone)[2] == "leads with one seed, which says little"
 

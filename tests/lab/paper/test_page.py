@@ -107,8 +107,8 @@ def test_claims_stand_at_the_top_by_what_became_of_them(folder, written):
     runs = [read_run(place) for place in sorted(folder.glob("cpu/*"))]
     verdicts = verdicts_of(runs)
     counts, text = counts_text(verdicts), findings_text(verdicts)
-    tested = f"Runs here test 1 of {len(PAPER_CLAIMS)} (cpu scale): 1 borne out and 0 not"
-    assert counts == f"**The paper's claims.** {tested} borne out.\n"
+    tested = f"Runs here test 1 of the paper's {len(PAPER_CLAIMS)} claims. The verdicts (cpu scale)"
+    assert counts == f"**The paper's claims.** {tested}: 1 borne out and 0 not borne out.\n"
     others = f"{len(PAPER_CLAIMS) - 1} claims about CIFAR-10, CIFAR-100, Fashion-MNIST"
     assert text.splitlines() == [
         "- **borne out**: BFNO-NODE is more accurate than NODE on MNIST (p < 0.001)",
@@ -120,7 +120,7 @@ def test_claims_stand_at_the_top_by_what_became_of_them(folder, written):
     assert explanation_text(verdicts) in after
     none = verdicts_of(runs[:1])
     assert "No claim of the paper has runs" in counts_text(none)
-    assert "A claim is borne out" not in summary_text(Evidence([]), None)
+    assert "A claim is *borne out*" not in summary_text(Evidence([]), None)
 
 
 def _judged(outcome, reason, praise="A beats B", on="MNIST"):
@@ -129,21 +129,22 @@ def _judged(outcome, reason, praise="A beats B", on="MNIST"):
 
 
 def test_outcomes_are_counted_and_decided_claims_named():
-    plain = _judged("undecided", "leads, not significantly (p = 0.2)")
+    plain = _judged("undecided", "leads, but not significantly (p = 0.2)")
     other = _judged("not borne out", "it diverged")
     apart = _judged("not comparable", "solver.rtol is not the paper's", "C")
     verdicts = [
         Verdicts("cpu", Variant(), (plain, apart)),
         Verdicts("paper", Variant(), (other,)),
     ]
-    text, tested = findings_text(verdicts), f"Runs here test 1 of {len(PAPER_CLAIMS)}"
+    text, tested = findings_text(verdicts), f"Runs here test 1 of the paper's {len(PAPER_CLAIMS)}"
     assert counts_text(verdicts) == (
-        f"**The paper's claims.** {tested} in 3 set-ups (cpu scale, unless a line says otherwise): "
-        "0 borne out, 1 not borne out, 1 undecided and 1 not comparable.\n"
+        f"**The paper's claims.** {tested} claims. The verdicts of all 3 comparisons (cpu scale, "
+        "unless a line says otherwise): 0 borne out, 1 not borne out, 1 undecided and 1 not "
+        "comparable.\n"
     )
     assert text.splitlines()[:-1] == [
         "- **not borne out**: A beats B on MNIST [paper scale] (it diverged)",
-        "- **undecided, ahead**: A beats B on MNIST: leads, not significantly (p = 0.2)",
+        "- **undecided, ahead**: A beats B on MNIST: leads, but not significantly (p = 0.2)",
         "- **not comparable**: C on MNIST",
     ]
     single = _judged("undecided", "leads with one seed, which says little")
@@ -152,7 +153,7 @@ def test_outcomes_are_counted_and_decided_claims_named():
     alone = counts_text([Verdicts("cpu", Variant(), (single,))])
     assert alone.endswith("0 not borne out and 1 undecided (with one seed).\n")
     table = claims_text(verdicts)
-    assert table.index("leads, not significantly") < table.index("not comparable: solver.rtol")
+    assert table.index("leads, but not") < table.index("not comparable: solver.rtol")
     assert claims_text([]) == ""
     assert "(page.md#" in explanation_text(verdicts, "page.md")
     assert "Small models cannot refute" in explanation_text(verdicts)
@@ -160,29 +161,33 @@ def test_outcomes_are_counted_and_decided_claims_named():
 
 
 def test_claims_that_say_the_same_of_several_data_are_told_as_one():
-    reason = "behind, not significantly (p = 1)"
+    reason = "behind, but not significantly (p = 1)"
     behind = [_judged("undecided", reason, on=on) for on in ("MNIST", "CIFAR-10")]
     other = _judged("undecided", reason, "C wins")
     counted = Verdicts("cpu", Variant(("train.epochs=9",)), (other,))
     lines = findings_text([Verdicts("cpu", Variant(), (*behind, other)), counted]).splitlines()
-    assert lines[0] == (
-        "- **undecided, not ahead**: A beats B on MNIST and CIFAR-10; C wins on MNIST; "
-        "C wins on MNIST [train.epochs=9]"
-    )
+    assert lines[:4] == [
+        "- **undecided, not ahead**:",
+        "  - A beats B on MNIST and CIFAR-10",
+        "  - C wins on MNIST",
+        "  - C wins on MNIST [train.epochs=9]",
+    ]
 
 
 def test_claims_about_several_passes_are_told_as_one():
     def judged(way, on):
         claim = Claim("A takes the fewest {way} evaluations", on, "1", "mnist", "node", way=way)
-        return Judgement(claim, "", "undecided", "behind, not significantly (p = 1)", False, None)
+        reason = "behind, but not significantly (p = 1)"
+        return Judgement(claim, "", "undecided", reason, False, None)
 
     said = [judged("forward", "MNIST"), judged("test", "MNIST"), judged("test", "CIFAR-10")]
     assert said[0].claim.text == "A takes the fewest forward evaluations on MNIST"
     lines = findings_text([Verdicts("cpu", Variant(), tuple(said))]).splitlines()
-    assert lines[0] == (
-        "- **undecided, not ahead**: A takes the fewest forward and test evaluations on MNIST; "
-        "A takes the fewest test evaluations on CIFAR-10"
-    )
+    assert lines[:3] == [
+        "- **undecided, not ahead**:",
+        "  - A takes the fewest forward and test evaluations on MNIST",
+        "  - A takes the fewest test evaluations on CIFAR-10",
+    ]
     said.append(judged("forward", "CIFAR-10"))
     both = (*said[:2], said[3], said[2])
     lines = findings_text([Verdicts("cpu", Variant(), both)]).splitlines()
@@ -212,11 +217,11 @@ def test_the_order_of_methods_is_compared_with_the_papers(tmp_path):
     assert str(order_agreement(swapped)) == "0.90 (5 methods, p = 0.083)"
     text = agreement_text([swapped, _table_one(tmp_path / "4", same)])
     # Of all 120 orders, the same one and its reverse; and with four exchanges of neighbours each.
-    assert "CIFAR-10 1.00 (5 methods, p = 0.017); CIFAR-10 0.90 (5 methods, p = 0.083)" in text
+    assert "\n| CIFAR-10 | 1.00 | 0.017 | 5 |\n| CIFAR-10 | 0.90 | 0.083 | 5 |\n" in text
     full = _table_one(tmp_path / "6", same, scale="paper")
-    assert "CIFAR-10 [paper scale] 1.00 (5 methods" in agreement_text([swapped, swapped, full])
+    assert "| CIFAR-10 (paper scale) | 1.00 |" in agreement_text([swapped, swapped, full])
     changed = _table_one(tmp_path / "5", same, changes=["train.epochs=2"])
-    assert "CIFAR-10 [train.epochs=2] 1.00" in agreement_text([changed])
+    assert "| CIFAR-10 (train.epochs=2) | 1.00 |" in agreement_text([changed])
 
 
 def test_a_method_that_diverged_or_failed_is_the_last_in_its_order(tmp_path):
@@ -240,7 +245,7 @@ def test_densities_are_not_called_what_their_images_are(tmp_path):
         lines = epoch_lines(score, 1)
         runs.append((tmp_path / method, read_run(write_files(tmp_path / method, content, lines))))
     found = Evidence(runs)
-    assert "densities of MNIST 0." in agreement_text(found.sections)
+    assert "| densities of MNIST | 0." in agreement_text(found.sections)
     assert "on densities of MNIST." in trained_text(found.full_size)
 
 
@@ -306,7 +311,8 @@ def test_models_of_the_papers_size_are_told_beside_its_numbers(tmp_path):
         "| NODE | {0} | 0.9075 ± 0.0007 | 0.9531 ± 0.0042 |\n"
         "| BFNO-NODE | {0} | 0.9070 (1 of 2 seeds) | 0.9752 ± 0.0021 |\n"
     )
-    where, size = "**Trained here with the paper's settings**", "has 20,123 parameters here and"
+    size = "has 20,123 parameters here and"
+    where = "**Trained here at full size**, with the paper's settings"
     of = (
         f"(2 seeds): test accuracy on MNIST. NODE {size} 85,316 in the paper. BFNO-NODE {size} "
         f"85,591 in the paper.\n\n{head}"
@@ -315,7 +321,7 @@ def test_models_of_the_papers_size_are_told_beside_its_numbers(tmp_path):
     short = told(["train.epochs=1"], 1)
     assert short == f"{where} {of}{rows.format('1 of 10')}"
     other = told(["solver.first_step=0.5", "train.epochs=1"], 1)
-    assert other == f"{where} but for solver.first_step=0.5 {of}{rows.format('1 of 10')}"
+    assert other == f"{where} except for solver.first_step=0.5 {of}{rows.format('1 of 10')}"
     found = [json.loads(line)["test_accuracy"] for line in epoch_lines(result(0.907), 2)]
     longer = told(["train.epochs=2"], 2)
     assert "| method | epochs | after each epoch | here | in the paper |\n" in longer
@@ -356,7 +362,7 @@ def test_a_setting_that_a_method_has_anyway_keeps_it_among_those_of_the_papers_s
         write_files(place, {**content, "changes": changes}, epoch_lines(score, 1))
         runs.append(read_run(place))
     text = trained_text(full_size_of(runs))
-    assert "but for solver.atol=0.001, solver.rtol=0.001" in text
+    assert "except for solver.atol=0.001, solver.rtol=0.001" in text
     assert "| RealNVP |" in text and "| FFJORD-BFNO-RNODE |" in text
 
 
@@ -699,13 +705,13 @@ def test_where_less_is_better_the_lowest_leads(tmp_path):
 def test_equals_share_a_place(tmp_path):
     runs = _runs(tmp_path, "mnist", {"node": [0.9], "bfno-node": [0.9]})
     found = str(standing_here(paper_table("1"), "mnist", runs))
-    assert found == "BFNO-NODE 0.9000, first of 2 together with 1 other (7 without a score)"
+    assert found == "BFNO-NODE 0.9000, first of 2, tied with 1 other (7 without a score)"
 
 
 def test_those_who_lead_together_are_counted(tmp_path):
     runs = _runs(tmp_path, "mnist", {"node": [0.9], "anode": [0.9], "bfno-node": [0.8]})
     found = str(standing_here(paper_table("1"), "mnist", runs))
-    assert found.startswith("NODE 0.9000 together with 1 other; BFNO-NODE 0.8000, place 3 of 3")
+    assert found.startswith("NODE 0.9000, tied with 1 other; BFNO-NODE 0.8000, place 3 of 3")
 
 
 def test_methods_that_diverged_have_no_place_and_are_named(tmp_path):
@@ -792,7 +798,7 @@ def test_copies_and_links_are_no_further_runs(folder, tmp_path):
     (runs / "latest").symlink_to("cpu")
     write_page(runs, tmp_path / "RESULTS.md")
     text = (tmp_path / "RESULTS.md").read_text()
-    assert "\n6 runs, " in text and "No table shows" not in text
+    assert " 6 runs and " in text and "No table shows" not in text
 
 
 def test_the_command_of_a_table_trains_its_seeds(tmp_path):
@@ -841,4 +847,4 @@ def test_runs_that_are_in_no_table_are_named(folder, tmp_path):
     content = {**record("mnist", "node", 8), "result": result(0.5), "changes": ["train.lr=0.5"]}
     write_files(runs / "cpu" / "mnist-node-fast", content)
     write_page(runs, page)
-    assert "No table shows 1 run in `cpu`: their settings differ from" in page.read_text()
+    assert "No table shows 1 run in `cpu`: their settings belong to no table" in page.read_text()

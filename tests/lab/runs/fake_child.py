@@ -25,7 +25,7 @@ def main() -> None:
         except OSError:
             sys.exit("error: folder: is in use. Fix: wait")
         if command == "train" and (folder / "config.yaml").exists():
-            sys.exit("error: folder: there is a run in this folder already. Fix: resume it")
+            sys.exit("error: folder: this folder already holds a run. Fix: resume it")
         note(folder, command, words)
         (folder / "config.yaml").write_text(json.dumps(plan["record"]["config"]))
         if plan["does"] == "fail":

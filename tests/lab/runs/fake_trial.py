@@ -33,7 +33,7 @@ def main() -> None:
         with open(folder / "calls", "a") as calls:
             calls.write(f"{command}\n")
         if command == "train" and (folder / "config.yaml").exists():
-            sys.exit("error: folder: there is a run in this folder already. Fix: resume it")
+            sys.exit("error: folder: this folder already holds a run. Fix: resume it")
         if command == "train":
             (folder / "config.yaml").write_text(Path(words[0]).read_text())
         if does == "fail":

@@ -377,9 +377,7 @@ def test_a_new_run_writes_no_metrics_through_a_link_or_pipe(tmp_path, kind):
     victim.write_text("mine")
     (tmp_path / "run").mkdir()
     _plant(kind, tmp_path / "run" / "metrics.jsonl", victim)
-    with pytest.raises(
-        ConfigError, match=r"there is a run in this folder already \(metrics\.jsonl"
-    ):
+    with pytest.raises(ConfigError, match=r"this folder already holds a run \(metrics\.jsonl"):
         start(tiny(), tmp_path / "run")
     assert victim.read_text() == "mine"
 
@@ -469,18 +467,18 @@ def test_a_finished_run_with_emptied_metrics_is_not_shown(run, capsys):
     (run / "metrics.jsonl").write_bytes(b"")
     for command in (["compare", str(run)], ["report", str(run), "-o", str(run / "page.html")]):
         assert main(command) == 3
-        assert "metrics.jsonl: is not what it was" in capsys.readouterr().err
+        assert "metrics.jsonl: has changed since" in capsys.readouterr().err
     assert not (run / "page.html").exists()
 
 
 def test_what_is_left_of_a_run_is_never_trained_over(trained, run, tmp_path):
     (run / "config.yaml").unlink()
-    with pytest.raises(ConfigError, match="there is a run in this folder already"):
+    with pytest.raises(ConfigError, match="this folder already holds a run"):
         start(tiny(), run)
     linked = tmp_path / "linked"
     linked.mkdir()
     (linked / "checkpoints").symlink_to(trained / "checkpoints")
-    with pytest.raises(ConfigError, match="there is a run in this folder already"):
+    with pytest.raises(ConfigError, match="this folder already holds a run"):
         start(tiny(), linked)
 
 
@@ -492,7 +490,7 @@ def test_checkpoints_that_name_their_run_need_its_identity(run):
 
 def test_a_finished_run_is_not_relabelled_by_settings_that_train_nothing(run):
     before = (run / "record.json").read_bytes(), (run / "config.yaml").read_bytes()
-    with pytest.raises(ConfigError, match=r"has trained its 3 epochs.*train\.epochs=N"):
+    with pytest.raises(ConfigError, match=r"has finished its 3 epochs.*train\.epochs=N"):
         resume(run, {"train": {"lr": 5.0}})
     assert ((run / "record.json").read_bytes(), (run / "config.yaml").read_bytes()) == before
 
@@ -516,7 +514,7 @@ def test_a_record_that_names_no_step_and_no_checkpoint_are_one_line(run, any_che
     shutil.rmtree(run / "checkpoints")
     folder = RunFolder(run)
     folder.write_record(replace(folder.record(), chosen_step=None))
-    with pytest.raises(DataError, match=r"its checkpoints are gone\. Fix: bring them back"):
+    with pytest.raises(DataError, match=r"its checkpoints are gone\. Fix: restore them"):
         open_run(run, any_checkpoint=any_checkpoint)
 
 

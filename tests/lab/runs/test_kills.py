@@ -105,7 +105,7 @@ def test_a_signal_to_the_program_saves_the_step_and_says_so(tmp_path, number):
     started.send_signal(number)
     code, _, err = launch.finish(started)
     assert code == 128 + number
-    assert err == f"stopped by {number.name}; `bfno resume` goes on from here\n"
+    assert err == f"stopped by {number.name}; `bfno resume` continues from here\n"
     stopped = RunFolder(run).checkpoints.steps()[0]
     # Three epochs more, compared with a run that was never stopped.
     more = {"train": {"epochs": stopped // 6 + 3}}

@@ -346,7 +346,7 @@ def test_watchers_hear_of_the_end_however_a_training_ends(tmp_path, monkeypatch)
 def test_a_second_run_does_not_take_the_folder_of_the_first(tmp_path):
     start(tiny(), tmp_path / "run")
     before = weights(tmp_path / "run")
-    with pytest.raises(ConfigError, match=r"there is a run in this folder already.*bfno resume"):
+    with pytest.raises(ConfigError, match=r"this folder already holds a run.*bfno resume"):
         start(tiny({"seed": 9}), tmp_path / "run")
     assert weights(tmp_path / "run") == before
 

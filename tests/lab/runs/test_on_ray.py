@@ -76,7 +76,7 @@ def test_a_sweep_goes_on_whoever_looks_after_it(cluster, tmp_path):
         launch.wait_for(lambda: twelve.is_told(process), "the end of the task")
         twelve.thaw(process)
         code, _, err = launch.finish(second)
-    assert code == 130 and err.splitlines()[-1].endswith("the same command goes on from here")
+    assert code == 130 and err.splitlines()[-1].endswith("the same command continues from here")
     assert not twelve.is_finished(trial)
 
     with twelve.started(command) as third:
@@ -99,7 +99,7 @@ def test_a_cluster_that_goes_away_is_told_and_nothing_is_lost(cluster, tmp_path,
         code, out, err = launch.finish(first)
     assert code != 0 and "Traceback" not in err, out + err
     last = err.splitlines()[-1]
-    assert "--on ray: the cluster does not answer any more" in last, err
+    assert "--on ray: the cluster no longer answers" in last, err
     assert "start it again" in last
 
     with twelve.started(swept.words(folder, "local")) as second:

@@ -102,7 +102,7 @@ def test_a_sweep_goes_on_whoever_looks_after_it(cluster, tmp_path):
         launch.wait_for(lambda: _state(job) != "RUNNING", "the end of the job")
         twelve.thaw(process)
         code, _, err = launch.finish(second)
-    assert code == 130 and err.splitlines()[-1].endswith("the same command goes on from here")
+    assert code == 130 and err.splitlines()[-1].endswith("the same command continues from here")
     assert not output("squeue", "-h") and not twelve.is_finished(trial)
 
     with twelve.started(command) as third:

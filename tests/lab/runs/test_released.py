@@ -100,7 +100,7 @@ def test_imported_weights_score_as_the_authors_program_does(released, tmp_path):
 
 def test_a_run_is_not_overwritten(released, tmp_path):
     import_released(released, tmp_path / "run")
-    with pytest.raises(ConfigError, match="there is a run in this folder already"):
+    with pytest.raises(ConfigError, match="this folder already holds a run"):
         import_released(released, tmp_path / "run")
 
 

@@ -127,7 +127,7 @@ def test_a_run_does_not_end_early_if_it_would_have_been_another(tmp_path, begun,
     with pytest.raises(KeyboardInterrupt):
         start(tiny({"train": {"epochs": 10, **begun}}), tmp_path / "run", [_KillAfterEpoch(2)])
     before = (tmp_path / "run" / "config.yaml").read_bytes()
-    with pytest.raises(ConfigError, match="has trained its 2 epochs"):
+    with pytest.raises(ConfigError, match="has finished its 2 epochs"):
         resume(tmp_path / "run", {"train": {"epochs": 2, **changes}})
     assert (tmp_path / "run" / "config.yaml").read_bytes() == before
 
@@ -327,7 +327,7 @@ def test_a_run_that_cannot_begin_does_not_look_for_cores(tmp_path, monkeypatch):
     monkeypatch.setattr(session, "free_cores", lambda: pytest.fail("it looked"))
     config = tiny({"threads": None, "train": {"epochs": 1}})
     start(tiny({"train": {"epochs": 1}}), tmp_path / "run")
-    with pytest.raises(ConfigError, match="there is a run in this folder"):
+    with pytest.raises(ConfigError, match="this folder already holds a run"):
         start(config, tmp_path / "run")
 
 

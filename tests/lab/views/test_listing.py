@@ -146,7 +146,7 @@ def test_the_default_folder_is_runs(tmp_path, capsys, monkeypatch):
     assert "runs" in error_line(capsys)
     (tmp_path / "runs").mkdir()
     assert main(["runs"]) == 0
-    assert "there are no runs" in capsys.readouterr().out
+    assert "has no runs" in capsys.readouterr().out
     write_run(tmp_path / "runs")
     assert main(["runs"]) == 0
     assert "runs/digits-bfno-node-s7  finished" in capsys.readouterr().out

@@ -10,8 +10,8 @@ import sys
 
 __all__ = ["main"]
 
-# How often a thread of OpenMP looks whether the others are done before it sleeps. Without a bound
-# it looks for milliseconds, on the very core that another program keeps the others from.
+# How often an OpenMP thread checks whether the others are done before it sleeps. Without a bound it
+# checks for milliseconds, on a core that another program may be waiting for.
 _LOOKS = ("GOMP_SPINCOUNT", "1000")
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 
@@ -29,11 +29,11 @@ def main(arguments: list[str] | None = None) -> int:
         nowhere = io.FileIO(os.open(os.devnull, os.O_WRONLY), "w")
         sys.stderr = io.TextIOWrapper(nowhere, write_through=True)
     if sys.stdout is None:
-        fix = "redirect it, to /dev/null if nobody is to read it"
+        fix = "redirect it, for example to /dev/null"
         sys.stderr.write(f"error: standard output: is closed. Fix: {fix}\n")
         return 3
     for stream in (sys.stdout, sys.stderr):
-        # What a terminal or a locale cannot show is no reason to fail.
+        # Characters that a terminal or a locale cannot show are no reason to fail.
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
     os.environ.setdefault(*_LOOKS)  # now: it is read when torch is imported
@@ -103,7 +103,7 @@ def _explained(error: Exception) -> tuple[str, int]:
         what, code = f"command line: {usage}. Fix: see `{command} --help`", 2
     elif hasattr(error, "exit_code"):  # Stopped by a signal, and all processes together
         is_first = os.environ.get("RANK", "0") == "0"
-        line = f"{what}; `bfno resume` goes on from here" if is_first else ""
+        line = f"{what}; `bfno resume` continues from here" if is_first else ""
         return line, int(error.exit_code)  # pyright: ignore[reportAttributeAccessIssue]
     elif isinstance(error, ModuleNotFoundError) and error.name not in (None, "bfno"):
         what, code = f"{error.name}: is not installed. Fix: pip install 'bfno[train,report]'", 2

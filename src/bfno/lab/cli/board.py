@@ -1,4 +1,4 @@
-"""The runs of a table while they are trained: a live board on a terminal, else lines."""
+"""Shows the runs of a table during training: a live board on a terminal, lines elsewhere."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ __all__ = ["follow"]
 # Finished and waiting runs are only counted where there are more of them than this.
 _MOST_ROWS = 12
 _WORDS = {
-    "there": "was there",
+    "there": "already done",
     "elsewhere": "in use elsewhere, waiting for it",
     "stopped": "stopping, saving its state",
     "pruned": "stopped early, others are better",
@@ -36,7 +36,7 @@ def follow(rounds: Iterable[list[Standing]], metric: Metric, slots: int) -> None
 
     Args:
         rounds: The standings, as they change.
-        metric: What runs are judged by.
+        metric: The metric that runs are judged by.
         slots: How many run at a time.
     """
     if not sys.stderr.isatty():
@@ -118,7 +118,7 @@ def _board(standings: Sequence[Standing], metric: Metric, slots: int) -> Any:
     left = remaining_seconds(standings, slots)
     if left and all(one.state != "stopped" for one in standings):
         summary.append(f"about {duration(left)} left")
-    # At the top, because a terminal that is too low loses the end.
+    # At the top, because a terminal with too few lines cuts off the end.
     return Group(Text(" · ".join(summary)), table)
 
 
@@ -141,7 +141,7 @@ def _counts(standings: Sequence[Standing]) -> str:
     numbers = Counter(one.state for one in standings)
     states = ("there", "finished", "running", "elsewhere", "stopped", "failed", "pruned")
     states += ("queued", "waiting")
-    names = {"there": "were there", "elsewhere": "in use elsewhere"}
+    names = {"there": "existing", "elsewhere": "in use elsewhere"}
     names |= {"stopped": "stopping", "pruned": "stopped early"}
     parts = [f"{numbers[state]} {names.get(state, state)}" for state in states if numbers[state]]
     return f"{counted(len(standings), 'run')}: {', '.join(parts)}"
@@ -154,7 +154,7 @@ def _best(standings: Sequence[Standing], metric: Metric) -> Iterator[str]:
         value = _value(one, metric)
         if one.is_done and value is not None:
             data, _, method = one.job.experiment.partition("/")
-            # What has a title is a file of settings, whose path says nothing about its data.
+            # A job with a title is a file of settings, whose path says nothing about its data.
             data, name = ("", one.job.title) if one.job.title else (f" on {data}", method)
             values.setdefault(data, {}).setdefault(name, []).append(value)
     for data, methods in values.items():

@@ -87,7 +87,7 @@ def train(
     experiment: Annotated[
         str,
         typer.Argument(
-            help="data/method, such as mnist/bfno-node; folder, series or folder-density alone; "
+            help="data/method, such as mnist/bfno-node; just folder, series or folder-density; "
             "or a YAML file."
         ),
     ],
@@ -171,8 +171,8 @@ def evaluate(
         int | None,
         typer.Option(
             min=1,
-            help="Only N test samples, drawn with the classes in proportion; of known image data "
-            "sets the first N.",
+            help="Use only N test samples, drawn in proportion to the classes; for known image "
+            "data sets, the first N.",
         ),
     ] = None,
     batch: Annotated[int | None, typer.Option(min=1, help="Samples per batch.")] = None,
@@ -183,7 +183,7 @@ def evaluate(
 ) -> None:
     """Test a run: metrics and function evaluations.
 
-    For a classifier also the scores of each class and the confusion matrix.
+    For a classifier, it also prints the scores of each class and the confusion matrix.
 
     Example: bfno eval runs/digits-bfno-node-s7 --json
     """
@@ -208,7 +208,7 @@ def predict(
     ],
     layout: Annotated[
         str | None,
-        typer.Option("--format", help="table (default), csv or json; of a file: by its ending."),
+        typer.Option("--format", help="table (default), csv or json; a file's ending says it too."),
     ] = None,
     out: Annotated[
         Path | None, typer.Option("--out", "-o", help="File to write: .csv, .json or .jsonl.")
@@ -220,7 +220,7 @@ def predict(
 ) -> int:
     """Classify files, or say how likely they are under a density.
 
-    Prints the class and its probabilities of images, series or rows; for densities bits/dim.
+    Prints the class and the probabilities of each image, series or row; for densities, bits/dim.
 
     Example: bfno predict runs/folder-bfno-net-s7 new -o answers.csv
     """
@@ -245,7 +245,7 @@ def predict(
 
 
 def _files(run: Any, places: list[Path]) -> Iterator[Path]:
-    """Files, and what a run takes of folders."""
+    """The files named, and those that a run reads from the folders named."""
     for place in places:
         yield from run.config.files_in(run, place) if place.is_dir() else [place]
 
@@ -254,7 +254,7 @@ def _files(run: Any, places: list[Path]) -> Iterator[Path]:
 def models(
     wanted: Annotated[
         str | None,
-        typer.Argument(metavar="[NAME]", help="Data, an experiment, or a part of its name."),
+        typer.Argument(metavar="[NAME]", help="A data set, an experiment, or part of its name."),
     ] = None,
     scale: Annotated[
         str | None, typer.Option(help="Only the sizes at this scale: smoke, cpu or paper.")
@@ -263,8 +263,8 @@ def models(
 ) -> None:
     """List the methods for every data set with their sizes.
 
-    A size is the number of parameters: at scale cpu, at scale paper, and the number in the paper
-    if it gives one. Your own data, folder, folder-density and series, come first.
+    A size is a number of parameters: at scale cpu, at scale paper, and as printed in the paper.
+    Experiments on your own data (folder, folder-density and series) come first.
 
     Example: bfno models folder
     """
@@ -285,8 +285,8 @@ def import_released(
 ) -> None:
     """Turn weights that the paper's authors published into a run.
 
-    Their public repository, WooJin-Cho/BFNO-NODE, has those of CIFAR-10 after each epoch of one
-    run: model/1.pt to model/10.pt.
+    Their public repository, WooJin-Cho/BFNO-NODE, has the weights for CIFAR-10 after each epoch of
+    one run: model/1.pt to model/10.pt.
 
     Example: bfno import-released model/1.pt -o authors
     """
@@ -322,7 +322,7 @@ def bench(
     as_json: Json = False,
     repeats: Annotated[int | None, typer.Option(min=1, help="Measurements of each pair.")] = None,
 ) -> None:
-    """Measure against other libraries, side by side in one run.
+    """Measure speed and memory against other libraries, side by side.
 
     The benchmarks are in the repository, not in the installed package.
 
@@ -339,7 +339,7 @@ def _run_benchmarks(words: list[str]) -> None:
     """Run the benchmarks of a checkout, which are not part of the installed package."""
     root = Path(__file__).resolve().parents[4]
     if not (root / "benchmarks" / "__main__.py").is_file():
-        why = "needs a checkout of the repository, and this is an installation"
+        why = "needs a clone of the repository, but this is an installed package"
         raise ConfigError("bench", why, "clone the repository and run `make bench` there")
     paths = [str(root), os.environ.get("PYTHONPATH", "")]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths))}
@@ -373,7 +373,7 @@ def _changes(
     if epochs is not None:
         flags["train"] = {"epochs": epochs}
         if setting(changes, "train", "epochs", None) is not None:
-            raise ConfigError("--epochs", "is given beside --set train.epochs", "keep one of them")
+            raise ConfigError("--epochs", "repeats --set train.epochs", "keep one of them")
     if data_dir is not None:
         flags["data"] = {"dir": str(data_dir)}
     return merged(changes, flags)

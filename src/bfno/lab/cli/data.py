@@ -43,7 +43,7 @@ def list_sets() -> None:
 def get(name: Name, data_dir: DataDir = None) -> None:
     """Download a data set from its official source.
 
-    A download that was interrupted continues where it stopped.
+    An interrupted download continues where it stopped.
 
     Example: bfno data get mnist
     """
@@ -58,7 +58,7 @@ def get(name: Name, data_dir: DataDir = None) -> None:
 def check(name: Name, data_dir: DataDir = None) -> int:
     """Check the files of a data set.
 
-    It compares official checksums, or the known contents where there are none.
+    Compares official checksums, or the known contents where there are none.
 
     Example: bfno data check mnist
     """

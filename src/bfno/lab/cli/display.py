@@ -32,7 +32,7 @@ _MOST_CLASSES = 20
 
 
 def watchers(folder: Path, logs: Sequence[str] | None) -> list[Any]:
-    """Who follows a training: the terminal, and the logs that are asked for."""
+    """The watchers of a training: the terminal, and the logs that were asked for."""
     from bfno.lab.cli.progress import TrainingDisplay
     from bfno.lab.runs.logs import make_logs
 
@@ -40,7 +40,7 @@ def watchers(folder: Path, logs: Sequence[str] | None) -> list[Any]:
 
 
 def finished(record: Record, folder: Path) -> None:
-    """Print the result of a run and what to do next; of several processes only the first prints."""
+    """Print the result of a run and what to do next; with several processes, only in the first."""
     if os.environ.get("RANK", "0") != "0":
         return
     result, headline = record.result, record.judged_by or "test_accuracy"
@@ -58,7 +58,7 @@ def finished(record: Record, folder: Path) -> None:
 
 
 def _evaluations(result: Mapping[str, float]) -> str:
-    """Tell the cost of a test batch; empty for a model without an ODE."""
+    """The cost of a test batch; empty for a model without an ODE."""
     evaluations = result.get("test_nfe")
     return f"{evaluations:.1f} NFE per test batch, " if evaluations else ""
 
@@ -175,7 +175,7 @@ def _json(prediction: Any) -> str:
 
 
 class _CsvLines:
-    """Rows of a table, the first one below its head."""
+    """Rows of a table, the first one below the header."""
 
     def __init__(self) -> None:
         self._has_header = False
@@ -216,7 +216,7 @@ def size_object(row: Mapping[str, Any], scale: str | None) -> dict[str, Any]:
 
 
 def size_lines(rows: Sequence[Mapping[str, Any]], scale: str | None) -> Iterator[str]:
-    """The list of models as lines: a heading, a line for each, and what own data are counted for.
+    """The list of models as lines: a heading, a line for each, and the examples for own data.
 
     Args:
         rows: The experiments, as from `model_sizes`.

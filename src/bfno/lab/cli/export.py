@@ -23,7 +23,7 @@ def export(
     steps: Annotated[
         int | None,
         typer.Option(
-            min=1, max=1024, help="Fixed steps of each equation; default as few as will do."
+            min=1, max=1024, help="Fixed steps per equation; default: as few as are accurate."
         ),
     ] = None,
     force: Annotated[bool, typer.Option("--force", help="Replace an existing file.")] = False,
@@ -32,8 +32,8 @@ def export(
 ) -> None:
     """Write a classifier of images to a file that runs without bfno.
 
-    Bytes go in and probabilities come out, for any number of images. Equations are solved by so
-    many fixed steps that scores stay within the run's tolerance.
+    It takes any number of images as bytes and returns probabilities. Equations are solved with
+    just enough fixed steps to keep the scores within the run's tolerance.
 
     Example: bfno export runs/folder-bfno-net-s7 -o model.onnx
     """
@@ -52,14 +52,14 @@ def _lines(out: Path, facts: dict[str, Any]) -> list[str]:
     solver, found = facts["solver"], facts["difference"]
     lines = [f"{out}: {len(facts['classes'])} classes; any number of images of {shape} bytes"]
     if solver is None:
-        return [*lines, "no equation: the answers are those of the run"]
+        return [*lines, "no equation to solve: the answers are those of the run"]
     if "steps" not in solver:
-        return [*lines, f"solved by {solver['method']} as in the run: the answers are its own"]
+        return [*lines, f"solved by {solver['method']} as in the run: the answers are the same"]
     noun = "step" if solver["steps"] == 1 else "steps"
     changed = round(found["changed_classes"] * found["samples"])
     return [
         *lines,
         f"solved by {solver['steps']} {noun} of {solver['method']}; on {found['samples']} "
         f"{found['of']} scores differ by at most {found['scores']:.2g} from the run's own, "
-        f"and {changed} of their classes",
+        f"and {changed} of their classes change",
     ]

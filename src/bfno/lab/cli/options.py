@@ -31,18 +31,19 @@ Sets = Annotated[
 ]
 Reading = Annotated[
     list[str] | None,
-    typer.Option("--set", "-s", help="How other files are read, data.key=value; repeatable."),
+    typer.Option("--set", "-s", help="How to read the other files, data.key=value; repeatable."),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON, one object per line.")]
 Independent = Annotated[
     bool,
     typer.Option(
-        "--independent", help="Let no result depend on the other samples of its batch, and say how."
+        "--independent",
+        help="Make each result independent of the other samples in its batch, and say how.",
     ),
 ]
 Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")]
 Seed = Annotated[
-    int | None, typer.Option(help="Seed of everything random; default 7, or the file's.")
+    int | None, typer.Option(help="Seed of all random numbers; default 7, or the file's.")
 ]
 Scale = Annotated[str | None, typer.Option(help="smoke, cpu (default) or paper.")]
 Log = Annotated[
@@ -51,7 +52,7 @@ Log = Annotated[
 ]
 DataDir = Annotated[
     Path | None,
-    typer.Option(help="Folder of the data sets; default BFNO_DATA, else the user's cache."),
+    typer.Option(help="Folder of the data sets; default $BFNO_DATA, or else the user's cache."),
 ]
 RunDataDir = Annotated[
     Path | None,
@@ -75,10 +76,10 @@ Epochs = Annotated[int | None, typer.Option(min=1, help="Passes over the trainin
 AnyCheckpoint = Annotated[
     bool,
     typer.Option(
-        "--any-checkpoint", help="If the best checkpoint is damaged, take the newest whole one."
+        "--any-checkpoint", help="If the best checkpoint is damaged, use the newest intact one."
     ),
 ]
-# In the order in which somebody new needs them; a group has some of these commands.
+# In the order in which a newcomer needs them; a group has some of these commands.
 _ORDER = (
     *("demo", "train", "resume", "sweep", "eval", "predict", "export", "reconstruct", "sample"),
     *("runs", "compare", "report", "figures", "table", "results"),
@@ -92,10 +93,10 @@ def _place(command: str) -> int:
 
 
 class Group(TyperGroup):
-    """Commands that are listed in the order of use; without any word it prints its help."""
+    """Lists its commands in the order of use; called without a command, it prints its help."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Without any word, print the help."""
+        """Print the help if there are no arguments."""
         return super().parse_args(ctx, args or ["--help"])
 
     def list_commands(self, ctx: Any) -> list[str]:
@@ -112,7 +113,7 @@ class Group(TyperGroup):
 def takes(arguments: type) -> Callable[[Callable[[Any], Any]], Callable[..., Any]]:
     """Give a command the fields of a dataclass as its options.
 
-    What a command computes can then take one object instead of a dozen parameters.
+    The function behind it then takes one object instead of a dozen parameters.
 
     Args:
         arguments: The dataclass, annotated as typer wants its parameters.

@@ -16,25 +16,25 @@ _FORMATS = {".csv": "csv", ".json": "json", ".jsonl": "json", ".txt": "table"}
 
 
 class PredictionWriter(Protocol):
-    """Takes predictions."""
+    """Writes predictions."""
 
     def add(self, prediction: Any) -> None:
-        """Take one more."""
+        """Write one prediction."""
 
     def finish(self, failed: int) -> None:
-        """No more will come; so many files could not be read."""
+        """Finish the output; `failed` files could not be read."""
 
 
 def make_writer(layout: str | None, out: Path | None, *, force: bool = False) -> PredictionWriter:
     """Return the writer for the predictions of a command.
 
     Args:
-        layout: `table`, `csv` or `json`; None goes by the file's ending.
+        layout: `table`, `csv` or `json`; None means that of the file's ending.
         out: The file; None is the terminal.
-        force: Whether the file may be there already.
+        force: Whether an existing file may be replaced.
 
     Raises:
-        ConfigError: If there is no such format, or the file is there.
+        ConfigError: If there is no such format, or the file exists.
     """
     if out is None:
         return _Terminal(layout or "table")

@@ -1,4 +1,4 @@
-"""The training on the terminal."""
+"""Shows a training on the terminal."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _COLUMNS = {
 
 
 class TrainingDisplay(Watcher):
-    """A bar while an epoch runs, where there is a terminal, and a line for each epoch."""
+    """Shows a bar during an epoch, if there is a terminal, and a line after each epoch."""
 
     def __init__(self) -> None:
         self._epochs = 0
@@ -74,11 +74,11 @@ class TrainingDisplay(Watcher):
         )
 
     def _left(self, progress: Progress, steps: int) -> float:
-        """Seconds until the last epoch is over, if all go on as the last one did."""
+        """Seconds until the last epoch ends, if all take as long as the last one."""
         epochs = self._epochs - progress.epoch
         if self._epoch_seconds is None and progress.epoch:  # a run that was resumed
             self._epoch_seconds = progress.total_seconds / progress.epoch
-        # The first epoch knows its own steps alone, and not yet what an evaluation takes.
+        # The first epoch knows only its own steps, not yet how long an evaluation takes.
         each = self._epoch_seconds or progress.seconds / max(progress.batch, 1) * steps
         return max(each - progress.seconds, 0.0) + each * (epochs - 1)
 
@@ -86,7 +86,7 @@ class TrainingDisplay(Watcher):
         self._hide_bar()
 
     def _hide_bar(self) -> None:
-        """Take the bar away, which gives the terminal its cursor back."""
+        """Remove the bar, which gives the terminal its cursor back."""
         if self._bar is not None:
             self._bar.stop()
             self._bar = None
@@ -109,10 +109,10 @@ class TrainingDisplay(Watcher):
 
 
 def columns_of(metrics: Mapping[str, Any]) -> dict[str, str]:
-    """Headings of what is shown of epochs, by key: what the first of them has measured.
+    """Headings of the columns shown for epochs, by key: those that the first epoch measured.
 
-    A model without an ODE counts no evaluations, and a gradient through the solver's own steps no
-    backward ones: columns of zeros say nothing.
+    A model without an ODE has no evaluations, and a gradient through the solver's own steps has no
+    backward ones: columns of zeros are left out.
     """
     counted = (key for key, value in metrics.items() if value or find_metric(key).name != "nfe")
     known = {*counted, "left"}

@@ -1,4 +1,4 @@
-"""The command `bfno reconstruct`: series between and after their observations."""
+"""The command `bfno reconstruct`: the values of series between and after observations."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class _Arguments:
         list[str] | None,
         typer.Option(help="Name of a feature; repeatable. Default the 4 observed most often."),
     ] = None
-    until: Annotated[float | None, typer.Option(help="Continue to this time.")] = None
+    until: Annotated[float | None, typer.Option(help="Continue the curves to this time.")] = None
     points: Annotated[int, typer.Option(min=2, max=100_000, help="Times per series.")] = 200
     out: Annotated[
         Path | None,
@@ -50,14 +50,14 @@ class _Arguments:
     ] = None
     level: Annotated[
         float,
-        typer.Option(help="Share that the predictive interval is to cover: 0.5, 0.8, 0.9 ..."),
+        typer.Option(help="Share of values that the interval should cover: 0.5, 0.8, 0.9 ..."),
     ] = 0.9
     data_dir: RunDataDir = None
     reading: Reading = None
     any_checkpoint: AnyCheckpoint = False
 
     def files(self) -> list[Path]:
-        """List the files to write; none if only errors are asked for."""
+        """The files to write; none if only the errors are wanted."""
         pictures = [] if self.out is None else [self.out]
         if self.out is None and self.hold_out is None:
             folder = self.run / "figures"
@@ -70,8 +70,8 @@ class _Arguments:
 def reconstruct(arguments: _Arguments) -> None:
     """Draw series between and after their observations, with predictive intervals.
 
-    The curves are the trajectories of a latent model; other models expect each value from the rows
-    before it. The interval was fitted on validation series.
+    The curves of a latent model are its trajectories; other models predict each value from the
+    rows before it. The interval was fitted on validation series.
 
     Example: bfno reconstruct runs/series-latent-bfno-node-s7 --hold-out 0.3
     """
@@ -79,11 +79,11 @@ def reconstruct(arguments: _Arguments) -> None:
 
 
 def keep_reconstruction(run: Path, *, any_checkpoint: bool = False) -> None:
-    """Draw the first series of a run's test split as its model sees them, unless it was done.
+    """Draw the first series of a run's test split as its model sees them, unless they exist.
 
     Args:
         run: Folder of the run.
-        any_checkpoint: Whether another checkpoint may stand for a damaged best one.
+        any_checkpoint: Whether another checkpoint may replace a damaged best one.
 
     Raises:
         ConfigError: If nothing is trained yet.

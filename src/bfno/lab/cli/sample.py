@@ -1,4 +1,4 @@
-"""The command `bfno sample`: new samples of a density."""
+"""The command `bfno sample`: new samples from a density."""
 
 from __future__ import annotations
 
@@ -46,16 +46,18 @@ class _Arguments:
         float, typer.Option(min=0.0, help="Below 1, samples are likelier and vary less.")
     ] = 1.0
     seed: Annotated[int, typer.Option(min=0, max=2**63 - 1, help="Seed of the samples.")] = 0
-    real: Annotated[bool, typer.Option("--real", help="Show test images beside them.")] = False
+    real: Annotated[bool, typer.Option("--real", help="Show test images beside the samples.")] = (
+        False
+    )
     judge: Annotated[
         Path | None,
-        typer.Option(help="Run of a classifier of such images; says how sure it is of them."),
+        typer.Option(help="Run of a classifier of such images; prints how sure it is of them."),
     ] = None
     interpolate: Annotated[
         bool,
         typer.Option(
             "--interpolate",
-            help="Go from one image to another: from files, or from the test split.",
+            help="Go from one image to another; the images are files, or from the test split.",
         ),
     ] = False
     steps: Annotated[int, typer.Option(min=2, max=50, help="Images per pair, with both ends.")] = 10
@@ -69,7 +71,7 @@ class _Arguments:
 
     @property
     def in_columns(self) -> bool:
-        """Whether images stand in columns with names."""
+        """Whether the images are in columns with names."""
         return self.real or (len(self.places) > 1 and not self.interpolate)
 
     def picture(self) -> Path:
@@ -77,16 +79,17 @@ class _Arguments:
         if self.out is not None:
             return self.out
         if len(self.places) > 1 and not self.interpolate:
-            raise ConfigError("--out", "several runs have no folder in common", "name it with -o")
+            why = "several runs have no folder in common"
+            raise ConfigError("--out", why, "name a file with -o")
         return self.run / "figures" / f"{'interpolation' if self.interpolate else 'samples'}.png"
 
 
 @app.command()
 @takes(_Arguments)
 def sample(arguments: _Arguments) -> None:
-    """Draw new samples of a density.
+    """Draw new samples from a density.
 
-    A grid of images, runs side by side, or points and their paths.
+    The picture shows a grid of images, runs side by side, or points and their paths.
 
     Example: bfno sample runs/moons-ffjord-rnode-s7 -o moons.png
     """
@@ -124,17 +127,17 @@ def _draw(arguments: _Arguments) -> None:
 
 
 def _check(arguments: _Arguments) -> Any:
-    """Refuse what cannot be drawn or written, before anything is computed; return the settings."""
+    """Refuse what cannot be drawn or written before computing anything; return the settings."""
     from bfno.lab.views.figures.densities import MOST_IMAGES, check_picture
 
     if arguments.real and arguments.interpolate:
-        raise ConfigError("--real", "real images are the ends of --interpolate", "leave it out")
+        raise ConfigError("--real", "--interpolate shows real images anyway", "leave it out")
     if not math.isfinite(arguments.temperature):
         raise ConfigError(
             "--temperature", f"{arguments.temperature} is not a finite number", "write a number"
         )
     if arguments.interpolate and len(arguments.places) % 2 == 0:
-        why = f"{len(arguments.places) - 1} images do not make pairs"
+        why = f"{len(arguments.places) - 1} images do not form pairs"
         raise ConfigError(
             "--interpolate", why, "name two images, or none to take them from the test split"
         )
@@ -151,8 +154,8 @@ def _check(arguments: _Arguments) -> Any:
         raise ConfigError("--real", "the runs learned different data", "name runs of one data set")
     images = (arguments.count or 1) * (arguments.steps if arguments.interpolate else 1)
     if images > MOST_IMAGES and not is_plane[0]:
-        why = f"{images:,} images do not fit a picture, {MOST_IMAGES:,} do"
-        raise ConfigError("-n", why, "ask for fewer")
+        why = f"{images:,} images do not fit into a picture"
+        raise ConfigError("-n", why, f"ask for at most {MOST_IMAGES:,}")
     if arguments.judge is not None:
         _check_judge(arguments.judge, arguments)
     if arguments.out is not None:
@@ -212,7 +215,7 @@ def _images(arguments: _Arguments) -> bytes:
 
 
 def _shown(arguments: _Arguments) -> dict[str, Any]:
-    """Images as arrays of bytes by the name that they get."""
+    """Images as arrays of bytes, by the name of their column."""
     from bfno.lab.experiments.density.sampling import test_images
 
     shown = {}
@@ -225,7 +228,7 @@ def _shown(arguments: _Arguments) -> dict[str, Any]:
 
 
 def _introduce(judge: Path, config: Any, runs: list[Path]) -> None:
-    """Say who judges, and what it has not learned."""
+    """Name the classifier, and say if it has learned other data."""
     from bfno.lab.runs.folder import RunFolder
 
     record = RunFolder(judge).finished_record()

@@ -35,8 +35,8 @@ _logger = logging.getLogger(__name__)
 def compare(runs: Runs, as_json: Json = False) -> None:
     """Show the results of runs side by side.
 
-    In words, as a table, and as curves over the epochs. Runs of `bfno table` are in
-    runs/SCALE, the others in runs.
+    Prints sentences, a table, and curves over the epochs. Runs of `bfno table` are in runs/SCALE,
+    other runs in runs.
 
     Example: bfno compare runs/cpu/mnist-*
     """
@@ -65,7 +65,7 @@ def list_runs(
     if as_json:
         say(*(json.dumps(as_object(one)) for one in found))
     elif not found:
-        say(f"{folder}: there are no runs; `bfno train` makes one")
+        say(f"{folder}: has no runs; `bfno train` makes one")
     elif sys.stdout.isatty():
         show_table(run_table(found))
     else:
@@ -81,7 +81,7 @@ def report(
 ) -> None:
     """Write one HTML page about runs, to read and to share.
 
-    It has curves, confusion matrices, and a slider through time.
+    The page has curves, confusion matrices, and a slider through time.
 
     Example: bfno report runs/digits-bfno-node-s7 runs/digits-node-s7 -o report.html
     """
@@ -104,7 +104,7 @@ def figures(
     force: Annotated[bool, typer.Option("--force", help="Replace existing figures.")] = False,
     any_checkpoint: AnyCheckpoint = False,
 ) -> None:
-    """Write every figure that runs can give, as PNG and SVG.
+    """Draw every figure that the runs allow, as PNG and SVG.
 
     Runs of `bfno train` are in runs, those of `bfno table` in runs/SCALE.
 
@@ -136,13 +136,13 @@ def results(
         typer.Option(help="Markdown file that gets the summary and the overview too."),
     ] = None,
 ) -> None:
-    """Write all tables, claims and figures as one Markdown page.
+    """Write one Markdown page with the paper's tables, claims and figures.
 
-    It has every table, claim and figure of the paper that the runs can show.
+    It has those that the runs can fill, beside the paper's numbers.
 
-    With --from, the folder first gets what the page needs of other runs, without their weights:
-    small enough for version control. With --overview, a document of yours shows what was borne out
-    and who leads each table, between two comments; if they are missing, a message says which.
+    With --from, the records of other runs are first copied into the folder, without weights: small
+    enough for version control. With --overview, the summary and the best of each table also go
+    into a document of yours, between two comments; if they are missing, a message shows them.
 
     Example: bfno results results --from runs -o RESULTS.md --overview README.md
     """
@@ -161,7 +161,7 @@ def results(
         say(f"written to {file}")
     for file in sorted(before - figures_of(out, folder)):
         if file.is_file():
-            note = f"{os.path.relpath(file)} is no longer shown; remove it if nothing needs it"
+            note = f"{os.path.relpath(file)} is no longer shown; remove it if nothing else needs it"
             say(f"note: {note}", error=True)
 
 
@@ -247,13 +247,13 @@ def _write(parts: Iterable[Table | str]) -> None:
 
 
 def prepare(runs: Iterable[Path], *, any_checkpoint: bool = False) -> None:
-    """Make exhibits, samples and reconstructions that are missing; note those that cannot be made.
+    """Make missing exhibits, samples and reconstructions; warn about those that cannot be made.
 
-    A run whose folder holds no trained model, or whose data are gone, is shown without them.
+    A run without a trained model in its folder, or without its data, is shown without them.
 
     Args:
         runs: Folders of runs.
-        any_checkpoint: Whether another checkpoint may stand for a damaged best one.
+        any_checkpoint: Whether another checkpoint may replace a damaged best one.
     """
     folders = list(runs)
     with bar("runs shown") as progress:
@@ -276,7 +276,7 @@ def _prepare(folder: Path, any_checkpoint: bool) -> None:
 
 
 def _makers() -> dict[str, Callable[..., object]]:
-    """The functions that make the things that a report shows of a model."""
+    """The functions that make what a report shows of a model."""
     from bfno.lab.cli import reconstruct, sample
     from bfno.lab.runs.load import keep_exhibit
 

@@ -1,4 +1,4 @@
-"""The command `bfno sweep`: which settings are best, from many trainings."""
+"""The command `bfno sweep`: find the best settings through many trainings."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ __all__ = ["app"]
 
 app = typer.Typer()
 
-# On a cluster, where all trials could run at once and none would learn from the others.
+# On a cluster all trials could run at once, and none would learn from the others.
 _AT_A_TIME = 8
 
 
@@ -57,11 +57,13 @@ class _Arguments:
         ),
     ] = None
     trials: Annotated[
-        int, typer.Option(min=1, help="Trainings in all, those that are there included.")
+        int, typer.Option(min=1, help="Trainings in total, including existing ones.")
     ] = 20
     jobs: Annotated[
         int | None,
-        typer.Option(min=1, help="Trials at a time; default one per GPU or core, on a cluster 8."),
+        typer.Option(
+            min=1, help="Trials at a time; default one per GPU or core, or 8 on a cluster."
+        ),
     ] = None
     on: On = "local"
     time: TimeLimit = None
@@ -84,11 +86,11 @@ class _Arguments:
 @app.command()
 @takes(_Arguments)
 def sweep(arguments: _Arguments) -> int:
-    """Find the best settings by many trainings, judged on validation samples.
+    """Find the best settings through many trainings, judged on validation samples.
 
-    Writes best.yaml, which `bfno train` takes, and a page, sweep.html. No trial sees test samples.
-    If it was stopped or killed, start it again: it goes on with what is still missing. Several of
-    them, on one machine or on many, may work on one folder.
+    Writes best.yaml, which `bfno train` accepts, and a page, sweep.html. No trial sees test
+    samples. If the sweep is stopped or killed, start it again: it continues with what is missing.
+    Several sweeps, on one or many machines, can share a folder.
 
     Example: bfno sweep digits/bfno-node --set 'train.lr=log(1e-4,1e-2)' --trials 10
     """
@@ -113,13 +115,13 @@ def sweep(arguments: _Arguments) -> int:
             follow(rounds, find_metric(study.metric), made.slots)
     except Stopped as stop:
         _write(made)
-        say(f"{stop}; the same command goes on from here", error=True)
+        say(f"{stop}; the same command continues from here", error=True)
         return stop.exit_code
     found = _write(made)
     _say_result(found, folder)
     unfinished = sum(one.state == "running" for one in found.trials)
     if unfinished:
-        say(f"{unfinished} trials are unfinished; the same command goes on with them", error=True)
+        say(f"{unfinished} trials are unfinished; the same command continues them", error=True)
     return 0 if found.best and not unfinished else failure_code(made.standings)
 
 
@@ -143,7 +145,7 @@ def _planned(arguments: _Arguments) -> tuple[SweepPlan, Path]:
     options = {name: value for name, value in given.items() if value is not None}
     names = {one.name for one in ranges}
     if "train.epochs" in options and "train.epochs" in names | {*flat_config(changes)}:
-        raise ConfigError("--epochs", "is given beside --set train.epochs", "keep one of them")
+        raise ConfigError("--epochs", "repeats --set train.epochs", "keep one of them")
     changes = merged(changes, nested(options))
     plan = SweepPlan(
         arguments.experiment,
@@ -174,7 +176,7 @@ def _say_result(found: SweepResult, folder: Path) -> None:
     from bfno.lab.views.report.sweep import settings_text, sweep_sentence
 
     if found.best is None:
-        say(f"{folder}: no trial was finished; see output.log in the folders of the trials")
+        say(f"{folder}: no trial finished; see output.log in the folders of the trials")
         return
     say(sweep_sentence(found))
     say(f"best settings: {settings_text(found.best.values)}")

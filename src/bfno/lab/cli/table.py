@@ -41,7 +41,7 @@ class _Arguments:
     name: Annotated[str, typer.Argument(help="1, 2, 3, 4, ablation-branches or ablation-operator.")]
     data: Annotated[
         list[str] | None,
-        typer.Option(help="A data set of the table; repeatable. Default all whose files exist."),
+        typer.Option(help="A data set of the table; repeatable. Default: all whose files exist."),
     ] = None
     scale: Annotated[str, typer.Option(help="smoke, cpu or paper.")] = "cpu"
     protocol: Annotated[
@@ -56,16 +56,16 @@ class _Arguments:
         typer.Option(
             "--set",
             "-s",
-            help="A setting of every run, section.key=value; repeatable. Such runs are kept apart.",
+            help="A setting of all runs, section.key=value; repeatable. They get their own folder.",
         ),
     ] = None
     seeds: Annotated[int, typer.Option(help="Runs of each method: seeds 7, 8, ...")] = 1
     only: Annotated[
-        list[str] | None, typer.Option(help="A method of the table; repeatable. Default all.")
+        list[str] | None, typer.Option(help="A method of the table; repeatable. Default: all.")
     ] = None
     jobs: Annotated[
         int | None,
-        typer.Option(help="Runs at a time; default one per GPU or core, on a cluster all."),
+        typer.Option(help="Runs at a time; default one per GPU or core, or all on a cluster."),
     ] = None
     on: On = "local"
     time: TimeLimit = None
@@ -88,10 +88,10 @@ class _Arguments:
 @app.command()
 @takes(_Arguments)
 def table(arguments: _Arguments) -> int:
-    """Make a table of the paper beside its numbers.
+    """Make a table of the paper, beside the paper's numbers.
 
-    It trains the runs that are missing. If it was stopped or killed, start it again: it continues
-    with what is still missing.
+    Trains the runs that are missing. If it is stopped or killed, start it again: it continues with
+    what is still missing.
 
     Example: bfno table 1 --data mnist --seeds 3 --jobs 2 -o table1.md
     """
@@ -121,7 +121,7 @@ def table(arguments: _Arguments) -> int:
 
 
 def _for_other_machines(arguments: _Arguments) -> _Arguments:
-    """The same with whole paths: other machines have other current folders and variables."""
+    """The same with absolute paths: other machines have other current folders and variables."""
     from bfno.lab.data import data_folder
 
     data_dir = data_folder(arguments.data_dir).absolute()
@@ -163,7 +163,7 @@ def _check(arguments: _Arguments, paper: PaperTable) -> None:
     if arguments.out is not None and not arguments.only_plan:
         _check_out(arguments.out, arguments.force)
     elif arguments.force and arguments.out is None:
-        raise ConfigError("--force", "is for --out", "leave it out, or name a file with --out")
+        raise ConfigError("--force", "needs --out", "leave it out, or name a file with --out")
 
 
 def _check_out(out: Path, force: bool) -> None:
@@ -176,7 +176,7 @@ def _check_out(out: Path, force: bool) -> None:
 
 
 def _check_only(arguments: _Arguments, paper: PaperTable, named: Sequence[str]) -> None:
-    """Refuse methods that the table has for other data than those which were named."""
+    """Refuse methods that the table does not have for the data that were named."""
     for method in arguments.only or ():
         if not any(row.experiment(data) for row in paper.selected([method]) for data in named):
             why = f"is not in table {paper.name} for {', '.join(named)}"
@@ -194,11 +194,11 @@ def _check_scale(protocol: str, scale: str) -> None:
 
 
 def _changes(arguments: _Arguments, paper: PaperTable) -> Tree:
-    """Nested settings in which all runs differ from their experiments.
+    """The settings in which all runs differ from their experiments, nested.
 
     Raises:
-        ConfigError: If one of them has an option of its own, belongs to the protocol, or would
-            change nothing.
+        ConfigError: If one of them has its own option, belongs to the protocol, or would change
+            nothing.
     """
     from bfno.lab.experiments.settings import CIRCUMSTANCES
     from bfno.lab.experiments.trees import differences, merged, read_settings
@@ -211,18 +211,18 @@ def _changes(arguments: _Arguments, paper: PaperTable) -> Tree:
     options = {**_OPTIONS, **({"data.protocol": "--protocol"} if has_published else {})}
     for name, (_, value) in differences({section: {} for section in changes}, changes):
         if (name, value) == ("train.epochs", "auto"):
-            why = "would give every data set another number of epochs"
+            why = "would give each data set a different number of epochs"
             raise ConfigError("--set train.epochs=auto", why, "write a number")
         if name in options:
             fix = f"write {options[name]}"
-            raise ConfigError(f"--set {name}", "has an option of its own", fix)
+            raise ConfigError(f"--set {name}", "has its own option", fix)
         section, key = name.partition(".")[::2]
         if key in protocol.get(section, {}):
             why = f"is a setting of --protocol {chosen}"
             raise ConfigError(f"--set {name}", why, "leave out one of the two")
         if name in CIRCUMSTANCES:
-            fix = "leave it out; --seeds, --jobs and --data-dir say such things"
-            raise ConfigError(f"--set {name}", "does not make another table", fix)
+            fix = "leave it out; use --seeds, --jobs or --data-dir where they apply"
+            raise ConfigError(f"--set {name}", "does not change what a table shows", fix)
     return merged(protocol, changes)
 
 
@@ -255,7 +255,7 @@ def _possible(jobs: list[Job], arguments: _Arguments, changes: Tree) -> tuple[li
 def _plan_lines(jobs: Sequence[Job], slots: int | None) -> Iterator[str]:
     from bfno.lab.runs.campaign.running import Campaign, remaining_seconds
 
-    words = {"there": "is there", "in use": "in use", "begun": "to resume"}
+    words = {"there": "done", "in use": "in use", "begun": "to resume"}
     words |= {"failed": "failed", "missing": "to train"}
     width = max(len(job.name) for job in jobs)
     campaign = Campaign(jobs, slots)
@@ -268,7 +268,7 @@ def _plan_lines(jobs: Sequence[Job], slots: int | None) -> Iterator[str]:
     about = ", duration unknown" if seconds is None else ""
     if seconds:
         about = f", about {duration(seconds)} with {campaign.slots} at a time"
-    there = f"{done} there" + (f", {failed} failed" if failed else "")
+    there = f"{done} done" + (f", {failed} failed" if failed else "")
     yield f"{counted(len(jobs), 'run')}: {there}, {len(jobs) - done - failed} to do{about}"
 
 
@@ -287,7 +287,7 @@ def _train_and_print(
             metric = shown_metrics(paper, _variant(campaign.standings))[0]
             follow(rounds, metric, campaign.slots)
     except Stopped as stop:
-        say(f"{stop}; the same command goes on from here", error=True)
+        say(f"{stop}; the same command continues from here", error=True)
         return stop.exit_code
     _print_table(_table(arguments, paper, campaign.standings, left_out), arguments)
     return failure_code(campaign.standings)
@@ -322,7 +322,7 @@ def _table(
 
 
 def _variant(standings: Sequence[Standing]) -> Variant:
-    """The variant that the runs share; a setting of it may belong to one method all the same."""
+    """The variant that the runs share; one method may have some of its settings anyway."""
     from bfno.lab.runs.variants import Variant
 
     return Variant.of({change for one in standings for change in one.job.changes})

@@ -1,4 +1,4 @@
-"""Where commands write to."""
+"""The files that commands write."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ __all__ = ["tell_new_folder"]
 
 
 def tell_new_folder(out: Path) -> None:
-    """Say that the folder of a file has yet to be made: its name may have been mistyped.
+    """Say that the folder of a file will be created: its name may be mistyped.
 
     Args:
         out: The file that a command will write.

@@ -1,7 +1,7 @@
-"""All that reaches the terminal: lines, tables and bars.
+"""Everything that reaches the terminal: lines, tables and bars.
 
-Names of classes, files and runs come from outside. Whatever is printed goes through `say` or
-through a table, which escape what could steer a terminal.
+Names of classes, files and runs come from outside. All output goes through `say` or a table,
+which escape characters that could control the terminal.
 """
 
 from __future__ import annotations
@@ -23,23 +23,23 @@ __all__ += ["show_table", "show_text"]
 
 
 def say(*lines: str, error: bool = False) -> None:
-    """Print lines, in each of which everything is escaped that could steer a terminal.
+    """Print lines, with all characters escaped that could control a terminal.
 
     Args:
         lines: The lines; a newline inside one is escaped too.
-        error: Whether they go to where errors go.
+        error: Whether they go to standard error.
     """
     for line in lines:
         print(escaped(line), file=sys.stderr if error else sys.stdout, flush=True)
 
 
 def say_text(text: str, error: bool = False) -> None:
-    """Print a text of several lines in the same way."""
+    """Print a text of several lines like `say`."""
     say(*text.removesuffix("\n").split("\n"), error=error)
 
 
 class PrintableFormatter(logging.Formatter):
-    """Formats notes so that nothing in them steers a terminal."""
+    """Formats notes so that nothing in them controls a terminal."""
 
     def format(self, record: logging.LogRecord) -> str:
         return "\n".join(map(escaped, super().format(record).split("\n")))
@@ -67,9 +67,9 @@ def show_text(text: str) -> None:
 
 @contextlib.contextmanager
 def bar(label: str) -> Iterator[Callable[[int, int], None] | None]:
-    """A bar on the terminal that is told how many are done and of how many; else nothing.
+    """Yield a function that updates a bar with the number done and the total; None elsewhere.
 
-    It appears when something is done and goes when all is, so that others can follow it.
+    The bar appears when the first is done and disappears when all are, so another can follow.
     """
     if not sys.stderr.isatty():
         yield None
@@ -90,7 +90,7 @@ def bar(label: str) -> Iterator[Callable[[int, int], None] | None]:
 
 @contextlib.contextmanager
 def download_progress() -> Iterator[Callable[[str, int, int | None], None] | None]:
-    """A bar for each file of a download; nothing where there is no terminal."""
+    """A bar for each file of a download; None if there is no terminal."""
     with _bars(in_bytes=True) as update:
         yield update
 

@@ -83,7 +83,7 @@ def find_activity(root: Path) -> Path:
         if os.path.isfile(folder / _FILE):
             return folder / _FILE
     fix = f"`bfno data get activity`, or put {_FILE} from https://archive.ics.uci.edu/dataset/196 "
-    raise DataError(root / "activity", "HumanActivity is not there", f"{fix}there by hand")
+    raise DataError(root / "activity", "HumanActivity is missing", f"{fix}there by hand")
 
 
 def read_activity(path: Path, *, public_code: bool = False) -> Series:

@@ -203,7 +203,7 @@ class _Fetch:
         if reply.status_code not in {200, 206}:
             raise self.refusal(f"the server answers {reply.status_code} {reply.reason}")
         if reply.headers.get("Content-Type", "").lower().startswith("text/html"):
-            why = "the server answers with a web page; a network may ask for a login first"
+            why = "the server answers with a web page; the network may want a login first"
             raise self.refusal(why)
         place = reply.headers.get("Content-Range", "")
         self.resumed = reply.status_code == 206 and place.startswith(f"bytes {start}-")

@@ -204,7 +204,7 @@ def read_image(path: Path, shape: tuple[int, int, int]) -> Tensor:
         raise ConfigError("shape", f"no image has {shape}", "use 1 or 3 channels and sides above 0")
     path = Path(path)
     if not os.path.isfile(path):
-        raise DataError(path, "is not there or no file", "name an image file")
+        raise DataError(path, "is missing or not a file", "name an image file")
     with quiet_pillow():
         return torch.from_numpy(np.ascontiguousarray(decode(path, shape)))
 

@@ -33,7 +33,7 @@ def length_batches(lengths: Tensor, batch: int, generator: torch.Generator) -> l
         [0, 1, 2, 3]
     """
     if batch < 1:
-        raise ConfigError("batch", f"{batch} series are none", "use 1 or more")
+        raise ConfigError("batch", f"{batch} series are too few", "use 1 or more")
     order = torch.randperm(len(lengths), generator=generator)
     batches: list[Tensor] = []
     pool_size = batch * min(_POOL, max(1, len(lengths) // (_POOLS * batch)))

@@ -58,7 +58,7 @@ def find_physionet(root: Path, sets: Sequence[str]) -> Path:
     names = ", ".join(f"set-{name}.tar.gz, Outcomes-{name}.txt" for name in sets)
     fix = f"`bfno data get physionet`, or put {names} from "
     fix += f"https://physionet.org/files/challenge-2012/1.0.0/ into {folders[1]} by hand"
-    raise DataError(folders[1], "PhysioNet 2012 is not there", fix)
+    raise DataError(folders[1], "PhysioNet 2012 is missing", fix)
 
 
 def read_physionet(
@@ -125,7 +125,7 @@ def _read_file(path: Path, limit: int) -> bytes:
     with refusing_damage(path, _FIX):
         size = os.stat(path).st_size
         if size > limit or not os.path.isfile(path):
-            raise DataError(path, "is far too large, or no file", _FIX)
+            raise DataError(path, "is far too large, or not a file", _FIX)
         with open(path, "rb") as stream:
             return stream.read(limit)
 

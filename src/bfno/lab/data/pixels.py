@@ -130,7 +130,9 @@ def _opened(path: Path) -> Iterator[Image]:
     except (Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
         raise DataError(path, "has more than 50 megapixels", "make it smaller") from error
     except PermissionError as error:
-        raise DataError(path, "may not be read", "give yourself access to it") from error
+        raise DataError(
+            path, "cannot be read: permission denied", "give yourself access to it"
+        ) from error
     except OSError as error:
         if error.errno in _OF_THE_FILE:
             raise _unreadable(path, error) from error

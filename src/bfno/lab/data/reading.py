@@ -33,9 +33,11 @@ def refusing_damage(path: Path, fix: str) -> Iterator[None]:
     except DataError:
         raise
     except FileNotFoundError as error:
-        raise DataError(path, "is not there", fix) from error
+        raise DataError(path, "is missing", fix) from error
     except PermissionError as error:
-        raise DataError(path, "may not be read", f"give yourself access, or {fix}") from error
+        raise DataError(
+            path, "cannot be read: permission denied", f"give yourself access, or {fix}"
+        ) from error
     # Wrong bytes make the readers of tar, zip, gzip and numpy raise almost anything.
     except Exception as error:
         raise DataError(path, f"is damaged ({one_line(error)})", fix) from error

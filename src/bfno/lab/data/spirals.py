@@ -74,7 +74,7 @@ def draw_motions(count: int, generator: torch.Generator) -> Motions:
         ConfigError: If there are none to draw.
     """
     if count < 1:
-        raise ConfigError("count", f"{count} series are none", "use 1 or more")
+        raise ConfigError("count", f"{count} series are too few", "use 1 or more")
 
     def uniform(low: float, high: float) -> Tensor:
         return low + (high - low) * torch.rand(count, generator=generator, dtype=torch.float64)

@@ -75,7 +75,7 @@ def locate(name: str, data_dir: Path | None = None) -> Path:
             why = f"{pickled[0]} is {data_set.title} in pickles, which are never opened"
             raise DataError(folder, why, f"{fetch}, or {_by_hand(data_set, root / name)}")
     fix = f"{fetch}, or {_by_hand(data_set, root / name)}"
-    raise DataError(root / name, f"{data_set.title} is not there", fix)
+    raise DataError(root / name, f"{data_set.title} is missing", fix)
 
 
 def get(

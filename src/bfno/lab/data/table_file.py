@@ -36,7 +36,7 @@ SEPARATORS = {"comma": ",", "semicolon": ";", "tab": "\t", "bar": "|"}
 _LIMIT = 1 << 30  # bytes of text
 _CELLS = 1 << 28
 _SAMPLE = 100  # rows that decide on the separator
-_NO_FILE = "is not there or no file"
+_NO_FILE = "is missing or not a file"
 _TEXT_FIX = "write it as CSV with one line of column names"
 _CODEC_FIX = "name the encoding with --set data.encoding=NAME, or write it as UTF-8"
 _NAMES_FIX = "name or delete it, and delete lines above the column names"

@@ -43,7 +43,7 @@ def toy_points(name: str, count: int, seed: int) -> Tensor:
     if name not in _SHAPES:
         raise ConfigError(name, "is not a set of points", f"use one of {', '.join(_SHAPES)}")
     if count < 1:
-        raise ConfigError("count", f"{count} points are none", "use 1 or more")
+        raise ConfigError("count", f"{count} points are too few", "use 1 or more")
     generator = torch.Generator().manual_seed(seed)
     return _SHAPES[name](count, generator).float()
 

@@ -301,7 +301,7 @@ class TrainedRun:
         known = [f"data.{name}" for name in self.config.of_files]
         for name, _ in differences({name: {} for name in changes}, changes):
             if name not in known:
-                why = "is what it was in training, and says nothing about how files are read"
+                why = "has its value from training and does not affect how files are read"
                 fix = f"leave it out; {', '.join(known)} may differ"
                 raise ConfigError(name, why, fix if known else "leave it out")
         if not changes:

@@ -69,7 +69,7 @@ def select(rows: Sequence[dict[str, Any]], wanted: str) -> list[dict[str, Any]]:
         known = [*dict.fromkeys(row["data"] for row in rows), *named]
         near = nearest_names(wanted, known)
         fix = f"the nearest are {', '.join(near)}; `bfno models` lists all"
-        raise ConfigError(wanted, "is in the name of no experiment", fix)
+        raise ConfigError(wanted, "is not part of the name of any experiment", fix)
     return found
 
 

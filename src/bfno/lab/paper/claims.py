@@ -1,4 +1,4 @@
-"""What the paper claims of its method, next to what runs show; verdicts are computed, not typed."""
+"""The paper's claims next to what runs show; the verdicts are computed, not typed."""
 
 from __future__ import annotations
 
@@ -37,9 +37,9 @@ _COLUMNS = (
     Column("verdict", "verdict", numeric=False),
 )
 Outcome = Literal["borne out", "not borne out", "undecided", "not comparable"]
-"""What can be said of a claim."""
+"""What runs can say about a claim."""
 ONE_SEED = "with one seed, which says little"
-"""How the reason ends where nothing was repeated."""
+"""End of the reason if no run was repeated with another seed."""
 Methods = dict[tuple[str, str], list[Record]]
 """Runs by the names of their data and their method."""
 
@@ -49,16 +49,16 @@ class Claim:
     """One method is the best of several.
 
     Attributes:
-        praise: What is said of the method, up to the data; `{way}` stands for `way`.
+        praise: What the paper says of the method, up to the data; `{way}` stands for `way`.
         on: The name of the data, as people write it.
         table: The table of the paper that compares the methods.
         data: Name of the data.
         method: The method that it praises.
         among: The methods that it is compared with; empty for all of the table.
         key: The metric, as in a record.
-        every_epoch: Whether it is said of every epoch and not of the end alone.
-        solver: Settings that the solver of the runs must have for them to be comparable.
-        remark: What else to know of the claim; empty for nothing.
+        every_epoch: Whether it is about every epoch, not only the last.
+        solver: Solver settings that runs must have to be comparable.
+        remark: What else to know about the claim; empty for nothing.
         way: The pass whose evaluations it counts; empty if it is about something else.
     """
 
@@ -80,13 +80,13 @@ class Claim:
         return self.on_all([self.on], [self.way])
 
     def on_all(self, names: Sequence[str], ways: Sequence[str]) -> str:
-        """The claim in words, made of several data and passes."""
+        """The claim in words, for several data sets and passes at once."""
         praise = self.praise.format(way=listed(ways))
         return f"{praise} on {listed(names)}" + (f" ({self.remark})" if self.remark else "")
 
     @property
     def subject(self) -> str:
-        """What the data are called where images and densities have to be told apart."""
+        """Name of the data, which tells images from their densities."""
         return paper_table(self.table).subject(self.data)
 
     @property
@@ -104,7 +104,7 @@ def _claims() -> Iterator[Claim]:
     yield from _ablation_claims()
     praise = "Latent-BFNO-NODE is the most accurate"
     yield Claim(praise, "HumanActivity", "2", "activity", "latent-bfno-node")
-    praise, remark = "ACE-Latent-ODE has the highest AUROC", "Latent-BFNO-NODE: 0.001 less"
+    praise, remark = "ACE-Latent-ODE has the highest AUROC", "0.001 above Latent-BFNO-NODE"
     of = ("PhysioNet", "3", "physionet", "ace-latent-ode")
     yield Claim(praise, *of, key="test_auroc", remark=remark)
     praise = "FFJORD-BFNO-RNODE has the fewest bits/dim"
@@ -118,7 +118,7 @@ def _image_claims() -> Iterator[Claim]:
     yield Claim(praise, "MNIST", "1", "mnist", "bfno-node", ("node",))
     for data, name in (("cifar10", "CIFAR-10"), ("cifar100", "CIFAR-100"), ("stl10", "STL-10")):
         yield Claim("BFNO-NODE is the most accurate", name, "1", data, "bfno-node")
-    # Another solver or tolerance counts something else; how gradients are made, forwards, does not.
+    # Another solver or tolerance changes the count; other gradients do not change forward passes.
     solver = PROTOCOLS["counted"].settings["solver"]
     forward = tuple((name, value) for name, value in solver.items() if name != "gradient")
     passes = {"forward": forward, "backward": tuple(solver.items()), "test": forward}
@@ -131,10 +131,10 @@ def _image_claims() -> Iterator[Claim]:
 
 
 def _ablation_claims() -> Iterator[Claim]:
-    """What the paper says of data that we lack can be asked of others too."""
+    """What the paper says about data that we lack can be tested on other data too."""
     names = {"mnist": "MNIST", "cifar10": "CIFAR-10", "stl10": "STL-10"}
     names["fashion-mnist"] = "Fashion-MNIST"
-    elsewhere = "the paper: on STL-10"
+    elsewhere = "the paper says so of STL-10"
     for data, name in names.items():
         # Its appendix has the operators on the first two as well.
         remark = elsewhere if data == "fashion-mnist" else ""
@@ -142,12 +142,12 @@ def _ablation_claims() -> Iterator[Claim]:
         of = (name, "ablation-operator", data, "bfno-node")
         yield Claim(praise, *of, every_epoch=True, remark=remark)
         remark = "" if data == "stl10" else elsewhere
-        praise = "two branches are the best number"
+        praise = "two branches are the best choice"
         yield Claim(praise, name, "ablation-branches", data, "bfno-node", remark=remark)
 
 
 PAPER_CLAIMS = tuple(_claims())
-"""The paper's claims that runs can bear out, in the order of its sections."""
+"""The paper's claims that runs can test, in the order of its sections."""
 
 
 @dataclass(frozen=True)
@@ -155,10 +155,10 @@ class Lead:
     """How far a method is ahead of the best other, as a fraction of the other's score.
 
     Attributes:
-        here: By the means over seeds; negative if it is behind.
-        interval: Its confidence interval of 95 %, wider if it is behind the best of several
-            others, who may be the luckiest; none with one seed.
-        published: The same by the means that the paper prints, if it does.
+        here: From the means over seeds; negative if the method is behind.
+        interval: Its 95 % confidence interval, wider if the method is behind the best of several
+            others, which may only be the luckiest; None with one seed.
+        published: The same from the means that the paper prints; None if it prints none.
     """
 
     here: float
@@ -168,15 +168,15 @@ class Lead:
 
 @dataclass(frozen=True)
 class Judgement:
-    """What runs say of a claim.
+    """What runs say about a claim.
 
     Attributes:
         claim: The claim.
         found: The scores.
         outcome: What follows from them.
         reason: Why.
-        is_ahead: Whether the method leads, proven or not.
-        lead: How far the method leads; none where that is no number.
+        is_ahead: Whether the method leads, significantly or not.
+        lead: How far the method leads; None if that is not a number.
     """
 
     claim: Claim
@@ -188,7 +188,7 @@ class Judgement:
 
     @property
     def verdict(self) -> str:
-        """Outcome and reason; of what is undecided, the reason says enough."""
+        """Outcome and reason; for undecided claims the reason says enough."""
         return self.reason if self.outcome == "undecided" else f"{self.outcome}: {self.reason}"
 
 
@@ -200,8 +200,8 @@ def judge_claims(
 ) -> list[Judgement]:
     """Compare claims with the runs of one scale.
 
-    Left out are claims without runs of all methods, and claims about anything other than what the
-    variant's protocol measures.
+    It leaves out claims whose methods do not all have runs, and claims about anything that the
+    variant's protocol does not measure.
 
     Args:
         runs: Any runs.
@@ -222,34 +222,35 @@ def _compared(claim: Claim, methods: Methods) -> list[Record]:
 
 
 def claims_table(judgements: Sequence[Judgement]) -> Table:
-    """The claims with what the runs say of each, the decided ones first."""
+    """The claims with what the runs say about each, the decided ones first."""
     ordered = sorted(judgements, key=lambda one: get_args(Outcome).index(one.outcome))
     return Table(_COLUMNS, tuple((one.claim.text, one.found, one.verdict) for one in ordered))
 
 
 def is_full_size(scale: str, variant: Variant) -> bool:
-    """Whether models and trainings are as large as the paper's."""
+    """Whether the models are as large, and the trainings as long, as the paper's."""
     return scale == "paper" and not any("train.epochs=" in one for one in variant.settings)
 
 
 def how_sure(full_size: bool) -> str:
     """What a verdict means, for runs of the full size or smaller ones."""
     small = (
-        " Small models cannot refute what is said of large ones, nor short trainings what is said "
-        "of long ones."
+        " Small models cannot refute claims about large ones, nor short trainings claims about "
+        "long ones."
     )
     return (
-        f"A claim is borne out if the method leads every other with p < {LIMIT:g} (Welch's t-test "
-        "over the seeds; for evaluations that are the same with every seed, an exact test of their "
-        f"order). It is not borne out if the method is behind the best other with p < {LIMIT:g}, "
-        "corrected for the number of others. Runs that diverged or failed come last. The number of "
-        "claims is not corrected for. "
+        f"A claim is *borne out* if its method leads every other with p < {LIMIT:g}, and *not "
+        f"borne out* if it is behind the best other with p < {LIMIT:g}, corrected for the number "
+        "of others. Otherwise it is *undecided*, or *not comparable* if the paper counted "
+        "evaluations with other solver settings. p is that of Welch's t-test over the seeds or, "
+        "for evaluations that are the same with every seed, of an exact test of their order; it "
+        "is not corrected for the number of claims. Runs that diverged or failed come last. "
         f"Two or three seeds can prove only large differences.{'' if full_size else small}"
     )
 
 
 Scores = Mapping[str, Sequence[float]]
-"""Scores of each method, one per seed; what is not finite has diverged."""
+"""Scores of each method, one per seed; one that is not finite has diverged."""
 
 
 def _judged(claim: Claim, methods: Methods) -> Judgement | None:
@@ -295,12 +296,12 @@ def _lost(scores: Sequence[float]) -> str:
 
 
 def _measured(claim: Claim, run: Record) -> float | None:
-    """What a claim is about; that of a training that failed is no number."""
+    """The score that a claim is about; NaN for a training that failed."""
     return math.nan if run.has_failed else run.result.get(claim.key)
 
 
 def _differing(claim: Claim, runs: Iterable[Record]) -> list[str]:
-    """The settings of a claim's solver that some run does not have."""
+    """The solver settings of a claim that some run does not have."""
     found = [flat_config(run.config) for run in runs]
     return [
         f"solver.{name}"
@@ -321,16 +322,16 @@ def _relative_lead(claim: Claim, lead: float, scores: Scores, rival: str) -> Lea
 
 
 def _factor(scores: Scores, lead: float) -> int:
-    """By how many the chance of a difference to the best other is multiplied.
+    """The number by which the chance of a difference from the best other is multiplied.
 
-    Of several others, one may be the best by luck, which counts against whoever is behind it. Who
-    leads has to beat every other, and needs no such correction.
+    One of several others may be the best by luck, so a method that is behind needs this correction.
+    A method that leads has to beat every other and needs none.
     """
     return 1 if lead > 0 else len(scores) - 1
 
 
 def _published_lead(claim: Claim) -> float | None:
-    """The lead that the paper prints, where it prints the scores of all methods."""
+    """The lead by the paper's scores, if it prints those of all methods."""
     paper, compared = paper_table(claim.table), _labels(claim)
     if paper.metrics[0] != claim.key:
         return None
@@ -347,12 +348,12 @@ def _published_lead(claim: Claim) -> float | None:
 
 
 def _lead(claim: Claim, ours: Estimate, other: Estimate) -> float:
-    """How much better it is than another; what has diverged is behind, and NaN if both have."""
+    """How much better one is than the other; a diverged one is behind, NaN if both have."""
     return claim.rank(other) - claim.rank(ours)
 
 
 def _labels(claim: Claim) -> dict[str, str]:
-    """Names that the paper gives to the methods it compares, by their names in experiments."""
+    """The paper's names of the methods that a claim compares, by their names in experiments."""
     labels = {}
     for row in paper_table(claim.table).rows:
         if row.control:
@@ -373,8 +374,8 @@ def _estimate(claim: Claim, values: Sequence[float], most: int) -> Estimate:
 def _verdict(
     claim: Claim, scores: Scores, labels: Mapping[str, str], lead: float, rival: str
 ) -> tuple[Outcome, str]:
-    """What a lead says of the claim, and how sure it is."""
-    # Who is behind one is behind, whatever became of the others.
+    """What a lead says about the claim, and how sure it is."""
+    # A method that is behind one other is behind, whatever happened to the rest.
     decisive = [claim.method] if lead < 0 else [*scores]
     unclear = [
         f"{lost} of {counted(len(values), 'seed')} of {labels[method]} diverged or failed"
@@ -397,14 +398,14 @@ def _verdict(
     if lead == math.inf:
         return "borne out", "every other diverged or failed"
     ours, best = scores[claim.method], scores[rival]
-    # Evaluations may well be equal; scores are so if a model has learned nothing.
+    # Evaluations may well be equal; scores are equal only if a model has learned nothing.
     if claim.metric.name != "nfe" and len(set(ours)) == len(set(best)) == 1 < len(ours):
         return "undecided", f"{stands}, but all seeds are equal"
     chance = _chance(claim, scores, lead, rival)
     if chance is None:
         return "undecided", f"{stands} {ONE_SEED}"
     if chance >= LIMIT:
-        return "undecided", f"{stands}, not significantly ({odds(chance)})"
+        return "undecided", f"{stands}, but not significantly ({odds(chance)})"
     return ("borne out" if lead > 0 else "not borne out"), odds(chance)
 
 
@@ -421,7 +422,7 @@ def _chance(claim: Claim, scores: Scores, lead: float, rival: str) -> float | No
 
 
 def _epochs_led(claim: Claim, runs: Mapping[str, Sequence[Record]]) -> tuple[int, int]:
-    """Number of epochs that any has, and of those in which the claim's method is known to lead."""
+    """Number of epochs of any method, and of those in which the claim's method leads."""
     curves = {
         method: {epoch: mean(values) for epoch, values in epoch_values(members, claim.key).items()}
         for method, members in runs.items()

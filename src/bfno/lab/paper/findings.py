@@ -1,4 +1,4 @@
-"""What all runs say of the paper: plain sentences and one picture, for the top of a page."""
+"""What all runs say about the paper: plain sentences and one picture, for the top of a page."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ _ROOM, _LEAST_ROOM = 1.5, 0.01
 _FEW_EPOCHS = 10
 _SAME_SIZE = 0.02  # as matched sizes differ
 _RELEASED = "released"
-"""Folder, beside those of the scales, of what `bfno eval --json` said of the authors' weights."""
+"""Folder of the scores of the authors' weights, as `bfno eval --json` prints them."""
 
 
 @dataclass(frozen=True)
@@ -120,7 +120,7 @@ def verdicts_of(runs: Sequence[Record], claims: Sequence[Claim] = PAPER_CLAIMS) 
 
 
 def counts_text(verdicts: Sequence[Verdicts]) -> str:
-    """How many claims runs bear on, and what became of how many."""
+    """How many claims the runs test, and how many comparisons had each outcome."""
     said = [one for of in verdicts for one in of.judgements]
     if not said:
         return "No claim of the paper has runs of all its methods yet.\n"
@@ -132,34 +132,41 @@ def counts_text(verdicts: Sequence[Verdicts]) -> str:
         whose = "" if single == number else f"{single} of them "
         few = f" ({whose}with one seed)" if outcome == "undecided" and single else ""
         counts += [f"{number} {outcome}{few}"] if number or outcome in _DECIDED else []
-    several = f" in {len(said)} set-ups" if len(said) > len(claims) else ""
+    several = f" of all {len(said)} comparisons" if len(said) > len(claims) else ""
     where = _most(verdicts).title + (", unless a line says otherwise" if verdicts[1:] else "")
-    tested = f"Runs here test {len(claims)} of {len(PAPER_CLAIMS)}"
-    return f"**The paper's claims.** {tested}{several} ({where}): {listed(counts)}.\n"
+    tested = f"Runs here test {len(claims)} of the paper's {len(PAPER_CLAIMS)} claims"
+    verdict = f"The verdicts{several} ({where}): {listed(counts)}"
+    return f"**The paper's claims.** {tested}. {verdict}.\n"
 
 
 def findings_text(verdicts: Sequence[Verdicts]) -> str:
-    """All claims, one line for each outcome and for what has no runs; decided ones with reasons."""
+    """All claims by outcome, those that are decided or lead with reasons; then those untested."""
     most, lines = _most(verdicts), []
     said = [(of, one) for of in verdicts for one in of.judgements]
     for outcome in _DECIDED:
         found = [(of, one) for of, one in said if one.outcome == outcome]
-        lines += [(outcome, f"{_claim_text(one, of, most)} ({one.reason})") for of, one in found]
+        lines += [(outcome, f" {_claim_text(one, of, most)} ({one.reason})") for of, one in found]
     open_ones = [(of, one) for of, one in said if one.outcome == "undecided"]
-    for of, one in open_ones:
-        if one.is_ahead:
-            lines.append(("undecided, ahead", f"{_claim_text(one, of, most)}: {one.reason}"))
+    ahead = [(of, one) for of, one in open_ones if one.is_ahead]
+    behind = [(of, one) for of, one in open_ones if not one.is_ahead]
+    other = [(of, one) for of, one in said if one.outcome == "not comparable"]
     groups = {
-        "undecided, not ahead": [found for found in open_ones if not found[1].is_ahead],
-        "not comparable": [found for found in said if found[1].outcome == "not comparable"],
+        "undecided, ahead": [f"{_claim_text(one, of, most)}: {one.reason}" for of, one in ahead],
+        "undecided, not ahead": _together(behind, most),
+        "not comparable": _together(other, most),
     }
-    lines += [(name, "; ".join(_together(found, most))) for name, found in groups.items() if found]
-    lines += [("without runs", text) for text in _untested(one for _, one in said)]
-    return "".join(f"- **{name}**: {text}\n" for name, text in lines)
+    lines += [(name, _items(texts)) for name, texts in groups.items() if texts]
+    lines += [("without runs", f" {text}") for text in _untested(one for _, one in said)]
+    return "".join(f"- **{name}**:{text}\n" for name, text in lines)
+
+
+def _items(texts: Sequence[str]) -> str:
+    """One text on the same line; several as a list below it."""
+    return f" {texts[0]}" if len(texts) == 1 else "".join(f"\n  - {text}" for text in texts)
 
 
 def _together(found: Iterable[tuple[Verdicts, Judgement]], most: Verdicts) -> list[str]:
-    """Claims in words, those that say the same of several data, or of several passes, as one."""
+    """Claims in words; those that differ only in their data or their pass are joined into one."""
     ways: dict[tuple[str, str, str, str], list[Claim]] = {}
     for of, one in found:
         claim = one.claim
@@ -195,12 +202,12 @@ def explanation_text(verdicts: Sequence[Verdicts], page: str = "") -> str:
 
 
 def _most(verdicts: Sequence[Verdicts]) -> Verdicts:
-    """The runs that need not be named each time: unchanged ones that bear on most claims."""
+    """The runs that need not be named each time: unchanged ones that test the most claims."""
     return max(verdicts, key=lambda of: (of.variant == AS_DEFINED, len(of.judgements)))
 
 
 def _claim_text(one: Judgement, of: Verdicts, most: Verdicts) -> str:
-    """The claim, and which runs speak of it if not those of the first line."""
+    """The claim, and which runs test it if they are not those of the first line."""
     return one.claim.text + _where(of, most)
 
 
@@ -213,7 +220,7 @@ def _where(of: Verdicts, most: Verdicts) -> str:
 
 @dataclass(frozen=True)
 class Released:
-    """What `bfno eval --json` said of a file of the authors' weights.
+    """The scores of one file of the authors' weights, from `bfno eval --json`.
 
     Attributes:
         epoch: The epoch after which they were saved, which is the file's name.
@@ -229,7 +236,7 @@ class Released:
 
     @property
     def is_possible(self) -> bool:
-        """Whether such numbers can be."""
+        """Whether the numbers are possible."""
         counts = (self.epoch, self.nfe, self.samples)
         return 0 <= self.accuracy <= 1 and all(1 <= count < math.inf for count in counts)
 
@@ -260,8 +267,8 @@ def _released(file: Path) -> Released:
         if tuple(said["classes"]) != DATA_SETS["cifar10"].class_names or not found.is_possible:
             raise ValueError(said)
     except (OSError, ValueError, KeyError, TypeError, OverflowError) as error:
-        why = "is not what `bfno eval --json` writes of weights for CIFAR-10"
-        raise DataError(file, why, "write it anew, as EPOCH.json") from error
+        why = "is not what `bfno eval --json` writes for CIFAR-10 weights"
+        raise DataError(file, why, "write it again, as EPOCH.json") from error
     return found
 
 
@@ -285,9 +292,9 @@ def released_text(found: Sequence[Released]) -> str:
         ),
     ]
     return (
-        "**The authors' published weights**, at full size, in this program: they classify "
-        f"{listed(scores)}. The paper prints {printed} %. "
-        "(`bfno import-released model/10.pt -o authors`, then `bfno eval authors`.)\n"
+        "**The authors' published weights**, run at full size in this program, classify "
+        f"{listed(scores)}. The paper prints {printed} %. To repeat this: "
+        "`bfno import-released model/10.pt -o authors`, then `bfno eval authors`.\n"
     )
 
 
@@ -372,9 +379,10 @@ def _trained(of: FullSize) -> str:
         score = of.metric.estimate(members, len(seeds))
         rows.append((row.label, *progress, score, of.table.score(row, of.data)))
         sizes += _other_size(row, (members or failed)[0])
-    but = f" but for {of.variant.title}" if of.variant.title else ""
+    but = f" except for {of.variant.title}" if of.variant.title else ""
     told = (
-        f"**Trained here with the paper's settings**{but} ({counted(len(seeds), 'seed')}): "
+        f"**Trained here at full size**, with the paper's settings{but} "
+        f"({counted(len(seeds), 'seed')}): "
         f"{of.metric.title} on {of.table.subject(of.data)}."
     )
     columns = (
@@ -398,7 +406,7 @@ def _longest(runs: Sequence[Record]) -> list[Record]:
 
 
 def _epochs_text(runs: Sequence[Record], failed: Sequence[Record]) -> str:
-    """How many epochs runs have trained, of how many in the paper, and how many runs failed."""
+    """How many of the paper's epochs the runs trained, and how many runs failed."""
     found = []
     for run in runs[:1]:
         published = resolve(run.experiment, scale=run.scale).train.epochs
@@ -409,7 +417,7 @@ def _epochs_text(runs: Sequence[Record], failed: Sequence[Record]) -> str:
 
 
 def _after_each_epoch(runs: Sequence[Record], metric: Metric) -> str:
-    """The means of a few epochs; one is the score itself, and many are what figures are for."""
+    """The means of a few epochs; a single one is the score itself, and many need a figure."""
     means = [mean(values) for values in epoch_values(runs, metric.key).values()]
     if not 1 < len(means) <= _FEW_EPOCHS:
         return ""
@@ -417,7 +425,7 @@ def _after_each_epoch(runs: Sequence[Record], metric: Metric) -> str:
 
 
 def _other_size(row: PaperRow, run: Record) -> Iterator[str]:
-    """How large a model is that has another size than the paper's."""
+    """The size of a model whose size differs from the paper's."""
     published = row.cells[run.data].parameters if run.data in row.cells else None
     if published and run.parameters and abs(run.parameters / published - 1) > _SAME_SIZE:
         yield f"{row.label} has {run.parameters:,} parameters here and {published:,} in the paper."

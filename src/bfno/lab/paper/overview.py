@@ -15,6 +15,7 @@ from bfno.lab.paper.comparison import is_slice_of_activity, shown_metrics
 from bfno.lab.paper.numbers import PaperRow, PaperTable, paper_table
 from bfno.lab.paper.sections import Section
 from bfno.lab.runs.record import Record, flat_config
+from bfno.lab.views.layout import Column, Table, as_markdown
 from bfno.lab.views.methods import is_transductive
 from bfno.lab.views.metrics import (
     Estimate,
@@ -28,7 +29,7 @@ from bfno.lab.views.metrics import (
 __all__ = ["Agreement", "Standing", "agreement_text", "around_overview", "order_agreement"]
 __all__ += ["overview", "put_overview", "standing_here", "standing_in_paper"]
 
-# Between these lines of a document somebody else has written, the overview is ours.
+# Only the text between these two lines of a document is ours.
 _BEGIN = "<!-- overview of results: made by `bfno results` -->"
 _END = "<!-- end of the overview -->"
 # The paper's own method, in whichever table.
@@ -57,7 +58,7 @@ def overview(sections: Sequence[Section], page: str = "") -> str:
 
 
 def agreement_text(sections: Sequence[Section]) -> str:
-    """How far the methods of each table are in the paper's order, best first."""
+    """How well the order of the methods matches the paper's, table by table, the best first."""
     scales = Counter(section.scale for section in sections)
     usual, found = scales.most_common(1)[0][0] if scales else "", []
     for section in sections:
@@ -66,23 +67,40 @@ def agreement_text(sections: Sequence[Section]) -> str:
             scale = "" if section.scale == usual else f"{section.scale} scale"
             where = ", ".join(filter(None, [scale, section.variant.title]))
             name = paper_table(section.table).subject(section.data)
-            found.append((agreement, f"{name}{f' [{where}]' if where else ''} {agreement}"))
+            found.append((agreement, f"{name}{f' ({where})' if where else ''}"))
     if not found:
         return ""
-    told = "; ".join(text for _, text in sorted(found, key=lambda one: -one[0].correlation))
-    return (
-        "**The order of the methods**, by Spearman's rank correlation with the paper's tables (1: "
-        f"the same order, 0: unrelated): {told}.\n"
+    table = Table(
+        (
+            Column("data", "data", numeric=False),
+            Column("correlation", "rank correlation"),
+            Column("chance", "p"),
+            Column("methods", "methods"),
+        ),
+        tuple(
+            (name, f"{one.correlation:.2f}", _number(one.chance), one.methods)
+            for one, name in sorted(found, key=lambda row: -row[0].correlation)
+        ),
     )
+    return (
+        "**The order of the methods** here and in the paper's tables, compared by Spearman's rank "
+        "correlation (1: the same order, 0: unrelated, −1: the reverse order); p is the chance of "
+        f"a correlation as far from 0 between unrelated orders.\n\n{as_markdown(table)}"
+    )
+
+
+def _number(chance: float) -> str:
+    """A chance as `odds` prints it, for a column that is called p."""
+    return odds(chance).removeprefix("p ").removeprefix("= ")
 
 
 @dataclass(frozen=True)
 class Agreement:
-    """How far an order is another.
+    """How well two orders of methods match.
 
     Attributes:
         correlation: Spearman's rank correlation.
-        chance: The chance of one as far from zero if the orders had nothing to do with each other.
+        chance: The chance of a correlation as far from zero if the orders were unrelated.
         methods: Number of methods.
     """
 
@@ -95,10 +113,10 @@ class Agreement:
 
 
 def order_agreement(section: Section) -> Agreement | None:
-    """How far the scores of a table order its methods as the paper's do.
+    """How well the scores of a table order its methods as the paper's scores do.
 
-    A method of which a seed failed or diverged comes last, as everywhere. None where fewer than
-    five methods have runs here and a score in the paper: so few are easily in any order.
+    A method with a seed that failed or diverged comes last, as everywhere. None if fewer than five
+    methods have runs here and a score in the paper: so few are in the same order too easily.
     """
     paper = paper_table(section.table)
     metric, runs = find_metric(paper.metrics[0]), [run for _, run in section.runs]
@@ -117,7 +135,7 @@ def order_agreement(section: Section) -> Agreement | None:
 
 
 def _reservation(section: Section) -> str:
-    """Why numbers of the paper are not to be expected, beside what the title says of the scale."""
+    """Why the paper's numbers cannot be expected, besides the scale that the title names."""
     runs = [run for _, run in section.runs]
     sizes = {flat_config(run.config).get("data.size") for run in runs} - {None}
     found = [f"images of {size} × {size}" for size in sizes if section.scale != "paper"]
@@ -131,7 +149,7 @@ def _anchor(title: str) -> str:
 
 
 def put_overview(document: Path, overview: str) -> None:
-    """Replace the overview in a document, and nothing else; its lines end as the one above does."""
+    """Replace the overview in a document, and nothing else; it keeps the document's line ends."""
     before, after = around_overview(document)
     ends = "\r\n" if before.endswith("\r\n") else "\n"
     text = before + overview.replace("\n", ends) + after
@@ -139,10 +157,10 @@ def put_overview(document: Path, overview: str) -> None:
 
 
 def around_overview(document: Path) -> tuple[str, str]:
-    """What stands before and after the overview in a document, with the lines that mark it.
+    """The text before and after the overview in a document, with the lines that mark it.
 
     Raises:
-        ConfigError: If the document cannot be read or does not mark a place for the overview once.
+        ConfigError: If the document cannot be read, or does not mark exactly one place.
         DataError: If it is not a plain file.
     """
     try:
@@ -173,7 +191,7 @@ class Standing:
         equals: Number of others with the same score as the best method.
         beside: Number of others with the same score as the paper's.
         missing: Number of methods of the table that have no score.
-        lost: What became of methods of which a seed has failed or diverged: they have no place.
+        lost: What happened to methods with a seed that failed or diverged, which have no place.
     """
 
     leader: str
@@ -199,7 +217,7 @@ class Standing:
 
 
 def _together_with(others: int) -> str:
-    return f" together with {counted(others, 'other')}" if others else ""
+    return f", tied with {counted(others, 'other')}" if others else ""
 
 
 def standing_here(
@@ -207,7 +225,7 @@ def standing_here(
 ) -> Standing | None:
     """The standing among runs, if there is a run of the paper's method and of another.
 
-    None if all have diverged.
+    None, too, if all methods have diverged.
 
     Args:
         paper: The table.
@@ -237,7 +255,7 @@ def _rows(paper: PaperTable, data: str) -> list[PaperRow]:
 
 
 def standing_in_paper(paper: PaperTable, data: str) -> Standing | None:
-    """The standing that the paper prints; none where it prints no scores.
+    """The standing in the paper; None if it prints no scores.
 
     Args:
         paper: The table.

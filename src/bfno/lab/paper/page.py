@@ -1,4 +1,4 @@
-"""What a folder of runs shows of the paper, as one Markdown page with figures."""
+"""What a folder of runs shows about the paper, as one Markdown page with figures."""
 
 from __future__ import annotations
 
@@ -49,21 +49,21 @@ __all__ += ["left_out_text", "summary_text", "write_page"]
 _MARK = "<!-- Made by `bfno results`; what is changed by hand will be lost. -->\n"
 _LEADS = "claims.png"
 _ABOUT_LEADS = (
-    "How far the method that a claim is about is ahead of the best other, in the paper (diamonds) "
-    "and here (points). Lines are confidence intervals of 95 %, corrected for the number of others "
-    "where the method is behind; some go on beyond the edge. A hollow point has none: there is one "
-    "seed, or seeds do not differ."
+    "How far the method that each claim praises is ahead of the best other method, in the paper "
+    "(diamonds) and here (points). Lines are 95 % confidence intervals, corrected for the number "
+    "of other methods where the praised one is behind; some extend beyond the frame. A hollow "
+    "point has no interval: there is only one seed, or all seeds agree."
 )
 _GLOSSARY = """\
 How to read this page:
 
 - *cpu scale*: smaller models, less data on a coarser grid or fewer epochs; minutes on one core.
-  *paper scale*: the published settings. `bfno config DATA/METHOD` prints all of them.
+  *paper scale*: the published settings. `bfno config DATA/METHOD` prints all settings.
 - *NFE*: evaluations of the ODE's field per solve, in the forward pass, backward pass and test.
-- Protocol *sound* keeps patients and recordings apart; *published* divides and judges series as the
-  paper does; *counted* has the paper's solver, tolerance and gradients, to count evaluations.
-- *L*: branches of a BFNO layer. ±: standard deviation over seeds.
-- Seconds depend on what else a machine had to do; evaluations do not.
+- Protocol *sound* keeps patients and recordings apart; *published* splits and scores series as the
+  paper does; *counted* uses the paper's solver, tolerance and gradients, to count evaluations.
+- *L*: number of branches of a BFNO layer. ±: standard deviation over seeds.
+- Seconds depend on what else the machine was doing; evaluations do not.
 """
 # Curves of more methods than this are not legible at half the width of a page.
 _MOST_METHODS_BESIDE = 9
@@ -93,7 +93,7 @@ class Evidence:
 
     @classmethod
     def of(cls, folder: Path) -> Evidence:
-        """All that a folder of runs holds; a mere copy of a run is no other."""
+        """All that a folder of runs holds; copies of a run count once."""
         found: dict[bytes, tuple[Path, Record]] = {}
         for place in ended_runs(folder):
             found.setdefault(portable_record(place), (place, RunFolder(place).ended()))
@@ -106,7 +106,7 @@ class Evidence:
 
     @functools.cached_property
     def sections(self) -> list[Section]:
-        """The tables that they make."""
+        """The tables that the runs fill."""
         return list(sections_of(self.runs))
 
     @functools.cached_property
@@ -116,7 +116,7 @@ class Evidence:
 
     @functools.cached_property
     def verdicts(self) -> list[Verdicts]:
-        """What they say of the paper's claims."""
+        """What they say about the paper's claims."""
         return verdicts_of(self.records)
 
 
@@ -136,7 +136,7 @@ def write_page(folder: Path, out: Path, overview_in: Path | None = None) -> list
     Raises:
         ConfigError: If there is no run of a table, the page is a file of somebody's own, or the
             other document marks no place.
-        DataError: If a run cannot be read, or a file not be written.
+        DataError: If a run cannot be read, or a file cannot be written.
     """
     _check_own(out)
     if overview_in:
@@ -211,12 +211,12 @@ def summary_text(found: Evidence, picture: str | None, page: str = "") -> str:
         page: Where the page with all claims is; empty if this is it.
     """
     verdicts = found.verdicts
-    parts = [released_text(found.released), trained_text(found.full_size)]
-    parts += [agreement_text(found.sections), counts_text(verdicts)]
+    parts = [released_text(found.released), trained_text(found.full_size), counts_text(verdicts)]
     parts += [findings_text(verdicts)] if verdicts else []
     if picture is not None:
         parts.append(f"![Leads, one row per claim]({picture})\n\n{_ABOUT_LEADS}\n")
     parts += [explanation_text(verdicts, page)] if verdicts else []
+    parts += [agreement_text(found.sections)]
     return "\n".join(filter(None, parts))
 
 
@@ -228,10 +228,10 @@ def introduction(folder: Path, out: Path, runs: Sequence[tuple[Path, Record]]) -
     failed = sum(run.has_failed for _, run in runs)
     number += f" ({failed} of them failed)" if failed else ""
     return (
-        f"{number}, {hours:.1f} hours of training. Every number here is computed "
-        f"from the records in `{place}`; only the paper's own are typed in. `{command}` makes "
-        f"this page again. The command of a table trains all of it; with `--runs {place}`, only "
-        "what is missing there.\n"
+        f"This page is made from {number} and {hours:.1f} hours of training. All numbers are "
+        f"computed from the records in `{place}`; only the paper's are typed in. `{command}` "
+        "makes the page again. The command above a table trains all of its runs; with "
+        f"`--runs {place}`, only those that are missing there.\n"
     )
 
 
@@ -245,8 +245,8 @@ def left_out_text(folder: Path, found: Evidence) -> str:
         return ""
     missing = listed([f"{counted(many, 'run')} in `{name}`" for name, many in folders.items()])
     why = (
-        "their settings differ from those of a table or changed on the way, there is another run "
-        "of their seed, or there is nothing to compare them with"
+        "their settings belong to no table or were changed during the training, another run has "
+        "the same seed, or there is nothing to compare them with"
     )
     return f"No table shows {missing}: {why}.\n"
 
@@ -274,7 +274,7 @@ def _draw(section: Section, pictures: Path) -> dict[Path, Drawn]:
     runs = [*places.values()]
     figures = draw_figures(runs, [*places]) if runs else {}
     wanted = section.variant.measures or _FIGURES[section.table]
-    # Other gradients than adjoint ones take no evaluations backwards.
+    # Only adjoint gradients take evaluations in the backward pass.
     adjoint = all(flat_config(run.config).get("solver.gradient") == "adjoint" for run in runs)
     return {
         pictures / section.figure(name): drawn
@@ -284,7 +284,7 @@ def _draw(section: Section, pictures: Path) -> dict[Path, Drawn]:
 
 
 def _image(section: Section, file: str, alt: str) -> str:
-    """A figure at half the width of the page, which plain Markdown cannot say, or at the whole."""
+    """A figure at half or full width of the page, which plain Markdown cannot say."""
     width = "98%" if len({run.method for _, run in section.runs}) > _MOST_METHODS_BESIDE else "49%"
     return f'<img src="{file}" width="{width}" alt="{html.escape(alt)}">'
 

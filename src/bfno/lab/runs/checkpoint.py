@@ -294,7 +294,7 @@ class CheckpointStore:
         if self.run is not None:
             raise ForeignCheckpoint(folder, "is the checkpoint of another run", remove)
         why = "names the run that it belongs to, but there is no run.json to compare"
-        raise ForeignCheckpoint(folder, why, "bring run.json back from a copy of the run")
+        raise ForeignCheckpoint(folder, why, "restore run.json from a copy of the run")
 
     def _is_whole(self, step: int) -> bool:
         try:
@@ -392,7 +392,7 @@ def _read_manifest(folder: Path) -> _Manifest:
     except DataError:
         raise
     except FileNotFoundError:
-        raise _damaged(folder, "is not there") from None
+        raise _damaged(folder, "is missing") from None
     except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise _damaged(path, "is not a manifest") from error
 

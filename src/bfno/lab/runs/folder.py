@@ -132,8 +132,8 @@ class RunFolder:
                 raise self._cannot_be_made(error) from error
             raise ConfigError(
                 self.path,
-                f"there is a run in this folder already ({file.name})",
-                f"go on with `{self._resume()}`, or choose another folder with --out",
+                f"this folder already holds a run ({file.name})",
+                f"continue it with `{self._resume()}`, or choose another folder with --out",
             )
 
     def create(self) -> None:
@@ -295,7 +295,7 @@ class RunFolder:
         if record.has_failed:
             fix = "name runs that are finished"
             if self.can_go_on:
-                fix = f"go on with a smaller rate, by {self._resume()} --set train.lr=..."
+                fix = f"continue with a smaller rate: {self._resume()} --set train.lr=..."
             raise ConfigError(self.path, f"has failed: {record.failure}", fix)
         return record
 
@@ -315,7 +315,7 @@ class RunFolder:
         epochs = self.epochs_so_far() if record.has_failed else self.epochs()
         known = record.metrics_sha256
         if known is not None and known != _digest(_content(self.metrics_file)):
-            why = "is not what it was when the run was finished"
+            why = "has changed since the run finished"
             raise DataError(self.metrics_file, why, "copy the whole folder of the run again")
         return replace(record, epochs=epochs)
 

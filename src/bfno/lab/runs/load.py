@@ -203,14 +203,14 @@ def _best_checkpoint(run: RunFolder, any_checkpoint: bool) -> Checkpoint:
         return newest if best == newest.step else run.checkpoints.load(best)
     except DataError as error:
         if not any_checkpoint:
-            fix = "copy it from a backup of the run, or take another one with --any-checkpoint"
+            fix = "copy it from a backup of the run, or use another one with --any-checkpoint"
             raise DataError(error.what, error.why, fix) from error
         return _any_other(run, error)
 
 
 def lost_checkpoints(folder: Path, why: str = "its checkpoints are gone") -> DataError:
     """The error of a run that has been trained, but has no whole checkpoint any more."""
-    fix = "bring them back from a copy, or train anew in another folder with `bfno train`"
+    fix = "restore them from a copy, or train again in another folder with `bfno train`"
     return DataError(folder, why, fix)
 
 

@@ -273,7 +273,7 @@ class Trainer:
             why = "needs validation samples to judge epochs by"
             raise ConfigError("train.patience", why, keep_some)
         if self.config.train.select == "last":
-            why = "ends a training because its last epochs are not the best, and would keep those"
+            why = "stops when the last epochs are not the best, but select=last keeps the last"
             raise ConfigError("train.patience", why, "add --set train.select=best")
 
     def _begin(self) -> None:

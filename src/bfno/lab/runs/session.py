@@ -187,13 +187,13 @@ def _nothing_to_do(trainer: Trainer) -> ConfigError:
     folder, epoch = trainer.run.path, trainer.progress.epoch
     if epoch == trainer.epochs and trainer.progress.batch:
         why = f"is {trainer.progress.batch} steps into epoch {epoch + 1}"
-        return ConfigError(folder, why, f"let it finish that one with --epochs {epoch + 1}")
+        return ConfigError(folder, why, f"let it finish that epoch with --epochs {epoch + 1}")
     if epoch >= trainer.epochs:
-        why = f"has trained its {epoch} epochs, and settings have changed"
+        why = f"has finished its {epoch} epochs, but settings have changed"
         return ConfigError(folder, why, "ask for more epochs with --set train.epochs=N")
     patience = trainer.config.train.patience
     why = f"has stopped early: its last {patience} epochs were no better than one before"
-    return ConfigError(folder, why, "let it train on with --set train.patience=null")
+    return ConfigError(folder, why, "let it continue with --set train.patience=null")
 
 
 def _pinned(config: Experiment) -> Experiment:
@@ -322,7 +322,9 @@ def _concluded(trainer: Trainer, record: Record) -> Record:
         opened.model.to(trainer.processes.device)
         found = trainer.config.conclude(opened, trainer.task.data)
     except (DataError, NumericalError) as error:  # the training is done, and worth its record
-        _logger.warning("%s; the run is kept without what follows from its training", error)
+        _logger.warning(
+            "%s; the run is kept without the scores that need its chosen weights", error
+        )
         return record
     return replace(
         record,

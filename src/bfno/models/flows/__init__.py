@@ -1,4 +1,4 @@
-"""Flows: densities of images and points that can be evaluated, and sampled from."""
+"""Flows: densities of images and points that can be evaluated and sampled."""
 
 from bfno.models.flows.continuous import ContinuousFlow
 from bfno.models.flows.glow import Glow

@@ -1,4 +1,4 @@
-"""A continuous normalizing flow: samples move along an ODE and carry their density with them."""
+"""A continuous normalizing flow: samples move along an ODE and carry their density along."""
 
 from __future__ import annotations
 
@@ -29,20 +29,20 @@ class ContinuousFlow(Flow):
     both the estimate $ε^\top (\partial f/\partial z) ε$ of the trace and the Jacobian's norm.
 
     The regularisers are means over the dimensions, not sums: half the squared speed, `kinetic`, and
-    $\|ε^\top \partial f/\partial z\|^2$, `jacobian`. They exist in training mode only and do not
-    steer the solver's steps.
+    $\|ε^\top \partial f/\partial z\|^2$, `jacobian`. They exist only in training mode and do not
+    influence the solver's steps.
 
     Args:
         field: `f(t, z)`; a method `pull_back` makes its Jacobian products fast.
         event_shape: Shape of one sample.
-        trace: How the trace is found: by noise that is drawn once per call, `"gaussian"` or
-            `"rademacher"` (signs), or `"exact"`, by as many Jacobian products as there are
+        trace: How the trace is found: from noise drawn once per call, `"gaussian"` or
+            `"rademacher"` (signs), or `"exact"`, from as many Jacobian products as there are
             dimensions.
-        penalties: Names of the regularisers, of `PENALTIES`.
+        penalties: Names of the regularisers, from `PENALTIES`.
         end_time: The end T of the interval.
         learn_end_time: Whether T is trained; its square root is the parameter.
         solver: Arguments of `solve` in training mode.
-        test_solver: The same in evaluation mode; None is tolerance 1e-5.
+        test_solver: Arguments of `solve` in evaluation mode; None means a tolerance of 1e-5.
 
     References:
         Grathwohl et al., FFJORD, ICLR 2019; Finlay et al., How to Train Your Neural ODE, ICML 2020.
@@ -81,7 +81,7 @@ class ContinuousFlow(Flow):
         }
 
     def solve_with(self, **solver: Any) -> None:
-        """Change how the ODE is solved in the present mode, training or evaluation.
+        """Change how the ODE is solved in the current mode, training or evaluation.
 
         Args:
             **solver: Arguments of `solve`.
@@ -103,7 +103,7 @@ class ContinuousFlow(Flow):
         return Encoding(z.flatten(1), log_det, dict(zip(penalties, found, strict=True)))
 
     def _of_nothing(self, x: Tensor, penalties: tuple[str, ...]) -> Encoding:
-        """The encoding of no samples, for which there is nothing to solve."""
+        """The encoding of an empty batch, for which there is nothing to solve."""
         self.solved = Stats()
         none = x.new_zeros(0)
         return Encoding(x.flatten(1), none, dict.fromkeys(penalties, none))
@@ -113,11 +113,11 @@ class ContinuousFlow(Flow):
         return self._solve_back(z, self._times(z).flip(0))[-1]
 
     def trajectory(self, latent: Tensor, shares: Tensor) -> Tensor:
-        """Where samples are on the way from their latent variables to what they become.
+        """Positions of samples on the way from their latent variables to the final samples.
 
         Args:
             latent: `(batch, dimensions)`.
-            shares: Increasing shares of the way, of which 0 is the latent variable.
+            shares: Increasing shares of the way; 0 is the latent variable.
 
         Returns:
             Positions, `(shares, batch, *event_shape)`.

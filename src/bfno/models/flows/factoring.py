@@ -1,4 +1,4 @@
-"""What discrete flows of images are built of: invertible parts, squeezes and splits."""
+"""The parts of discrete flows of images: invertible maps, squeezes and splits."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class Bijection(nn.Module, ABC):
 
 
 class Chain(Bijection):
-    """Maps that are applied one after the other."""
+    """Maps applied one after the other."""
 
     def __init__(self, parts: Iterable[Bijection]) -> None:
         super().__init__()
@@ -68,7 +68,7 @@ class Chain(Bijection):
 
 
 def squeeze(x: Tensor) -> Tensor:
-    """Lay every block of 2×2 pixels into four channels.
+    """Turn every block of 2×2 pixels into four channels.
 
     Shape:
         `(batch, channels, height, width)` to `(batch, 4 * channels, height / 2, width / 2)`; the
@@ -91,7 +91,7 @@ def unsqueeze(x: Tensor) -> Tensor:
 
 
 class Squeeze(Bijection):
-    """Lays every block of 2×2 pixels into four channels."""
+    """Turns every block of 2×2 pixels into four channels."""
 
     def encode(self, x: Tensor) -> tuple[Tensor, Tensor]:
         return squeeze(x), x.new_zeros(())
@@ -103,9 +103,9 @@ class Squeeze(Bijection):
 class ActNorm(Bijection):
     """Scales and shifts each channel; starts so that a first batch has mean 0 and variance 1.
 
-    The first batch is the first one encoded in training mode. That it has been seen is part of the
-    state, so that saved weights are not overwritten. (The class of that name in normflows starts in
-    evaluation, too, and cannot be made on the meta device.)
+    The first batch is the first one encoded in training mode. Whether it has been seen is part of
+    the state, so saved weights are not overwritten. (The class of that name in normflows also
+    initialises itself in evaluation, and cannot be made on the meta device.)
 
     Args:
         channels: Channels of an image.
@@ -144,12 +144,12 @@ class ActNorm(Bijection):
 
 
 def _ask_again(loaded: nn.Module, _: Any) -> None:
-    """Forget what is known of the state that was there before."""
+    """Forget what was known about the previous state."""
     loaded._is_known = False  # type: ignore[assignment]
 
 
 class LatentSplit(nn.Module, ABC):
-    """Divides the channels into those that go on and those that are latent already."""
+    """Divides the channels into those that continue and those that are already latent."""
 
     @abstractmethod
     def encode(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -174,13 +174,13 @@ class ChannelSplit(LatentSplit):
 class FactoringFlow(Flow):
     """Stages of invertible maps, between which some channels become latent variables.
 
-    The latent variable lists what each split leaves, first stage first, and then what the last
-    stage gives.
+    The latent variable lists what each split leaves, from the first stage on, and then the result
+    of the last stage.
 
     Args:
         event_shape: Channels, height and width of an image.
         stages: The maps.
-        splits: What happens between two stages.
+        splits: The splits between stages.
         latent_shapes: Shapes of what the splits leave and of what the last stage gives.
     """
 
@@ -260,12 +260,12 @@ def refuse_below_one(**numbers: int) -> None:
 
 
 def load_normflows(what: str) -> Any:
-    """The optional package `normflows`, whose parts some flows are built of.
+    """The optional package `normflows`, which some flows are built from.
 
     Its maps go from latent variables to samples, and `inverse` goes back.
 
     Args:
-        what: What needs it.
+        what: The name of what needs it, for the error.
 
     Raises:
         ImportError: If it is not installed, with what to do.

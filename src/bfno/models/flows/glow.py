@@ -25,7 +25,7 @@ __all__ = ["ConditionalSplit", "Glow", "GlowStep"]
 
 
 def _bounded(log_scale: Tensor, bound: float | None) -> Tensor:
-    """Log-scales between both bounds, nearly unchanged where they are small."""
+    """Log-scales squeezed between both bounds, nearly unchanged if they are small."""
     return log_scale if bound is None else bound * (log_scale / bound).tanh()
 
 
@@ -42,16 +42,16 @@ class _BoundedNet(nn.Module):
 
 
 class GlowStep(Bijection):
-    """Normalises channels, mixes them, and changes one half of them by what the other half says.
+    """Normalises channels, mixes them, and transforms one half of them depending on the other.
 
-    The mixing is a full matrix that starts as a random rotation. The coupling's network is
-    convolutions of sides 3, 1 and 3 with ReLU; the last one starts at zero, so that all pixels are
-    at first scaled alike.
+    The mixing is a full matrix that starts as a random rotation. The coupling's network has
+    convolutions of sides 3, 1 and 3 with ReLU; the last one starts at zero, so at first all pixels
+    are scaled alike.
 
     Args:
         channels: Channels of an image, at least 2.
         width: Channels inside the network.
-        bound: Largest logarithm, up or down, of a scale of the coupling. None is published: a
+        bound: Largest logarithm, up or down, of a scale of the coupling. None is as published: a
             sigmoid, by which decoding divides however small it is.
     """
 
@@ -83,7 +83,7 @@ class GlowStep(Bijection):
 class ConditionalSplit(LatentSplit):
     """Keeps half of the channels, from which it predicts mean and scale of the others.
 
-    What is left is standard normal where the prediction is right. It starts as a plain split.
+    The rest is standard normal if the prediction is right. It starts as a plain split.
 
     Args:
         channels: Channels to divide; an even number.
@@ -118,23 +118,24 @@ class Glow(FactoringFlow):
     Each level squeezes the image, applies some steps and, except for the last, passes half of the
     channels to the latent variable: the Gaussian in which they end depends on the other half.
 
-    There are as many levels as asked for, but no more than the sides can be halved: images are not
-    padded, because that would change the number of dimensions that bits are divided by. The halves
-    are at least 2×2, unless the image itself is smaller than 4×4.
+    There are as many levels as requested, but no more than the sides can be halved: images are not
+    padded, because padding would change the number of dimensions in bits/dim. The halves are at
+    least 2×2, unless the image itself is smaller than 4×4.
 
     The first batch in training mode sets the scale of all channels; see `ActNorm`.
 
-    As published, decoding divides by sigmoids of what networks say. After little training a rare
-    latent variable meets a sigmoid near 0, the next network sees the large quotient and answers
-    with an even smaller one, and within a few steps the sample is not finite. A `bound` ends that.
+    As published, decoding divides by sigmoids of the networks' outputs. After little training, a
+    rare latent variable meets a sigmoid near 0, the next network sees the large quotient and
+    responds with an even smaller one, and within a few steps the sample is not finite. A `bound`
+    prevents this.
 
     Args:
         event_shape: Channels, height and width of an image; even sides.
         levels: Largest number of levels.
         steps: Steps in each level.
         width: Channels inside the networks of the couplings.
-        bound: Largest logarithm, up or down, of a scale that depends on the image; None is
-            published.
+        bound: Largest logarithm, up or down, of a scale that depends on the image; None is as
+            published, without a bound.
 
     Attributes:
         levels: Number of levels.

@@ -1,4 +1,4 @@
-"""What every flow looks like from outside: a density that samples can be drawn from."""
+"""The interface of every flow: a density that samples can be drawn from."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ __all__ = ["Encoding", "Flow", "FlowError", "log_normal"]
 
 
 class FlowError(RuntimeError):
-    """A flow could not be evaluated: what went wrong, and what would help."""
+    """A flow could not be evaluated; the message says why and what to do."""
 
 
 class Encoding(NamedTuple):
     """The result of encoding a batch of samples.
 
     Attributes:
-        latent: Where the samples go, `(batch, dimensions)`; standard normal if the flow is right.
+        latent: The latent variables, `(batch, dimensions)`; standard normal if the flow is right.
         log_det: Logarithm of the volume that the map gains at each sample, `(batch,)`.
         penalties: Regularisers of each sample by name, `(batch,)`; only in training.
 
@@ -47,10 +47,10 @@ class Flow(nn.Module, ABC):
     """An invertible map from samples of one shape to a standard normal variable of equal size.
 
     Learned or conditional Gaussians of published flows are part of the map here: every flow ends in
-    the same distribution, so all are used in the same way.
+    the same distribution, so all are used alike.
 
-    A subclass has `encode`, which maps samples to latent variables, and `decode`, which leads back;
-    density and sampling follow from them.
+    A subclass has `encode`, which maps samples to latent variables, and `decode`, which maps them
+    back; density and sampling follow from these.
 
     Args:
         event_shape: Shape of one sample.
@@ -110,7 +110,7 @@ class Flow(nn.Module, ABC):
         """Draw samples, `(count, *event_shape)`.
 
         Args:
-            count: How many.
+            count: Number of samples.
             temperature: Factor of the latent variables; below 1, samples are likelier and vary
                 less than the model's.
             generator: Source of randomness; None is torch's own.

@@ -46,12 +46,12 @@ than three layers of factor 0.9 leave before their product reaches 1.
 
 
 class LipschitzConv2d(nn.Conv2d):
-    """A convolution whose weights are divided where its operator norm is above a bound.
+    """A convolution whose weights are scaled down if its operator norm exceeds a bound.
 
-    The norm is that of the whole linear map between images, zeros at the border included, for side
-    1 that of the matrix between channels. It is found by the power method: training goes on from
-    where the last call stopped and keeps what it found, evaluation changes nothing. (The class of
-    that name in normflows never continues by itself, and creates its state in the first call.)
+    The norm is that of the whole linear map between images, zeros at the border included; for side
+    1, that of the matrix between channels. It is found by the power method: training continues from
+    where the last call stopped and keeps its result, evaluation changes nothing. (The class of that
+    name in normflows never continues, and creates its state in the first call.)
 
     Args:
         in_channels: Channels of the input.
@@ -154,7 +154,7 @@ class FixedPoint:
         tolerance: The iteration stops when no number of a sample changes by more than this share
             of its largest one (of 1 if that is smaller). None depends on the precision: 1e-5 for
             float32, 1e-11 for float64.
-        max_iterations: Most iterations.
+        max_iterations: Largest number of iterations.
     """
 
     tolerance: float | None = None
@@ -218,7 +218,7 @@ class ResidualSettings:
 
 
 class ResidualBlock(Bijection):
-    """Adds to an image what three bounded convolutions, of sides 3, 1 and 3, make of it.
+    """Adds three bounded convolutions, of sides 3, 1 and 3, of an image to the image.
 
     Args:
         shape: Channels, height and width of an image.
@@ -299,17 +299,17 @@ class DiagonalNormal(Bijection):
 class IResNet(FactoringFlow):
     """i-ResNet for images.
 
-    Residual blocks, each after an `ActNorm`, on ever coarser grids: the image is squeezed before
-    each scale, and half of the channels leave after it. Where a side is odd or would be less than
-    2, the grid stays, and a single channel is not divided: images are neither padded nor repeated
-    in colours, which would change the number of dimensions that bits are divided by.
+    Residual blocks, each after an `ActNorm`, on increasingly coarse grids: the image is squeezed
+    before each scale, and half of the channels leave after it. If a side is odd or would be less
+    than 2, the grid stays, and a single channel is not divided: images are neither padded nor
+    repeated in colours, which would change the number of dimensions in bits/dim.
 
     Densities are estimates: noise is drawn from torch's generator in each call, once for each
     block, and the series of the log-determinant ends early, which biases it (upwards or downwards).
 
     Args:
         event_shape: Channels, height and width of an image.
-        scales: Scales.
+        scales: Number of scales.
         blocks: Blocks in each scale.
         width: Channels inside the blocks.
         terms: Terms of the log-determinant's series in training.

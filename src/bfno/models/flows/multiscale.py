@@ -1,4 +1,4 @@
-"""FFJORD's architecture for images: continuous flows on ever coarser grids."""
+"""FFJORD's architecture for images: continuous flows on increasingly coarse grids."""
 
 from __future__ import annotations
 
@@ -41,9 +41,9 @@ def flow_shapes(event_shape: Shape) -> list[list[Shape]]:
 class MultiscaleFlow(Flow):
     """Continuous flows between squeezes; half of the channels leave after each scale.
 
-    A scale applies some flows, lays blocks of 2×2 pixels into channels, applies as many flows
+    A scale applies some flows, turns blocks of 2×2 pixels into channels, applies as many flows
     again, and keeps the first half of the channels for the next scale; the other half is part of
-    the latent variable. The last scale has flows only. Images are halved as long as their sides are
+    the latent variable. The last scale has only flows. Images are halved as long as their sides are
     even and at least 8.
 
     Args:
@@ -104,7 +104,7 @@ class MultiscaleFlow(Flow):
 
 
 def _through(flows: Any, so_far: Encoding) -> Encoding:
-    """Move images on, and add up what their flows found; the latent stays an image."""
+    """Move images through flows, and add up their results; the latent stays an image."""
     x, log_det, penalties = so_far
     for flow in flows:
         found = flow.encode(x)

@@ -30,8 +30,8 @@ def dequantise(
 
     Args:
         pixels: Bytes of any shape.
-        how: `"uniform"` draws from the interval: the mean of bits/dim is then an upper bound of
-            what coding the bytes costs. `"center"` takes its middle: no bound, usually lower.
+        how: `"uniform"` draws from the interval: the mean of bits/dim is then an upper bound on the
+            cost of coding the bytes. `"center"` takes its middle: no bound, usually lower.
         dtype: Precision of the result, `float32` or `float64`: narrower numbers leave the interval.
         generator: Source of the noise; None is torch's own.
 
@@ -53,7 +53,7 @@ def dequantise(
 
 
 def bits_per_dim(log_prob: Tensor, dimensions: int) -> Tensor:
-    """Bits that coding one byte takes under a density of images between 0 and 1.
+    """Bits per byte for coding an image under a density of images between 0 and 1.
 
     Args:
         log_prob: Natural logarithm of the density at dequantised images.
@@ -67,9 +67,9 @@ def bits_per_dim(log_prob: Tensor, dimensions: int) -> Tensor:
 
 
 def _require_unit_range(images: Tensor) -> None:
-    """Refuse what is no image between 0 and 1, so that nobody blames the flow.
+    """Refuse anything but images between 0 and 1, so that nobody blames the flow.
 
-    On other devices than the processor the type alone is looked at.
+    On devices other than the processor, only the type is checked.
     """
     if not images.is_floating_point():
         raise ValueError(

@@ -35,7 +35,7 @@ Norm = Literal["batch", "none"]
 
 
 class WeightNormConv2d(nn.Conv2d):
-    """A convolution whose weights are a direction and a length for each output channel.
+    """A convolution whose weights are given by a direction and a length per output channel.
 
     (The parametrisation in torch does the same, but modules that use it cannot be pickled.)
 
@@ -79,9 +79,9 @@ class _ResidualBlock(nn.Module):
 class CouplingNet(nn.Module):
     """A residual network that gives the shift and scale of the other part of an image.
 
-    What the blocks give is added up, each through a convolution of side 1. The scale's logarithm is
-    a learned factor for each channel times a hyperbolic tangent. At the start it and the shift are
-    zero.
+    The outputs of the blocks are added up, each through a convolution of side 1. The scale's
+    logarithm is a learned factor per channel times a hyperbolic tangent. Both it and the shift
+    start at zero.
 
     Args:
         in_channels: Channels that it sees.
@@ -123,10 +123,10 @@ class CouplingNet(nn.Module):
 
 
 class CheckerboardCoupling(Bijection):
-    """Changes the pixels of one colour of a checkerboard by what those of the other say.
+    """Transforms the pixels of one colour of a checkerboard depending on those of the other.
 
-    (The one in normflows packs each colour into an image of half the width, which tears neighbours
-    apart and needs even sides; its masked one wants two networks for shift and scale.)
+    (The one in normflows packs each colour into an image of half the width, which separates
+    neighbours and needs even sides; its masked one needs two networks for shift and scale.)
 
     Args:
         net: The network; its input is the image with zeros in place of the pixels to change.
@@ -158,7 +158,7 @@ class CheckerboardCoupling(Bijection):
 
 
 class ChannelCoupling(Bijection):
-    """Changes one half of the channels by what the other half says.
+    """Transforms one half of the channels depending on the other half.
 
     Args:
         net: The network, from the channels seen to shift and scale of the others.
@@ -199,14 +199,12 @@ class RealNVP(FactoringFlow):
     networks of twice the width, and passes half of the pixels to the latent variable; the last
     scale has four couplings of pixels.
 
-    There are as many scales as asked for, but no more than sides can be halved to at least 2:
-    images are not padded, because that would change the number of dimensions that bits are divided
-    by.
+    There are as many scales as requested, but no more than the sides can be halved to at least 2:
+    images are not padded, because padding would change the number of dimensions in bits/dim.
 
-    With `norm="batch"` the networks normalise their channels, as published: in training mode by
-    the batch, on which the density of an image then depends, and in evaluation mode by running
-    means, so that it does not. Decode in evaluation mode. There is no batch normalisation between
-    couplings.
+    With `norm="batch"` the networks normalise their channels, as published: in training mode by the
+    batch, so the density of an image depends on its batch, and in evaluation mode by running means,
+    so it does not. Decode in evaluation mode. There is no batch normalisation between couplings.
 
     Args:
         event_shape: Channels, height and width of an image.

@@ -104,7 +104,7 @@ def test_a_way_to_the_origin_is_finite():
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda run: sampling.draw(run, 0), "^count: 0 samples are none"),
+        (lambda run: sampling.draw(run, 0), "^count: 0 samples are too few"),
         (lambda run: sampling.draw(run, 1, -1.0), "^temperature: -1.0 is not a temperature"),
         (lambda run: sampling.draw(run, 1, math.nan), "^temperature: nan is not a temperature"),
         (

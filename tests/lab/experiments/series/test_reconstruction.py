@@ -150,7 +150,7 @@ def test_a_line_does_not_depend_on_the_other_series(method):
     ("request_", "message"),
     [
         (ReconstructionRequest(series=("nobody",)), "nobody"),
-        (ReconstructionRequest(features=("z",)), "z: is not there. Fix: the nearest are"),
+        (ReconstructionRequest(features=("z",)), "z: does not exist. Fix: the nearest are"),
         (ReconstructionRequest(until=0.1), "is not after the last observation"),
         (ReconstructionRequest(until=math.nan), "is not after the last observation"),
         (ReconstructionRequest(until=math.inf), "is not after the last observation"),

@@ -61,7 +61,7 @@ def draw(
         NumericalError: If the flow cannot be inverted, or hardly any sample is finite.
     """
     if count < 1:
-        raise ConfigError("count", f"{count} samples are none", "use 1 or more")
+        raise ConfigError("count", f"{count} samples are too few", "use 1 or more")
     if not 0 <= temperature < float("inf"):
         raise ConfigError(
             "temperature", f"{temperature} is not a temperature", "use 1 or, for example, 0.7"

@@ -126,7 +126,7 @@ def _with_fixed_steps(
             scores = _scores(model, images)
         except SolverError as error:  # so few steps blow up
             if steps is not None:
-                why = f"{steps} steps leave the finite numbers"
+                why = f"{steps} steps give numbers that are not finite"
                 raise ConfigError("--steps", why, "give more, or leave it out") from error
             continue
         # A run's own solve has an error, too: whatever is nearer to the exact one will do.
@@ -134,8 +134,8 @@ def _with_fixed_steps(
         nearest = min(nearest, *excess)
         if steps is not None or min(excess) <= 1:
             return model, {"method": _METHOD, "steps": count}, scores
-    why = f"{_COUNTS[-1]} fixed steps are {nearest:.2g} times the run's tolerance off its answers"
-    raise ConfigError(run.config.experiment, why, "choose a number yourself with --steps")
+    why = f"{_COUNTS[-1]} fixed steps miss the run's answers by {nearest:.2g} times its tolerance"
+    raise ConfigError(run.config.experiment, why, "set the number yourself with --steps")
 
 
 def _stepping(model: nn.Module, count: int) -> nn.Module:

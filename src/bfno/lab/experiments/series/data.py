@@ -289,6 +289,6 @@ def own_splits(run: TrainedRun, data_dir: Path | None = None) -> SeriesSplits:
     known, now = run.facts.get("table") or {}, splits.layout.facts() if splits.layout else {}
     for name in known.keys() & now.keys():
         if known[name] != now[name]:
-            why = f"{name} is {now[name]!r} by now, but was {known[name]!r} in training"
-            raise ConfigError(config.data.path, why, "bring the table back, or train again")
+            why = f"{name} is {now[name]!r} now, but was {known[name]!r} in training"
+            raise ConfigError(config.data.path, why, "restore the table, or train again")
     return splits

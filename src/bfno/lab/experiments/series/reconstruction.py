@@ -387,7 +387,7 @@ def _require_values(run: TrainedRun) -> None:
         fix = "name a run of series, such as physionet/latent-ode"
         raise ConfigError(run.config.experiment, "is not about series", fix)
     if run.config.loss.reconstruction == 0:
-        why = "was trained on labels alone, its reconstruction means nothing"
+        why = "was trained on labels alone, so its reconstruction means nothing"
         fix = "train with --set loss.reconstruction=1"
         _say_once(run, f"{run.config.experiment} {why}; {fix}")
     elif (why := without_forecast(run.config)) is not None:
@@ -410,7 +410,7 @@ def _places(known: tuple[str, ...], names: tuple[str, ...]) -> list[int]:
     for name in names:
         if name not in known:
             near = nearest_names(name, known)
-            raise ConfigError(name, "is not there", f"the nearest are {', '.join(near)}")
+            raise ConfigError(name, "does not exist", f"the nearest are {', '.join(near)}")
     return [known.index(name) for name in dict.fromkeys(names)]
 
 

@@ -114,8 +114,8 @@ class RayEngine:
                 raise ConnectionError("the connection is closed")
             yield
         except (ConnectionError, RuntimeError) as error:
-            why = f"the cluster does not answer any more ({_last_line(str(error))})"
-            fix = "start it again, then the same command: trainings have saved and go on"
+            why = f"the cluster no longer answers ({_last_line(str(error))})"
+            fix = "start it again, then repeat the command: trainings continue from what they saved"
             raise ConfigError("--on ray", why, fix) from error
 
     def _check_gpus(self, gpus: int | None) -> None:

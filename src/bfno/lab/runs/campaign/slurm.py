@@ -139,7 +139,7 @@ class SlurmEngine:
                 why = f"there is no Slurm here (no {program})"
                 raise ConfigError("--on slurm", why, _ELSEWHERE)
         if "%" in str(self.runs):
-            why = "Slurm would take the % in its name for something else"
+            why = "Slurm would misread the % in its name"
             raise ConfigError(self.runs, why, "choose another folder")
         self._check_partition()
 
@@ -194,7 +194,9 @@ class SlurmEngine:
         # wait, as Slurm 22.05 then answers that it could not be sent, though it was.
         code, _, err = _call("scancel", *numbers) if numbers else (0, "", "")
         if code:
-            _logger.warning("scancel: %s; the jobs go on, and are waited for", _last_line(err))
+            _logger.warning(
+                "scancel: %s; the jobs go on, and this command waits for them", _last_line(err)
+            )
 
     def _ask(self) -> None:
         """Read the queue, if that was not done a moment ago."""
@@ -204,7 +206,7 @@ class SlurmEngine:
         code, out, err = _call("squeue", "--noheader", "--array", f"--user={os.getuid()}", layout)
         self._next = time.monotonic() + _EVERY
         if code:
-            _logger.warning("squeue: %s; it is asked again until it answers", _last_line(err))
+            _logger.warning("squeue: %s; asking again until it answers", _last_line(err))
             return
         self._is_known, self._jobs = True, {}
         for line in out.splitlines():
@@ -233,15 +235,13 @@ class SlurmEngine:
         most = max((_minutes(row[3]) for row in mine), default=math.inf)
         if self.minutes is not None and self.minutes > most:
             why = f"is longer than the {most:.0f} minutes that the partition allows"
-            raise ConfigError("--time", why, "write less: jobs go on by themselves")
+            raise ConfigError("--time", why, "write less: jobs continue by themselves")
 
     def _refusal(self, said: str, count: int) -> ConfigError:
         line = _last_line(said)
         if any(one in said for one in _FULL):
             why = f"the queue does not take {count} more jobs ({line})"
-            return QueueFull(
-                "--on slurm", why, "let fewer be queued at a time with --jobs, or wait"
-            )
+            return QueueFull("--on slurm", why, "queue fewer at a time with --jobs, or wait")
         fix = "change --gpus, --time or --partition"
         return ConfigError("--on slurm", f"sbatch refused: {line}", fix)
 

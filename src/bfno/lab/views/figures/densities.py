@@ -183,7 +183,7 @@ def _mosaic(images: np.ndarray, columns: int | None, width: int) -> np.ndarray:
     """
     count, channels, *size = images.shape
     if count > MOST_IMAGES:
-        why = f"{count:,} images do not fit a picture, {MOST_IMAGES:,} do"
+        why = f"{count:,} images do not fit into a picture; at most {MOST_IMAGES:,} do"
         raise ConfigError("the grid", why, "ask for fewer")
     columns = columns or math.ceil(math.sqrt(count))
     factor = max(1, round((width / columns - 2) / size[1]))

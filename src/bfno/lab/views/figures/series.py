@@ -124,7 +124,7 @@ def reconstruction_figure(series: Sequence[Series], kind: str = "svg") -> bytes:
     features = list(series[0]["curves"])
     panels = len(series) * len(features)
     if panels > _MOST_PANELS:
-        why = f"{panels} do not fit a figure, {_MOST_PANELS} do"
+        why = f"{panels} do not fit into a figure; at most {_MOST_PANELS} do"
         raise ConfigError("panels", why, "name fewer series or features")
     names = [str(one["series"]) for one in series]
     alt = f"Reconstruction of {', '.join(features)} of series {', '.join(names)}"
