@@ -108,6 +108,28 @@ def test_step_options_act_as_in_torchdiffeq(options):
     assert ours.evaluations == theirs.evaluations
 
 
+@pytest.mark.parametrize(
+    ("method", "options"),
+    [
+        ("dopri5", {"step_t": torch.tensor([0.5])}),
+        ("dopri5", {"jump_t": torch.tensor([0.5])}),
+        ("dopri5", {"first_step": torch.tensor(0.125), "max_step": 0.125}),
+        ("rk4", {"step_size": 0.125, "interp": "cubic"}),
+    ],
+)
+def test_times_on_which_steps_end_have_the_gradients_of_torchdiffeq(method, options):
+    moved = []
+    for library in (bfno, torchdiffeq):
+        t = torch.tensor([0.0, 0.5, 1.0], requires_grad=True)
+        ys = library.odeint(
+            lambda t, y: -(1 + t) * y, torch.ones(2), t, method=method, options=options
+        )
+        weights = torch.tensor([0.0, 3.0, 1.0])[:, None]
+        moved.append(torch.autograd.grad((weights * ys).sum(), t)[0])
+    # The tolerance of the steps: torchdiffeq lets their sizes depend on the first time.
+    torch.testing.assert_close(*moved, rtol=0, atol=1e-7)
+
+
 def test_one_tolerance_a_component_acts_as_in_torchdiffeq():
     y0, t = (torch.ones(2), torch.ones(3)), torch.tensor([0.0, 3.0])
 

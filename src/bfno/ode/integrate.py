@@ -115,13 +115,12 @@ class SharedOutputs:
     ) -> bool:
         before = len(self.states)
         for index in range(before, len(self.times)):
-            ahead = (self.times[index] - end.value) * self._forward
-            if ahead > 0:
+            if (self.times[index] - end.value) * self._forward > 0:
                 break
             requested = Moment(self.times[index], index)
-            inside = ahead < 0
+            at_end = stepper.clock.move_together(end, requested)
             self.states.append(
-                stepper.interpolate(start, end, ends[0], requested) if inside else ends[1]
+                ends[1] if at_end else stepper.interpolate(start, end, ends[0], requested)
             )
         return len(self.states) > before
 

@@ -283,12 +283,12 @@ class Chain:
         self._times = times if by_sample else knots
         alone = _alone(self._times)
         self.moving = [alone] if alone.requires_grad else []
+        self.clock = Clock(knots if by_sample else alone, y0)
         self.requests: _Requests
         if by_sample:
             self.requests = _RowRequests(alone, y0.detach())
         else:
-            self.requests = _SharedRequests(times.tolist())
-        self.clock = Clock(knots if by_sample else alone, y0)
+            self.requests = _SharedRequests(times.tolist(), self.clock)
         self.calls = 0
         self.witness: Recording | None = None
 
@@ -416,14 +416,14 @@ class _SharedRequests:
 
     served = 1
 
-    def __init__(self, times: Sequence[float]) -> None:
-        self._times = times
+    def __init__(self, times: Sequence[float], clock: Clock) -> None:
+        self._times, self._clock = times, clock
 
     def outputs_of(self, y0: Tensor) -> SharedOutputs:
         return SharedOutputs(self._times, y0)
 
     def _is_at_end(self, link: Link, place: int) -> bool:
-        return self._times[place] == link.end.value
+        return self._clock.move_together(link.end, Moment(self._times[place], place))
 
     def at_end(self, link: Link | None, served: int, y: Tensor, gradient: Tensor) -> list[Root]:
         if link is None:
