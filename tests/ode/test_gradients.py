@@ -356,6 +356,31 @@ def test_a_requested_time_on_which_a_step_ends_by_chance_moves_alone(met, name, 
         torch.testing.assert_close(moved, exact * solution.ys[place].detach(), rtol=0, atol=1e-2)
 
 
+@pytest.mark.parametrize(
+    "way",
+    [
+        {"gradient": "direct"}, {}, {"memory": "log"}, {"independent": True}, {"method": "rodas5p"},
+        {"land": False}, {"independent": True, "method": "rk4", "step": 0.05},
+        {"method": "rk4", "step": 0.05},
+    ],
+)  # fmt: skip
+def test_requests_at_the_start_of_a_row_move_along_the_field(way):
+    ts = torch.tensor([[0.0, 0.0, 1.0], [0.2, 0.5, 1.0], [0.5, 0.5, 0.5]], requires_grad=True)
+    settings: dict[str, Any] = {"rtol": 1e-8, "atol": 1e-8, **way}
+    y0 = torch.ones(3, 2, requires_grad=True)
+    ys = solve(lambda t, y: -(1 + t[:, None]) * y, y0, ts, **settings).ys
+    weights = torch.sin(torch.arange(1.0, 10)).view(3, 3)
+    gy0, gts = torch.autograd.grad((ys[..., 0] * weights).sum(), (y0, ts))
+    # y(t) = exp(t0 - t + (t0² - t²) / 2)
+    times = ts.detach()
+    exact = torch.exp(times[:, :1] - times + (times[:, :1] ** 2 - times**2) / 2)
+    torch.testing.assert_close(ys.detach(), exact[..., None].expand(3, 3, 2), rtol=0, atol=1e-6)
+    torch.testing.assert_close(gy0[:, 0], (weights * exact).sum(1), rtol=0, atol=1e-6)
+    moved = -(1 + times) * weights * exact
+    moved[:, 0] = (1 + times[:, 0]) * (weights * exact)[:, 1:].sum(1)
+    torch.testing.assert_close(gts, moved, rtol=0, atol=1e-5)  # dense output is less exact
+
+
 def test_rows_of_times_refuse_jumps_and_keep_to_the_largest_step():
     rows = torch.tensor([[0.0, 10.0], [0.0, 1.0]])
     for name in ("jumps", "stops"):

@@ -16,7 +16,7 @@ from bfno.ode.adjoint import AdjointSettings, adjoint_norm, solve_adjoint
 from bfno.ode.control import Control, Norm, component_norm, root_mean_square
 from bfno.ode.dense import DenseOutput, DenseRecorder
 from bfno.ode.dependencies import refuse_batch_norm
-from bfno.ode.evaluate import Field, WithArguments, is_mapped
+from bfno.ode.evaluate import Evaluator, Field, WithArguments, is_mapped
 from bfno.ode.events import EventOutputs
 from bfno.ode.inputs import (
     ATOL,
@@ -283,7 +283,7 @@ class _Call:
         ys = integration.run(self.y0)
         problem.status, sample, self.who = integration.failure()
         problem.reached = float(integration.reached[sample]) if self.who else 0.0
-        return ys
+        return ys if ts.dim() == 1 else self._with_moving_starts(ys, ts, problem.field)
 
     def by_rows(self, ts: Tensor, known: Tensor) -> Tensor:
         """Integrate with one row of times per sample, also given as numbers."""
@@ -308,10 +308,35 @@ class _Call:
         options = self.options
         if self._tableau.is_coarse:
             options = replace(options, stops=tuple(clock.detach().unique().tolist()))
-        self.problem.plan = self._planner(options)
-        self.problem.field = _rescaled(self.problem.field, first, span)
+        self.problem.plan, field = self._planner(options), self.problem.field
+        self.problem.field = _rescaled(field, first, span)
         self.problem.by_sample = True
-        return self.problem.states(self.y0, clock)
+        return self._with_moving_starts(self.problem.states(self.y0, clock), ts, field)
+
+    def _with_moving_starts(self, ys: Tensor, ts: Tensor, field: Field) -> Tensor:
+        """Let states move with times that are the first one of their row once more.
+
+        No step leads to them, which would have moved them along the field.
+
+        Args:
+            ys: The states.
+            ts: Rows of times.
+            field: The field, called with one time per sample.
+        """
+        if not ((ts.requires_grad and torch.is_grad_enabled()) or is_transformed()):
+            return ys
+        first = ts[:, 0]
+        samples, columns = (ts.detach()[:, 1:] == first.detach()[:, None]).nonzero(as_tuple=True)
+        if not len(samples):
+            return ys
+        self.problem.stats.forward_evaluations += 1
+        slope = Evaluator(field)(first.to(ys.device, real_dtype(ys.dtype)), self.y0)
+        delay = (ts[samples, columns + 1] - first[samples]).to(ys.device, ys.dtype)  # of zero
+        samples, columns = samples.to(ys.device), columns.to(ys.device) + 1
+        # Where there is none, the state is still known.
+        slope = slope.masked_fill(~torch.isfinite(slope), 0.0)[samples]
+        moved = slope * scale_rows(delay, slope)
+        return ys.index_put((samples, columns), moved, accumulate=True)
 
     def _by_intervals(self, ts: Tensor, lengths: Sequence[float]) -> Tensor:
         """Take fixed steps from each row's time to its next, all samples together."""
