@@ -467,6 +467,21 @@ def test_dense_output_of_a_field_that_jumps_is_exact_on_both_sides():
     torch.testing.assert_close(solution.evaluate(times)[:, 0], exact, **CLOSE)
 
 
+def test_autocast_leaves_events_and_dense_output_their_digits():
+    # Nothing in this field is for autocast, so that what changes would be the engine's own doing.
+    y0, ts = torch.full((3, 4), 1.5).float(), torch.tensor([0.0, 1.0])
+    level, found = torch.tensor(1.0), []
+    for cast in (False, True):
+        with torch.autocast("cpu", torch.bfloat16, enabled=cast):
+            path = solve(decay, y0, ts, dense=True)
+            one = solve(decay, y0, ts, event=lambda t, y: y[0, 0] - level)
+            each = solve(decay, y0, ts, event=lambda t, y: y[:, 0] - level)
+            states = path.evaluate(torch.tensor([0.3, 0.7])), one.ys, each.ys
+        found.append((*states, one.event_times, each.event_times))
+    assert found[1][0].dtype == torch.float32
+    torch.testing.assert_close(found[1], found[0], rtol=0, atol=0)
+
+
 @pytest.mark.parametrize("end", [2.0, -2.0])
 @pytest.mark.parametrize("samples", [True, False])
 def test_dense_output_stands_still_behind_an_event(samples, end):

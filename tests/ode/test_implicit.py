@@ -661,3 +661,23 @@ def test_gradients_at_once_through_steps_of_large_states_are_refused(monkeypatch
     with pytest.raises(GradientError, match=r"one gradient at a time|is_grads_batched"):
         AT_ONCE[way](y, x, pair)
     assert one_by_one(y, x, pair).isfinite().all()
+
+
+@pytest.mark.parametrize("size", [3, 600])  # with a Jacobian, and without one
+@pytest.mark.parametrize("name", ["kvaerno3", "rodas5p", "radauIIA3"])
+def test_autocast_leaves_equations_their_digits(name, size):
+    # Nothing in this field is for autocast, so that what changes would be the engine's own doing.
+    found = []
+    for cast in (False, True):
+        y0 = torch.linspace(-1, 1, size).float()[None].requires_grad_()
+        ts = torch.tensor([0.0, 1.0])
+        settings: dict[str, Any] = {"method": name, "rtol": 1e-6, "atol": 1e-6}
+        if not METHODS[name].adaptive:
+            settings["step"] = 0.1
+        with torch.autocast("cpu", torch.bfloat16, enabled=cast):
+            solution = bfno.solve(
+                lambda t, y: torch.sin(y) - 3 * y + y.roll(1, -1), y0, ts, **settings
+            )
+            (gradient,) = torch.autograd.grad(solution.ys[-1].square().sum(), y0)
+        found.append((solution.ys, gradient, solution.stats.forward_evaluations))
+    torch.testing.assert_close(found[1], found[0], rtol=0, atol=0)

@@ -131,6 +131,19 @@ def test_rounding_is_not_called_stiff():
         assert solve(field, y0, torch.tensor([0.0, 0.2]), **settings).stats.stiff == []
 
 
+@pytest.mark.parametrize("name", ["dopri8", "fehlberg2", "auto"])
+def test_autocast_does_not_blur_the_look(name):
+    # Nothing in this field is for autocast, so that what changes would be the engine's own doing.
+    found = []
+    for cast in (False, True):
+        with torch.autocast("cpu", torch.bfloat16, enabled=cast):
+            y0, ts = torch.ones(3, 1).float(), torch.tensor([0.0, 20.0])
+            field = relaxing(torch.tensor(100.0).float())
+            found.append(solve(field, y0, ts, method=name, rtol=1e-3, atol=1e-3).stats)
+    assert found[0].stiff
+    assert found[1] == found[0]
+
+
 def test_stiffness_that_ends_is_told_with_its_end():
     field = relaxing(lambda t: 3000.0 if t < 0.4 else 1.0)
     stats = solve(field, torch.ones(1), ONE, jumps=(0.4,)).stats

@@ -14,6 +14,7 @@ from bfno.ode.integrate import SharedOutputs
 from bfno.ode.state import Packing
 from bfno.ode.step import Clock, Moment, Stepper, dense_matrix
 from bfno.ode.tableaus import Tableau
+from bfno.tracing import without_autocast
 
 __all__ = ["DenseOutput", "DenseRecorder"]
 
@@ -105,7 +106,8 @@ class DenseOutput:
         thetas = ((times - begin) / size).clamp(max=1 + 1e-6)
         weights = dense_matrix(step.tableau, thetas).to(device=y.device, dtype=y.dtype)
         slopes = torch.stack([slope.reshape(-1) for slope in step.slopes])
-        change = (weights @ slopes).view(len(times), *y.shape)
+        with without_autocast(y):
+            change = (weights @ slopes).view(len(times), *y.shape)
         return y + change * (size.to(y.dtype) if isinstance(size, Tensor) else size)
 
 

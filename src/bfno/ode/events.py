@@ -12,7 +12,7 @@ from torch import Tensor
 from bfno.ode.integrate import SharedOutputs
 from bfno.ode.state import real_dtype, scale_rows
 from bfno.ode.step import Moment, Stepper, dense_matrix
-from bfno.tracing import is_transformed
+from bfno.tracing import is_transformed, without_autocast
 
 __all__ = ["Event", "EventFinder", "EventOutputs", "at_event", "first_crossing"]
 
@@ -206,9 +206,10 @@ class _Line:
         if detached:
             y, slopes = y.detach(), slopes.detach()
         weights = (dense_matrix(self._tableau, shares.reshape(-1)) * self._size).to(y.dtype)
-        if shares.dim() == 0:
-            return y + torch.tensordot(weights[0], slopes, dims=1)
-        return y + torch.einsum("bs,sb...->b...", weights, slopes)
+        with without_autocast(y):
+            if shares.dim() == 0:
+                return y + torch.tensordot(weights[0], slopes, dims=1)
+            return y + torch.einsum("bs,sb...->b...", weights, slopes)
 
 
 def first_crossing(event: Event, time: Tensor, y0: Any) -> Event:

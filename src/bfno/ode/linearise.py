@@ -33,6 +33,7 @@ from bfno.ode.replay import Surroundings
 from bfno.ode.sizes import euclidean_norm, power_of_two
 from bfno.ode.solution import GradientError, Stats, refuse_all_but_one_gradient
 from bfno.ode.state import real_dtype
+from bfno.tracing import without_autocast
 
 __all__ = [
     "Linearisation",
@@ -433,7 +434,8 @@ def _mixed(row: np.ndarray, xs: Vectors) -> Tensor:
 
 def _multiplied(matrix: Any, vector: Tensor) -> Tensor:
     rows, size, _ = matrix.shape
-    return (matrix @ _flat(vector).view(rows, size, 1)).reshape(-1)
+    with without_autocast(vector):
+        return (matrix @ _flat(vector).view(rows, size, 1)).reshape(-1)
 
 
 class System(ABC):
@@ -564,8 +566,9 @@ def _minimised(
     for count in range(1, most + 1):
         known, vector = basis[:count], apply(basis[count - 1])
         for _ in range(2):  # twice is enough to be orthogonal to rounding
-            shares = known @ vector
-            vector = vector - shares @ known
+            with without_autocast(vector):
+                shares = known @ vector
+                vector = vector - shares @ known
             columns[:count, count - 1] += shares.double().cpu().numpy()
         length = float(torch.linalg.vector_norm(vector))
         columns[count, count - 1] = length
@@ -579,7 +582,8 @@ def _minimised(
         if left <= goal or length <= 1e-14 * norm or count == most:
             break
         basis[count] = vector / length
-    return torch.as_tensor(weights, dtype=residual.dtype, device=residual.device) @ basis[:count]
+    with without_autocast(residual):
+        return residual.new_tensor(weights) @ basis[:count]
 
 
 def solve_transposed(

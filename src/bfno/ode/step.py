@@ -155,7 +155,8 @@ class Sums:
         """The error estimate of the step, without a graph."""
         slopes = torch.stack([slope.detach().reshape(-1) for slope in self.slopes])
         weights = constant(self.tableau.error or (0.0,) * len(slopes), slopes)
-        return torch.mv(slopes.T, weights).mul_(self._size).view(self._y.shape)
+        with without_autocast(slopes):
+            return torch.mv(slopes.T, weights).mul_(self._size).view(self._y.shape)
 
 
 class TableSums(Sums):

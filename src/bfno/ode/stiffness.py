@@ -23,7 +23,7 @@ from torch import Tensor
 from bfno.ode.solution import Stats
 from bfno.ode.state import constant
 from bfno.ode.tableaus import Row, Tableau
-from bfno.tracing import is_transformed
+from bfno.tracing import is_transformed, without_autocast
 
 __all__ = ["Detector", "Probe", "probe_of"]
 
@@ -205,7 +205,8 @@ class Detector:
         if self._weights is None:
             probe, last = probe_of(self._tableau), (0.0,) * (len(slopes) - 1) + (1.0,)
             self._weights = constant((probe.slopes, probe.states, last), table)
-        return torch.linalg.vector_norm(self._weights @ table, dim=1)
+        with without_autocast(table):
+            return torch.linalg.vector_norm(self._weights @ table, dim=1)
 
     def _judge(self, end: float, eps: float) -> None:
         """Evaluate a row of looks."""
