@@ -203,6 +203,22 @@ def test_whole_seconds_since_1970_lose_no_gap():
     assert torch.equal(found, model.reconstruct(whole.double(), *rows, at))
 
 
+@pytest.mark.parametrize("kind", EVERY)
+def test_counts_are_as_good_as_the_same_numbers_with_a_point(kind):
+    """Whole numbers have no room for times between them."""
+    times, values, mask = irregular_batch()
+    times, counts, at = times.float(), (10 * values).long(), times[:, -1:].float() + 0.5
+    model = EVERY[kind]().float().eval()
+    for found, expected in (
+        (model(times, counts, mask).scores, model(times, counts.float(), mask).scores),
+        (
+            model.reconstruct(times, counts, mask, at),
+            model.reconstruct(times, counts.float(), mask, at),
+        ),
+    ):
+        assert torch.equal(found, expected)
+
+
 def test_times_of_the_precision_of_the_values_stay_as_they_are():
     """A field may depend on them."""
     seen = []

@@ -122,10 +122,18 @@ class SeriesModel(nn.Module, ABC):
             raise ValueError("a batch of series needs at least one row; leave empty series out")
         mask = mask.bool()
         check_clock(times)
+        seen = self._seen(values, mask)
         if not len(times):
-            return self._of_nothing(values)
+            return self._of_nothing(seen)
+        return self._run(as_clock(times, seen), seen, mask)
+
+    def _seen(self, values: Tensor, mask: Tensor) -> Tensor:
+        """What was observed, as floating numbers: times between whole ones take their type."""
+        if not values.is_floating_point():
+            weight = next(self.parameters(), None)
+            values = values.to(torch.get_default_dtype() if weight is None else weight.dtype)
         # Entries that were not observed may hold anything, even NaN, and must not reach any sum.
-        return self._run(as_clock(times, values), values.where(mask, 0.0), mask)
+        return values.where(mask, 0.0)
 
     def _of_nothing(self, values: Tensor) -> SeriesOutput:
         """The output for no series: that for one in which nothing happens, cut off again."""
