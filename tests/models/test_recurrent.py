@@ -260,3 +260,21 @@ def test_a_model_that_was_pickled_when_it_had_no_choice_of_gaps_says_what_it_sai
     delattr(model, "gap")
     loaded = pickle.loads(pickle.dumps(model))
     assert_same(tensors(loaded(*batch)), expected)
+
+
+@pytest.mark.parametrize("gap", ["previous", "next", "public_code"])
+@pytest.mark.parametrize("settings", SETTINGS)
+def test_what_is_expected_at_a_time_does_not_depend_on_what_else_is_asked_for(settings, gap):
+    torch.manual_seed(0)
+    times, values, mask = irregular_batch()
+    model = small_model(settings, gap=gap)
+    at = times[:, :1] + torch.tensor([0.0, 0.1, 0.25, 0.4, 2.0])
+    together = model.reconstruct(times, values, mask, at)
+    for number, one in enumerate(at.split(1, dim=1)):
+        alone = model.reconstruct(times, values, mask, one)[:, :, 0]
+        torch.testing.assert_close(together[:, :, number], alone, rtol=0, atol=TOLERANCE)
+    # No other row is at the very time of a row here, but for padding, which says nothing.
+    at_rows = model.reconstruct(times, values, mask, times)
+    expected = model(times, values, mask).prediction
+    first = torch.cat((mask.new_ones(6, 1), times.diff(dim=1) > 0), dim=1)
+    torch.testing.assert_close(at_rows[:, first], expected[:, first], rtol=0, atol=TOLERANCE)

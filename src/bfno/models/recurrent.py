@@ -7,7 +7,15 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from bfno.models.gated import run_gru
-from bfno.models.series import ObservedRows, SeriesModel, SeriesOutput, dense, network
+from bfno.models.series import (
+    ObservedRows,
+    SeriesModel,
+    SeriesOutput,
+    check_wanted,
+    dense,
+    in_fractions,
+    network,
+)
 
 __all__ = [
     "DecayImputation",
@@ -185,6 +193,20 @@ class RecurrentClassifier(SeriesModel):
             logits = self.classifier(states[number, lengths])
         prediction = rows.before_each(self.decoder(states))
         return SeriesOutput(self._scores(logits).unsqueeze(0), prediction.unsqueeze(0))
+
+    def reconstruct(self, times: Tensor, values: Tensor, mask: Tensor, at: Tensor) -> Tensor:
+        """Values expected from the rows before each time; see `SeriesModel.reconstruct`.
+
+        Wanted times are no rows here, for those may change the gaps of others.
+        """
+        check_wanted(times, at)
+        times = in_fractions(times)
+        # One more row, which is padding: what is expected there has seen all the others.
+        rows = [torch.cat((one, one[:, -1:]), dim=1) for one in (times, values, mask.bool())]
+        rows[-1][:, -1] = False
+        found = self(*rows).prediction
+        before = torch.searchsorted(times.contiguous(), at.to(times).contiguous())
+        return found.gather(2, before[None, :, :, None].expand(1, *before.shape, self.features))
 
     def _states(self, rows: ObservedRows, batch: tuple[Tensor, Tensor, Tensor]) -> Tensor:
         """State before the first observed row and after each."""
