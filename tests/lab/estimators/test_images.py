@@ -97,6 +97,9 @@ def test_what_is_no_image_or_unclear_is_refused(images, said):
         ([0, 1, np.nan, 1, 0], "NaN"),
         (np.array(["a", None, "b", "a", "b"], object), "missing label"),
         (np.array(["a", 1, "b", 1, "b"], object), "mixture|Unknown label type"),
+        (np.array(["2024-01-01", "2024-01-02", "NaT", "NaT", "NaT"], "M8[D]"), "missing label"),
+        (np.array(["a", "b", "a", "b", "b"], "S1"), r"str instead of bytes; \[label.decode\(\)"),
+        (np.array([b"a", b"b", b"a", b"b", b"b"], object), "str instead of bytes"),
     ],
 )
 def test_wrong_labels_are_refused(labels, said):

@@ -116,6 +116,25 @@ def test_nan_is_what_was_not_observed():
     assert np.array_equal(found[0], found[1])
 
 
+@pytest.mark.parametrize("unit", ["M8[s]", "M8[ms]", "M8[ns]", "m8[us]"])
+def test_dates_count_in_seconds_whatever_unit_they_are_kept_in(unit):
+    seconds = [(np.rint(1000 * times), values) for times, values in SERIES]
+    expected = small_series().fit(seconds, LABELS).predict_proba(seconds)
+    dates = [(times.astype("M8[s]" if unit[0] == "M" else "m8[s]"), v) for times, v in seconds]
+    whole = small_series().fit(dates, LABELS)
+    assert np.array_equal(whole.predict_proba(dates), expected)
+    other = [(times.astype(unit), values) for times, values in dates]
+    assert np.array_equal(whole.predict_proba(other), expected)
+
+
+def test_a_date_that_is_missing_is_refused():
+    dates = np.array(["2024-03-04", "NaT"], "M8[s]"), np.zeros(2)
+    with pytest.raises(ValueError, match="times of series 0 must be finite"):
+        small_series().fit([dates] * 2, ["a", "b"])
+    with pytest.raises(ValueError, match="times of series 0 must be finite"):
+        small_series().fit([(dates[0] - dates[0][0], dates[1])] * 2, ["a", "b"])
+
+
 def test_a_neural_ode_is_the_default():
     loose = {"solver.rtol": 0.1, "solver.atol": 0.1}
     fitted = SeriesClassifier(random_state=0, epochs=1, settings=loose)

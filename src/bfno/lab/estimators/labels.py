@@ -38,8 +38,10 @@ def encoded_labels(y: Any, count: int, samples: str) -> tuple[np.ndarray, Tensor
         raise ValueError(f"y must hold one label for each of the {count} {samples}, got {len(y)}")
     if labels.dtype.kind == "f":
         assert_all_finite(labels, input_name="y")
-    if labels.dtype.kind == "O" and any(_is_missing(label) for label in labels):
+    if labels.dtype.kind in "OmM" and any(_is_missing(label) for label in labels):
         raise ValueError("y must hold no missing label; leave samples without label out")
+    if labels.dtype.kind in "OS" and any(isinstance(label, bytes) for label in labels):
+        raise ValueError("y must hold str instead of bytes; [label.decode() for label in y]")
     try:
         check_classification_targets(labels)
         classes, codes = np.unique(labels, return_inverse=True)

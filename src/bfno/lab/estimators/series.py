@@ -42,7 +42,7 @@ class SeriesClassifier(ClassifierMixin, TrainedEstimator):
     Series are one of:
 
     - a list with a pair `(times, values)` for each series, values of shape `(rows, features)` or
-      `(rows,)`;
+      `(rows,)`; dates of numpy count in seconds;
     - a list of arrays of values, or an array `(n, rows, features)` or `(n, rows)`, at the times
       0, 1, 2, …;
     - a data frame of polars or pandas with a column for the series' names and one for times, read
@@ -280,6 +280,11 @@ def _numbers(array: Any) -> np.ndarray:
     found = np.asarray(array)
     if found.dtype.kind == "c":
         raise ValueError("Complex data not supported")
+    # As mere numbers, dates would depend on their unit, and a missing one would be a very low one.
+    if found.dtype.kind == "M":
+        found = found - np.datetime64(0, "s")
+    if found.dtype.kind == "m":
+        found = found / np.timedelta64(1, "s")
     return found.astype(np.float64)
 
 
