@@ -225,6 +225,32 @@ def test_the_map_is_that_of_the_jacobian_on_the_way_back():
     torch.testing.assert_close(back @ forth, torch.eye(3).expand(2, 3, 3), rtol=1e-6, atol=1e-6)
 
 
+def test_samples_can_be_drawn_where_there_is_nothing_to_learn():
+    flow = ContinuousFlow(lambda t, y: -y, (2,)).eval()  # type: ignore[arg-type]
+    drawn = flow.sample(3, generator=torch.Generator().manual_seed(0))
+    latent = torch.randn(3, 2, generator=torch.Generator().manual_seed(0))
+    # y(0) = e y(1), at the tolerance of evaluation.
+    torch.testing.assert_close(drawn, math.e * latent, rtol=1e-4, atol=1e-4)
+    buffered = ContinuousFlow(Still(), (2,)).eval()
+    assert (
+        buffered.sample(1).dtype == torch.float64
+        and buffered.float().sample(1).dtype == torch.float32
+    )
+
+
+class Still(nn.Module):
+    """A field at rest, with a buffer and no parameter."""
+
+    rest: torch.Tensor
+
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("rest", torch.zeros((), dtype=torch.float64))
+
+    def forward(self, t, y):
+        return self.rest * y
+
+
 def test_a_field_that_explodes_gives_the_solvers_status():
     flow = make_flow(solver={"rtol": 1e-3, "atol": 1e-3}, trace="exact")
     with torch.no_grad():

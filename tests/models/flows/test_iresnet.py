@@ -1,5 +1,6 @@
 """i-ResNet: bounded convolutions, the series of the log-determinant and its inverse."""
 
+import copy
 import math
 
 import pytest
@@ -167,6 +168,20 @@ def test_the_whole_flow_gains_on_average_the_volume_it_says(shape):
     assert abs(estimates.mean().item() - expected.item()) < 4 * error
 
 
+@pytest.mark.parametrize("is_training", [True, False])
+def test_inference_mode_changes_nothing(is_training):
+    flow, x = disturb(IResNet((2, 4, 4), blocks=1, width=4), 0.1), torch.rand(3, 2, 4, 4)
+    flow(x)  # which the first norms take their scale from
+    found = []
+    for mode in (torch.no_grad, torch.inference_mode):
+        again = copy.deepcopy(flow).train(is_training)
+        with mode():
+            torch.manual_seed(0)
+            found.append((*again.encode(2 * x)[:2], again.decode(again.encode(x).latent)))
+    for one, other in zip(*found, strict=True):
+        assert torch.equal(one, other)
+
+
 def test_the_prior_has_the_density_of_a_diagonal_gaussian():
     prior, x = disturb(DiagonalNormal(5)), torch.randn(3, 5)
     latent, gained = prior.encode(x)
@@ -189,6 +204,15 @@ def test_single_precision_is_inverted_to_its_own_tolerance():
     with torch.no_grad():
         back = block.decode(block.encode(x)[0])
     assert (back - x).abs().max() < 1e-4 * x.abs().max()
+
+
+def test_autocast_leaves_inverses_their_digits():
+    """In half precision no number would come to rest."""
+    block, y = make_block().float(), torch.randn(5, *SHAPE, dtype=torch.float32)
+    with torch.no_grad():
+        expected = block.decode(y)
+        with torch.autocast("cpu", torch.bfloat16):
+            assert torch.equal(block.decode(y), expected)
 
 
 def test_an_inverse_that_does_not_converge_says_so():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
@@ -115,7 +116,8 @@ class Flow(nn.Module, ABC):
                 less than the model's.
             generator: Source of randomness; None is torch's own.
         """
-        like = next(self.parameters())
+        kept = itertools.chain(self.parameters(), self.buffers())
+        like = next((one for one in kept if one.is_floating_point()), torch.empty(0))
         latent = torch.randn(
             count, self.dimensions, generator=generator, dtype=like.dtype, device=like.device
         )

@@ -23,6 +23,7 @@ from bfno.models.flows.factoring import (
     refuse_below_one,
 )
 from bfno.models.flows.interface import Encoding, FlowError
+from bfno.tracing import without_autocast
 
 __all__ = [
     "DiagonalNormal",
@@ -252,16 +253,22 @@ class ResidualBlock(Bijection):
         """Encode, and estimate traces with given noise."""
         terms = self.settings.terms if self.training else self.settings.test_terms
         wanted = torch.is_grad_enabled()
-        branch = self.branch(update=True)
-        # Traces are derivatives, which are needed where gradients are switched off, too.
-        with torch.enable_grad():
+        # Traces are derivatives, which are needed where gradients are switched off, too; in
+        # inference mode there are none at all.
+        with torch.inference_mode(False), torch.set_grad_enabled(wanted):
+            branch = self.branch(update=True)
+            noise, x = (one.clone() if one.is_inference() else one for one in (noise, x))
+        with torch.inference_mode(False), torch.enable_grad():
             point = x if wanted and x.requires_grad else x.detach().requires_grad_()
             added = branch(point)
             log_det = log_det_series(added, point, noise, terms, differentiable=wanted)
         return x + (added if wanted else added.detach()), log_det
 
     def decode(self, y: Tensor) -> Tensor:
-        return self.settings.inverse.solve(self.branch(update=False), y)
+        # In half precision no number would come to rest.
+        with without_autocast(y):
+            kind = self.convolutions[0].weight.dtype
+            return self.settings.inverse.solve(self.branch(update=False), y.to(kind))
 
     def branch(self, *, update: bool) -> Branch:
         """The branch of the block, with weights that are bounded once for many calls."""
