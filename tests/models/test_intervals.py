@@ -106,6 +106,10 @@ def test_what_cannot_be_fitted_or_asked_for_is_named():
         PredictiveIntervals.fit(_zeros(20, 1), values, torch.zeros(20, 1))
     with pytest.raises(ValueError, match="not finite"):
         PredictiveIntervals.fit(_zeros(20, 1) + math.nan, values, values == values)
+    with pytest.raises(ValueError, match=r"prediction must have shape \(samples, 20, 1\)"):
+        PredictiveIntervals.fit(_zeros(20, 1)[0], values, values == values)
+    with pytest.raises(ValueError, match=r"mask \(20, 1\), got \(1, 20, 1\) and \(10, 2\)"):
+        PredictiveIntervals.fit(_zeros(20, 1), values, (values == values).view(10, 2))
     fitted = PredictiveIntervals.fit(_zeros(20, 1), values, values == values)
     with pytest.raises(ValueError, match=r"one of 0\.5, 0\.8, 0\.9, 0\.95, 0\.99, got 0\.7"):
         fitted.half_width(_zeros(1, 1), level=0.7)

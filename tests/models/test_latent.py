@@ -250,6 +250,13 @@ def test_samples_have_the_mean_and_the_deviation_of_the_posterior():
     torch.testing.assert_close(draws.std(0), deviation, rtol=0.02, atol=0)
 
 
+@pytest.mark.parametrize("kind", ["rnn", "ode"])
+def test_an_encoder_of_its_own_reads_no_masked_values(kind):
+    encoder, batch = make_encoder(kind), random_batch()
+    rubbish = encoder(*with_rubbish_where_nothing_was_observed(batch))
+    assert torch.equal(rubbish.mean, encoder(*batch).mean)
+
+
 def test_the_recurrent_encoder_reads_observed_rows_backwards():
     encoder, batch = make_encoder("rnn"), random_batch()
     posterior = encoder(*batch)

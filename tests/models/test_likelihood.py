@@ -41,6 +41,12 @@ def test_what_was_not_observed_changes_neither_likelihood_nor_gradient():
     assert gradient[:, ~mask].eq(0).all() and gradient[:, mask].ne(0).all()
 
 
+def test_predictions_without_an_axis_of_samples_are_refused():
+    _, values, mask = irregular_batch()
+    with pytest.raises(ValueError, match=r"shape \(samples, 6, 7, 3\), got \(6, 7, 3\)"):
+        gaussian_log_likelihood(values, values, mask, 0.5)
+
+
 def test_likelihood_has_the_right_gradient():
     _, values, mask = irregular_batch()
     prediction = torch.randn(2, *values.shape, requires_grad=True)

@@ -212,6 +212,14 @@ def test_padding_and_masked_values_change_nothing(change, gaps):
     torch.testing.assert_close(changed.prediction[:, :, :rows], plain.prediction, **EXACT)
 
 
+@pytest.mark.parametrize("backward", [False, True])
+def test_a_network_of_its_own_reads_no_masked_values_either(backward):
+    network, batch = small(step=0.1, backward=backward), random_batch()
+    times, values, mask = with_rubbish_where_nothing_was_observed(batch)
+    for one, other in zip(network(times, values, mask.double()), network(*batch), strict=True):
+        assert torch.equal(one, other)
+
+
 def test_the_union_of_all_times_gives_the_same_up_to_the_error_of_the_steps():
     model, batch = classifier(by_row=True, step=0.02, method="rk4"), random_batch((6, 6, 6))
     union, place = on_union_of_times(batch)

@@ -104,7 +104,8 @@ class RNNEncoder(SeriesEncoder):
         self.posterior = network(size, units, 2 * latents)
 
     def forward(self, times: Tensor, values: Tensor, mask: Tensor) -> Posterior:
-        is_public = self.rows == "public_code"
+        mask, is_public = mask.bool(), self.rows == "public_code"
+        values = values.where(mask, 0.0)  # what was not observed may be anything, even NaN
         rows = ObservedRows(times, values, mask, backward=True, with_empty=is_public)
         gaps = row_gaps(rows.times, "next" if is_public else "previous").unsqueeze(-1)
         inputs = torch.cat((gaps, rows.values, rows.mask.to(values.dtype)), dim=-1)

@@ -95,9 +95,15 @@ class PredictiveIntervals:
             levels: Shares to cover, above 0 and at most 1.
 
         Raises:
-            ValueError: If nothing was observed, a prediction of it is not finite, or a level is no
-                such share.
+            ValueError: If shapes do not fit, nothing was observed, a prediction of it is not
+                finite, or a level is no such share.
         """
+        if prediction.shape[1:] != values.shape or mask.shape != values.shape:
+            shape = ", ".join(map(str, values.shape))
+            raise ValueError(
+                f"prediction must have shape (samples, {shape}) and mask ({shape}), got "
+                f"{tuple(prediction.shape)} and {tuple(mask.shape)}"
+            )
         for level in levels:
             if not 0 < level <= 1:
                 raise ValueError(f"levels must lie above 0 and be 1 at most, got {level:g}")

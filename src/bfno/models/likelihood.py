@@ -37,11 +37,19 @@ def gaussian_log_likelihood(
     Returns:
         `(samples,)`.
 
+    Raises:
+        ValueError: If a prediction has another shape.
+
     Example:
         >>> values = torch.zeros(2, 5, 3)
         >>> gaussian_log_likelihood(values[None], values, values == 0, deviation=1.0)
         tensor([-0.9189]...)
     """
+    if prediction.shape[1:] != values.shape:
+        shape = ", ".join(map(str, values.shape))
+        raise ValueError(
+            f"prediction must have shape (samples, {shape}), got {tuple(prediction.shape)}"
+        )
     mask = mask.bool()
     errors = (prediction - values).where(mask, 0.0)
     count = mask.sum(1)

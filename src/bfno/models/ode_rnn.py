@@ -197,6 +197,8 @@ class ODERNN(nn.Module):
             kind = self.unit.gates_hidden.dtype
             with torch.autocast(values.device.type, enabled=False):
                 return self(times.to(kind), values.to(kind), mask)
+        mask = mask.bool()
+        values = values.where(mask, 0.0)  # what was not observed may be anything, even NaN
         if self.backward:
             times, values, mask = times.flip(1), values.flip(1), mask.flip(1)
         schedule = self.schedule(times, mask.any(-1))
