@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import logging
 import os
 from collections import Counter
@@ -25,6 +26,7 @@ from bfno.lab.errors import ConfigError, DataError
 
 __all__ = [
     "FolderSource",
+    "drawn_division",
     "load_folder",
     "load_folder_splits",
     "load_folder_test",
@@ -112,6 +114,7 @@ def load_folder_splits(
         splits["test"],
         opened.listing.classes,
         test_is_own=opened.listing.test is not None,
+        division=_division(opened.listing),
     )
     return checked(found, labelled=source.labelled)
 
@@ -136,6 +139,29 @@ def load_folder_test(
     if source.rules > 1 if drawn is None else drawn:
         order = drawn_order(_labels(test), source.seed)
     return opened.read({"test": _taken(test, order[:limit])})["test"], opened.listing.classes
+
+
+def drawn_division(source: FolderSource) -> str | None:
+    """Identify the images of a folder of which a share was drawn for testing.
+
+    Args:
+        source: The folder.
+
+    Returns:
+        The `division` of its splits; None if the folder has a test part.
+
+    Raises:
+        DataError: If the folder is not as described.
+    """
+    nested = source.rules > 1
+    listing = list_images(source.folder, labelled=source.labelled, nested=nested)
+    return _division(listing) if listing.test is None else None
+
+
+def _division(listing: Listing) -> str:
+    """A checksum of the names of all images that are divided by a draw."""
+    names = "\0".join(file.name for file in listing.train)
+    return hashlib.sha256(os.fsencode(names)).hexdigest()[:32]
 
 
 def load_folder(

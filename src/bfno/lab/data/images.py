@@ -66,6 +66,8 @@ class Splits:
         test: What is looked at once, at the end.
         classes: Name of each class, by its label.
         test_is_own: Whether a user chose the test images, which may differ from the others.
+        division: Identifies the images that were divided, of a folder: with one more or less, all
+            parts would be others. Empty where they are always the same.
     """
 
     train: Split
@@ -73,6 +75,7 @@ class Splits:
     test: Split
     classes: tuple[str, ...]
     test_is_own: bool = False
+    division: str = ""
 
 
 @dataclass(frozen=True)

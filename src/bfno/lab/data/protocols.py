@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
@@ -251,7 +252,16 @@ def _own_series(source: SeriesSource, seed: int) -> SeriesSplits:
             classes=table.classes,
         )
         test = _labelled(tested.series, source.test_path)
-    return replace(_divide(whole, test, names, source, seed), layout=table.layout)
+    splits = _divide(whole, test, names, source, seed)
+    return replace(splits, layout=table.layout, division=_division(whole))
+
+
+def _division(whole: Series) -> str:
+    """A checksum of all series that are divided and decide the scaling."""
+    digest = hashlib.sha256("\0".join(whole.ids).encode(errors="surrogatepass"))
+    for part in (whole.times, whole.values, whole.mask, whole.labels, whole.starts):
+        digest.update(part.numpy().tobytes())
+    return digest.hexdigest()[:32]
 
 
 def _labelled(series: Series, path: Path) -> Series:

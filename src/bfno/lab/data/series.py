@@ -226,6 +226,8 @@ class SeriesSplits:
         classes: Name of each class, by its label.
         scaling: How raw times and values became those that a model sees.
         layout: What one's own tables were found to be.
+        division: Identifies one's own series, which were divided: with one more or less, all parts
+            and the scaling would be others. Empty for the known sets.
     """
 
     train: Series
@@ -235,3 +237,4 @@ class SeriesSplits:
     classes: tuple[str, ...]
     scaling: Scaling
     layout: TableLayout | None = None
+    division: str = ""

@@ -42,6 +42,7 @@ __all__ = [
     "class_scores",
     "explained_failure",
     "explained_misfit",
+    "refuse_other_division",
 ]
 
 Shown = Literal["exhibit", "samples", "reconstruction"]
@@ -417,6 +418,23 @@ def class_scores(confusion: list[list[int]]) -> Iterator[dict[str, float]]:
     f1 = 2 * hits / (true + predicted).clamp(min=1)
     for row in zip(precision.tolist(), recall.tolist(), f1.tolist(), true.tolist(), strict=True):
         yield dict(zip(("precision", "recall", "f1", "samples"), row, strict=True))
+
+
+def refuse_other_division(what: object, facts: Mapping[str, Any], now: str) -> None:
+    """Refuse samples of one's own that have changed: test samples may have been learned from.
+
+    Args:
+        what: Where they are.
+        facts: What is known of the training's; runs of earlier releases do not know.
+        now: The `division` of their splits.
+
+    Raises:
+        ConfigError: If they are others than those of the training.
+    """
+    if facts.get("division", now) != now:
+        why = "holds other samples than when the run was trained, and would be divided anew"
+        fix = "bring those back, or train again; `bfno eval --data` tests a run on other samples"
+        raise ConfigError(what, why, fix)
 
 
 @contextlib.contextmanager

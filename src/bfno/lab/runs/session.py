@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from bfno.lab.errors import ConfigError, DataError, NumericalError
-from bfno.lab.experiments.experiment import Experiment
+from bfno.lab.experiments.experiment import Experiment, refuse_other_division
 from bfno.lab.experiments.processes import is_one_of_several
 from bfno.lab.experiments.resolve import changed_settings, resolve
 from bfno.lab.experiments.seeds import derive_seed
@@ -133,6 +133,8 @@ def resume(
         if checkpoint is not None:
             check_settings(run, checkpoint, config, flat_config(changes or {}).keys())
             run.check_metrics(checkpoint)
+            division = trainer.facts.get("division", "")
+            refuse_other_division(f"the data of {folder}", checkpoint.state, division)
             trainer.restore(checkpoint)
             if not trainer.is_done:
                 trainer.progress.history = history_of(checkpoint, trainer.config)

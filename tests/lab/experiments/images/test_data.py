@@ -1,5 +1,7 @@
 """Which images are read, and which of them a limit leaves."""
 
+import shutil
+
 import pytest
 import torch
 from PIL import Image
@@ -135,3 +137,35 @@ def test_of_another_folder_it_is_said_that_a_part_is_tested(photos, tmp_path, ca
     other_images(settings, str(tmp_path / "test"), None)
     told = "has no folder test; only the 20 % that a training would hold out are tested"
     assert caplog.messages == [f"{tmp_path / 'test'}: {told}"]
+
+
+@pytest.mark.parametrize("name", ["folder/node", "folder-density/ffjord-rnode"])
+def test_a_folder_that_has_changed_gives_no_test_images_drawn_among_those_of_the_training(
+    photos, tmp_path, name
+):
+    folder = tmp_path / "photos"
+    shutil.copytree(photos, folder)
+    changes = {"data": {"size": 4}} | ({"model": {"width": 2}} if name == "folder/node" else {})
+    run = untrained(resolve(name, scale="smoke", data=folder, changes=changes))
+    assert run.config.evaluate(run, TestRequest(limit=20))["samples"] == 20
+    added = folder / "cat" / "new.png"
+    shutil.copy(folder / "cat" / "001.png", added)
+    for data in (None, str(folder)):
+        with pytest.raises(ConfigError, match="other samples than when the run was trained"):
+            run.config.evaluate(run, TestRequest(data, limit=20))
+    before = {fact: value for fact, value in run.facts.items() if fact != "division"}
+    old = TrainedRun(run.config, run.model, 0, before)  # of an earlier release
+    assert run.config.evaluate(old, TestRequest(limit=20))["samples"] == 20
+    assert run.config.evaluate(run, TestRequest(str(photos), limit=20))["samples"] == 20
+    added.unlink()
+    assert run.config.evaluate(run, TestRequest(limit=20))["samples"] == 20
+
+
+def test_test_images_of_ones_own_are_tested_whatever_became_of_the_others(photos, tmp_path):
+    for part in ("train", "test"):
+        shutil.copytree(photos, tmp_path / part)
+    changes = {"model": {"width": 2}, "data": {"size": 4}}
+    run = untrained(resolve("folder/node", scale="smoke", data=tmp_path, changes=changes))
+    for part in ("train", "test"):
+        shutil.copy(photos / "cat" / "001.png", tmp_path / part / "cat" / "new.png")
+    assert run.config.evaluate(run, TestRequest(limit=30))["samples"] == 30

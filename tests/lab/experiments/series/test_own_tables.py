@@ -5,10 +5,11 @@ import dataclasses
 import pytest
 
 from bfno.lab.errors import ConfigError, DataError
+from bfno.lab.experiments.experiment import TestRequest
 from bfno.lab.experiments.resolve import resolve
 from bfno.lab.experiments.series.data import SeriesDataSettings, read_table
 from bfno.lab.runs.load import open_run
-from bfno.lab.runs.session import start
+from bfno.lab.runs.session import resume, start
 from tests.lab.data.dialects import Dialect, write_text
 from tests.lab.experiments.series.runs import tiny
 from tests.lab.experiments.series.test_evaluation import write_table
@@ -57,3 +58,21 @@ def test_a_test_file_is_read_as_the_training_file_was_understood(tmp_path):
     write_text(test, Dialect(date="%d/%m/%Y"))
     with pytest.raises(DataError, match=r"b\.csv, row \d+, column 'date': .* with the month first"):
         tiny("rnn-delta-t", {"data": data}).load()
+
+
+def test_a_table_that_has_changed_is_neither_tested_on_nor_trained_on(tmp_path):
+    table = write_table(tmp_path / "mine.csv")
+    changes = {"data": {"path": str(table), "train_limit": None}, "train": {"epochs": 1}}
+    start(tiny("rnn-delta-t", changes), tmp_path / "run")
+    run = open_run(tmp_path / "run")
+    assert run.config.evaluate(run, TestRequest())["series"] == 6
+    before = table.read_text()
+    owner = before.splitlines()[-1].partition(",")[0]
+    table.write_text(before + before.splitlines()[-1].replace(owner, "another", 1) + "\n")
+    with pytest.raises(ConfigError, match="other samples than when the run was trained"):
+        run.config.evaluate(run, TestRequest())
+    with pytest.raises(ConfigError, match="other samples than when the run was trained"):
+        resume(tmp_path / "run", {"train": {"epochs": 2}})
+    assert run.config.evaluate(run, TestRequest(str(table)))["series"] == 31
+    table.write_text(before)
+    assert resume(tmp_path / "run", {"train": {"epochs": 2}}).epoch_count == 2

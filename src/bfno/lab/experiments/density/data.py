@@ -17,6 +17,7 @@ from bfno.lab.experiments.images.data import (
     divided_images,
     held_out_images,
     other_images,
+    refuse_other_draw,
 )
 from bfno.lab.experiments.memory import InMemory, gone, is_in_memory
 from bfno.lab.experiments.seeds import derive_seed
@@ -112,6 +113,7 @@ class DensityData:
         test_is_own: Whether a user chose the test samples, which may differ from the others.
         scaling: Of points that were standardised: what was taken off each coordinate, and what it
             was divided by then.
+        division: Identifies the images that were divided, see `Splits`.
     """
 
     train: Tensor
@@ -119,6 +121,7 @@ class DensityData:
     test: Tensor
     test_is_own: bool = False
     scaling: tuple[tuple[float, ...], tuple[float, ...]] | None = None
+    division: str = ""
 
     def not_learned(self) -> dict[str, Tensor]:
         """Parts of which a model has learned nothing and that are like the training samples."""
@@ -149,7 +152,13 @@ def load_samples(
         )
     splits = divided_images(settings, seed, labelled=False)
     validation = None if splits.validation is None else splits.validation.images
-    return DensityData(splits.train.images, validation, splits.test.images, splits.test_is_own)
+    return DensityData(
+        splits.train.images,
+        validation,
+        splits.test.images,
+        splits.test_is_own,
+        division=splits.division,
+    )
 
 
 def _held_out_points(settings: PointsSettings, split: str) -> Tensor:
@@ -184,6 +193,7 @@ def held_out_samples(
         named = settings.model_copy(update={"name": data or settings.name})
         return _held_out_points(named, "test")[:limit]
     settings = other_images(settings, data, data_dir)
+    refuse_other_draw(run, settings, labelled=False)
     found, _ = held_out_images(settings, run.config.seed, limit, labelled=False)
     channels, side, _ = run.model.event_shape
     if found.images.shape[1] != channels:

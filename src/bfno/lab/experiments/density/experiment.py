@@ -151,7 +151,8 @@ class DensityExperiment(Experiment):
     def facts(self, data: DensityData) -> dict[str, Any]:
         shift, scale = data.scaling or ((), ())
         scaling = {"scaling": {"shift": list(shift), "scale": list(scale)}} if scale else {}
-        return {"event_shape": list(data.train.shape[1:]), **scaling}
+        division = {"division": data.division} if data.division else {}
+        return {"event_shape": list(data.train.shape[1:]), **scaling, **division}
 
     def known_facts(self) -> dict[str, Any]:
         return {"event_shape": list(self.data.shape)}

@@ -23,7 +23,9 @@ from bfno.lab.data import (
     read_image,
     resized,
 )
+from bfno.lab.data.folders import drawn_division
 from bfno.lab.errors import ConfigError
+from bfno.lab.experiments.experiment import TrainedRun, refuse_other_division
 from bfno.lab.experiments.memory import InMemory, gone, is_in_memory, source_of
 from bfno.lab.experiments.settings import Settings, one_of
 
@@ -36,6 +38,7 @@ __all__ = [
     "held_out_images",
     "other_images",
     "read_image_file",
+    "refuse_other_draw",
 ]
 
 _logger = logging.getLogger(__name__)
@@ -176,6 +179,29 @@ def held_out_images(
     limit = limit or settings.test_limit
     found = load(settings.name, settings.dir)
     return Split(found.test.images[:limit], found.test.labels[:limit]), found.classes
+
+
+def refuse_other_draw(
+    run: TrainedRun, settings: ImageDataSettings, *, labelled: bool = True
+) -> None:
+    """Refuse test images that are drawn from a folder that has changed since the training.
+
+    Another draw has images among them from which the model has learned.
+
+    Args:
+        run: The trained model.
+        settings: The images that it is to be tested on.
+        labelled: Whether a folder has to have classes.
+
+    Raises:
+        ConfigError: If the folder is that of the run and holds other images by now.
+        DataError: If it cannot be listed.
+    """
+    is_its_own = settings.name == "folder" and settings.folder == run.config.data.folder
+    if is_its_own and "division" in run.facts:
+        now = drawn_division(_source(settings, run.config.seed, labelled))
+        if now is not None:  # else the user has chosen the test images
+            refuse_other_division(settings.folder, run.facts, now)
 
 
 def _source(settings: ImageDataSettings, seed: int, labelled: bool) -> FolderSource:

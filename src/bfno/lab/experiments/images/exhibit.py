@@ -16,7 +16,7 @@ from bfno.fields import NormedField, OperatorField
 from bfno.lab.data import Split, resized
 from bfno.lab.experiments.experiment import TrainedRun, explained_failure
 from bfno.lab.experiments.images.calibration import temperature_of
-from bfno.lab.experiments.images.data import held_out_images
+from bfno.lab.experiments.images.data import held_out_images, refuse_other_draw
 from bfno.lab.experiments.tasks import require_sound
 from bfno.ode import NeuralODE
 from bfno.ode.tableaus import find_method
@@ -75,6 +75,7 @@ def exhibit_of(run: TrainedRun) -> dict[str, Any]:
 def _test_images(run: TrainedRun, most: int) -> Split:
     """Some test images of a run as its model sees them."""
     count = min(most, run.config.data.test_limit or most)
+    refuse_other_draw(run, run.config.data)
     found, _ = held_out_images(run.config.data, run.config.seed, count)
     return resized(found, run.config.data.shape[-1])
 

@@ -36,6 +36,7 @@ from bfno.lab.experiments.images.data import (
     held_out_images,
     other_images,
     read_image_file,
+    refuse_other_draw,
 )
 from bfno.lab.experiments.images.exhibit import exhibit_of
 from bfno.lab.experiments.images.export import portable_classifier
@@ -131,7 +132,8 @@ class ImageExperiment(Experiment):
         return self.train.batch * self.model.width * math.prod(self.data.shape[1:])
 
     def facts(self, data: Splits) -> dict[str, Any]:
-        return {"classes": list(data.classes)}
+        division = {"division": data.division} if data.division else {}
+        return {"classes": list(data.classes), **division}
 
     def known_facts(self) -> dict[str, Any]:
         return {"classes": DATA_SETS[self.data.name].class_names}
@@ -167,6 +169,7 @@ class ImageExperiment(Experiment):
             (rows are true classes) and precision, recall and F1 of each class.
         """
         settings = other_images(self.data, request.data, request.data_dir)
+        refuse_other_draw(run, settings)
         found, names = held_out_images(settings, self.seed, request.limit)
         classes = run.model.class_names
         if names != classes:

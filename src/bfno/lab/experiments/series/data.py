@@ -23,7 +23,7 @@ from bfno.lab.data import (
 from bfno.lab.data.table_file import read_tables
 from bfno.lab.data.table_layout import find_column
 from bfno.lab.errors import ConfigError, DataError
-from bfno.lab.experiments.experiment import TrainedRun
+from bfno.lab.experiments.experiment import TrainedRun, refuse_other_division
 from bfno.lab.experiments.memory import InMemory, source_of
 from bfno.lab.experiments.settings import Settings
 
@@ -272,7 +272,7 @@ def own_splits(run: TrainedRun, data_dir: Path | None = None) -> SeriesSplits:
         data_dir: Where the files of data sets are; None is where the run found them.
 
     Raises:
-        ConfigError: If they have other classes or features by now.
+        ConfigError: If they have other classes or features by now, or are other series.
         DataError: If files are missing or wrong.
     """
     config = run.config
@@ -291,4 +291,5 @@ def own_splits(run: TrainedRun, data_dir: Path | None = None) -> SeriesSplits:
         if known[name] != now[name]:
             why = f"{name} is {now[name]!r} now, but was {known[name]!r} in training"
             raise ConfigError(config.data.path, why, "restore the table, or train again")
+    refuse_other_division(config.data.path, run.facts, splits.division)
     return splits

@@ -159,6 +159,7 @@ class SeriesExperiment(Experiment):
             "by_row": data.train.by_row,
             "scaling": dataclasses.asdict(data.scaling),
             **({} if data.layout is None else {"table": data.layout.facts()}),
+            **({"division": data.division} if data.division else {}),
         }
 
     def known_facts(self) -> dict[str, Any]:
