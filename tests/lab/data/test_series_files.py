@@ -1,6 +1,7 @@
 """Series of one's own: read as written, every fault named by file, row and column."""
 
 import sys
+from datetime import date, time, timedelta
 from pathlib import Path
 
 import polars as pl
@@ -8,7 +9,7 @@ import pytest
 import torch
 import xlsxwriter
 
-from bfno.lab.data import UNLABELLED, TableLayout, read_series
+from bfno.lab.data import UNLABELLED, FileFormat, TableLayout, read_series
 from bfno.lab.errors import ConfigError, DataError
 
 HEADER = "id,time,x,y,label\n"
@@ -420,3 +421,33 @@ def test_damaged_excel_is_refused(tmp_path):
     good = workbook(tmp_path / "t.xlsx", {"A1": "id"}).read_bytes()
     for bad in (b"", b"PK", good[:-30], good[: len(good) // 2], b"id,time,x\na,0,1\n"):
         assert "t.xlsx: is damaged" in refusal(write(tmp_path, bad, "t.xlsx"))
+
+
+@pytest.mark.parametrize("kind", ["durations", "times of day"])
+def test_clocks_without_a_date_are_refused_as_times_and_left_out_by_their_name(
+    tmp_path, caplog, kind
+):
+    spans = [timedelta(hours=1), timedelta(hours=2, minutes=30), timedelta(hours=1)]
+    days = [time(1), time(2, 30), time(1)]
+    spans = spans if kind == "durations" else days
+    columns = {"id": ["a", "a", "b"], "time": spans, "x": [1.0, 2.0, 3.0]}
+    text = refusal(parquet(tmp_path / "t.parquet", columns))
+    assert text.startswith(f"t.parquet, column 'time': holds {kind}, neither numbers nor dates")
+    beside = {**columns, "time": [0.0, 1.0, 2.0], "gap": spans}
+    read_series(parquet(tmp_path / "beside.parquet", beside))
+    assert f"left out 'gap' (holds {kind})" in caplog.text
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-16-le"])
+def test_a_byte_order_mark_is_no_part_of_a_name_where_the_encoding_is_given(tmp_path, encoding):
+    path = tmp_path / "t.csv"
+    path.write_bytes("\ufeffid,time,x\na,0,1\na,1,2\n".encode(encoding))
+    table = read_series(path, TableLayout(file=FileFormat(encoding=encoding)))
+    assert table.layout.id == "id"
+
+
+def test_dates_of_parquet_are_refused_where_times_are_numbers(tmp_path):
+    days = [date(2024, 1, 1), date(2024, 1, 3), date(2024, 1, 1)]
+    path = parquet(tmp_path / "t.parquet", {"id": ["a", "a", "b"], "time": days, "x": [1, 2, 3]})
+    text = refusal(path, layout=TableLayout(dates="numbers"))
+    assert text.endswith("column 'time': holds dates, but times are numbers. Fix: write numbers")

@@ -34,7 +34,7 @@ from bfno.lab.data.table_layout import (
     require_column,
     require_names,
 )
-from bfno.lab.data.table_times import read_times, with_joined_clock
+from bfno.lab.data.table_times import read_times, temporal_kind, with_joined_clock
 from bfno.lab.errors import DataError
 
 if TYPE_CHECKING:
@@ -198,7 +198,7 @@ class Understood:
         if known is not None or name in self.layout.categorical:
             return self._one_hot(name, as_words(cells, self.missing), known)
         if cells.dtype.is_temporal():
-            return self._leave_out(name, "holds dates")
+            return self._leave_out(name, f"holds {temporal_kind(cells)}")
         numbers, wrong = parse_numbers(cells, self.no_numbers, self.form)
         if not wrong.any():
             if (np.isnan(numbers) | (numbers == 0) | (numbers == 1)).all():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import csv
 import io
 import os
@@ -298,6 +299,7 @@ def _utf8(path: Path, content: bytes, encoding: str | None) -> tuple[bytes, tupl
         raise DataError(path, "holds zero bytes, so it is not text", _TEXT_FIX)
     if name not in ("utf-8", "ascii"):
         content = text.encode("utf-8", "replace")
+    content = content.removeprefix(codecs.BOM_UTF8)  # of an encoding that says nothing of it
     if b"\r" in content:
         content = content.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
     return content, () if name.startswith("utf-8") else (_CODEC_TITLES.get(name, name),)

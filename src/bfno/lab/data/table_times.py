@@ -18,7 +18,7 @@ from bfno.lab.errors import DataError
 if TYPE_CHECKING:
     import polars as pl
 
-__all__ = ["Times", "read_times", "with_joined_clock"]
+__all__ = ["Times", "read_times", "temporal_kind", "with_joined_clock"]
 
 _CLOCK = r"^(?:1899-12-31 |1899-12-30 |1900-01-00 )?(\d{1,2}:\d{2}(?::\d{2}(?:\.\d+)?)?)$"
 
@@ -68,7 +68,8 @@ def read_times(
         DataError: If a row has no time, or one that may be another.
     """
     cells, kind = table.frame[column], layout.dates
-    if cells.dtype.is_temporal() and kind != "numbers":
+    if cells.dtype.is_temporal():
+        _require_dates(table, column, temporal_kind(cells), kind)
         return _from_dates(table, column, layout, parse_dates(cells), cells)
     numbers, wrong = parse_numbers(cells, no_numbers, form)
     words = as_words(cells, layout.missing_words)
@@ -88,6 +89,24 @@ def read_times(
         raise table.wrong(index, why, "use numbers or dates everywhere", column)
     _require_times(table, column, np.isfinite(numbers))
     return Times(numbers, replace(layout, dates="numbers"))
+
+
+def temporal_kind(cells: pl.Series) -> str:
+    """What a column holds whose type in the file is one of time."""
+    import polars as pl
+
+    kinds = {pl.Duration: "durations", pl.Time: "times of day"}
+    return kinds.get(cells.dtype.base_type(), "dates")
+
+
+def _require_dates(table: RawTable, column: str, found: str, kind: str | None) -> None:
+    """Refuse a type of time that is not on a calendar, and dates where times are numbers."""
+    where = f"{table.source}, column {column!r}"
+    if found != "dates":
+        fix = "write numbers, for example hours, or dates"
+        raise DataError(where, f"holds {found}, neither numbers nor dates", fix)
+    if kind == "numbers":
+        raise DataError(where, "holds dates, but times are numbers", "write numbers")
 
 
 def _require_times(table: RawTable, column: str, there: np.ndarray) -> None:
