@@ -96,3 +96,21 @@ def test_rows_of_one_series_are_drawn_together():
     )
     for name, bounds in once.items():
         assert ten[name] == pytest.approx(bounds, abs=1e-12)
+
+
+def test_a_draw_without_a_rare_class_is_judged_by_the_classes_that_it_has():
+    labels = np.array([0] * 20 + [1] * 9 + [2])  # the third is missing in every third draw
+    for name, interval in confidence_intervals(np.eye(3)[labels], labels, np.arange(30)).items():
+        assert interval == (1.0, 1.0), name  # of answers that are all right
+    probabilities, _ = _sample(11, 3, count=30)
+    guessed = probabilities.argmax(1)
+    weights = np.ones((2, 30))
+    weights[1, (labels == 2) | (guessed == 2)] = 0
+    kept = weights[1] > 0
+    found = classification_metrics(probabilities, labels, weights)
+    expected = oracle.f1_score(labels[kept], guessed[kept], average="macro")
+    assert found["macro_f1"][1] == pytest.approx(expected, rel=1e-12)
+    areas = [
+        oracle.roc_auc_score(labels[kept] == one, probabilities[kept, one]) for one in range(2)
+    ]
+    assert found["auroc"][1] == pytest.approx(np.mean(areas), rel=1e-12)

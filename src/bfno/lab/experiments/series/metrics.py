@@ -43,7 +43,7 @@ def classification_metrics(
     if len(present) > 1:
         for name, area in (("auroc", auroc), ("auprc", auprc)):
             areas = [area(probabilities[:, one], labels == one, weights) for one in wanted]
-            found[name] = np.mean(areas, axis=0)
+            found[name] = _mean_where_known(areas)
     return found
 
 
@@ -128,14 +128,20 @@ def _cumulative(scores: _Array, positive: _Array, weights: _Array) -> tuple[_Arr
 
 def _macro_f1(predicted: _Array, labels: _Array, weights: _Array) -> _Array:
     """Mean F1 over the classes that occur or are predicted."""
-    return np.mean(list(_f1_of_classes(predicted, labels, weights)), axis=0)
+    return _mean_where_known([*_f1_of_classes(predicted, labels, weights)])
 
 
 def _f1_of_classes(predicted: _Array, labels: _Array, weights: _Array) -> Iterator[_Array]:
     weigh: Callable[[_Array], _Array] = lambda which: weights @ which.astype(float)  # noqa: E731
     for one in np.union1d(predicted, labels):
         hits = weigh((predicted == one) & (labels == one))
-        yield _ratio(2 * hits, weigh(predicted == one) + weigh(labels == one), 0.0)
+        yield _ratio(2 * hits, weigh(predicted == one) + weigh(labels == one))
+
+
+def _mean_where_known(values: list[_Array]) -> _Array:
+    """Mean over the classes that a weighting leaves, which a draw of few samples may miss."""
+    known = np.isfinite(values)
+    return _ratio(np.where(known, values, 0.0).sum(0), known.sum(0).astype(float))
 
 
 def _ratio(above: _Array, below: _Array, otherwise: float = np.nan) -> _Array:
