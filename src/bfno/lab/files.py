@@ -247,8 +247,8 @@ def parse_yaml(content: str | bytes) -> Any:
     """Read YAML whose aliases do not make more of it than anybody would write.
 
     Raises:
-        ValueError: If it is not YAML, too deep, or too large once its aliases stand for what they
-            mean; its text says which.
+        ValueError: If it is not YAML, too deep, too large once its aliases stand for what they
+            mean, or says something twice; its text says which.
 
     Example:
         >>> parse_yaml("train: {lr: 0.1}")
@@ -277,6 +277,16 @@ def parse_yaml(content: str | bytes) -> Any:
             is_integer = isinstance(node, yaml.ScalarNode) and node.tag.endswith(":int")
             if is_integer and len(node.value) > _MOST_DIGITS:
                 raise ValueError(f"has a number of {len(node.value):,} digits")
+            return node
+
+        def compose_mapping_node(self, anchor: Any) -> Any:
+            # Of a key that is there twice, the first value would be lost without a word.
+            node: Any = super().compose_mapping_node(anchor)
+            seen: set[str] = set()
+            for key in (key.value for key, _ in node.value if isinstance(key, yaml.ScalarNode)):
+                if key in seen:
+                    raise ValueError(f"has {key[:40]!r} twice")
+                seen.add(key)
             return node
 
     try:

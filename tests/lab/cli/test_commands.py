@@ -267,6 +267,21 @@ def test_a_bad_file_among_predictions_spoils_no_other(digits_run, photos, tmp_pa
     assert printed.err.startswith(f"error: {bad}: ") and printed.err.count("\n") == 1
 
 
+@pytest.mark.parametrize(
+    ("option", "value", "setting"),
+    [
+        ("--seed", "3", "seed=5"),
+        ("--data-dir", "a", "data.dir=b"),
+        ("--data", "a", "data.folder=b"),
+    ],
+)
+def test_an_option_beside_its_setting_is_refused(tmp_path, capsys, option, value, setting):
+    words = ["train", "folder/cnn", "--out", str(tmp_path / "run"), option, value]
+    assert main([*words, "--set", setting]) == 2
+    told = f"error: {option}: repeats --set {setting.partition('=')[0]}. Fix: keep one of"
+    assert told in capsys.readouterr().err
+
+
 def test_resume_of_a_finished_run_can_add_epochs(digits_run, tmp_path, capsys):
     run = tmp_path / "run"
     command = ["train", "digits/node", "--out", str(run), *TINY]

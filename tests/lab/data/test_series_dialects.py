@@ -563,3 +563,15 @@ def test_numbers_are_not_taken_for_dates_nor_dates_for_numbers(tmp_path):
         read_series(days, as_dates)
     with pytest.raises(DataError, match="'2024-01-01' is not a number"):
         read_series(dates, as_numbers)
+
+
+def test_a_mistyped_column_to_leave_out_is_told_in_training_and_not_later(tmp_path, caplog):
+    path = tmp_path / "t.csv"
+    path.write_text("id,time,pulse,ward,label\na,0,1,2,u\nb,0,3,4,v\n")
+    table = read_series(path, TableLayout(ignore=("puls",), categorical=("wrad", "ward")))
+    assert table.features == ("pulse", "ward=2", "ward=4")
+    assert "t.csv: there is no column 'puls' to leave out; nearest: 'pulse'" in caplog.text
+    assert "t.csv: there is no column 'wrad' to take as words; nearest: 'ward'" in caplog.text
+    caplog.clear()
+    read_series(path, table.layout, features=table.features)
+    assert "there is no column" not in caplog.text

@@ -179,6 +179,8 @@ def test_two_thousand_spoilt_files_are_refused_in_one_line(tmp_path):
         "experiment: mnist/node\ndata: 3",
         "experiment: mnist/node\nmodel: [1]",
         "a: " + "[" * 5000,
+        "experiment: mnist/node\ntrain: {epochs: 1}\ntrain: {batch: 32}",
+        "experiment: mnist/node\ntrain: {epochs: 1, epochs: 2}",
     ],
 )
 def test_files_that_say_something_else_are_refused(tmp_path, text):

@@ -45,6 +45,11 @@ def test_yaml_with_a_few_aliases_is_read():
     assert found == {"base": {"lr": 1}, "train": {"lr": 1}, "more": {"lr": 1, "b": 2}}
 
 
+def test_yaml_that_says_something_twice_is_refused_with_its_name():
+    with pytest.raises(ValueError, match="has 'train' twice"):
+        parse_yaml("train: {epochs: 1}\nseed: 3\ntrain: {batch: 32}")
+
+
 @pytest.mark.parametrize("setting", ["train.lr=1e300", "train.weight_decay=1e300", "train.lr=.inf"])
 def test_a_rate_beyond_all_numbers_names_the_setting(tmp_path, capsys, setting):
     words = ("digits/node", "--scale", "smoke", "--out", str(tmp_path / "run"), "--set", setting)

@@ -366,14 +366,20 @@ def _changes(
 ) -> dict[str, Any]:
     """The settings that a command names, by --set or by an option of their own."""
     from bfno.lab.errors import ConfigError
-    from bfno.lab.experiments.trees import merged, read_settings, setting
+    from bfno.lab.experiments.trees import merged, nested, read_settings, setting
 
-    changes = read_settings(settings or [])
-    flags: dict[str, Any] = {} if seed is None else {"seed": seed}
-    if epochs is not None:
-        flags["train"] = {"epochs": epochs}
-        if setting(changes, "train", "epochs", None) is not None:
-            raise ConfigError("--epochs", "repeats --set train.epochs", "keep one of them")
-    if data_dir is not None:
-        flags["data"] = {"dir": str(data_dir)}
+    changes, flags = read_settings(settings or []), {}
+    given = {
+        "--seed": ("seed", seed),
+        "--epochs": ("train.epochs", epochs),
+        "--data-dir": ("data.dir", None if data_dir is None else str(data_dir)),
+    }
+    for option, (name, value) in given.items():
+        if value is None:
+            continue
+        section, _, key = name.rpartition(".")
+        said = setting(changes, section, key, None) if section else changes.get(key)
+        if said is not None:
+            raise ConfigError(option, f"repeats --set {name}", "keep one of them")
+        flags = merged(flags, nested({name: value}))
     return merged(changes, flags)

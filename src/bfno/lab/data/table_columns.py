@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -42,6 +43,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Understood"]
 
+_logger = logging.getLogger(__name__)
 _LARGEST = float(np.finfo(np.float32).max)
 _MOST_CLASSES = 1000
 # More classes than that, and than half of the series, are hardly classes.
@@ -70,6 +72,8 @@ class Understood:
         # Among numbers, None can be nothing else; among words, it may be one.
         self.no_numbers = self.missing | set(MISSING)
         self.left_out: list[str] = []
+        if layout.categories is None:
+            _say_unknown(table, layout)
         left_out = set(layout.ignore) - {layout.id, layout.time, layout.label}
         names = [name for name in table.frame.columns if name not in left_out]
         path = table.source
@@ -343,6 +347,15 @@ class Understood:
                 counts[str(cell)] = counts.get(str(cell), 0) + int((cells == cell).sum())
         told = ", ".join(f"{word!r} ({count:,})" for word, count in sorted(counts.items()))
         return [f"missing: {told}"] if told else []
+
+
+def _say_unknown(table: RawTable, layout: TableLayout) -> None:
+    """Tell of columns that a setting names and that are not there: it has no effect."""
+    names = table.frame.columns
+    for columns, purpose in ((layout.ignore, "leave out"), (layout.categorical, "take as words")):
+        for name in sorted(set(columns) - set(names)):
+            told = (table.source.name, name, purpose, nearest(name, names))
+            _logger.warning("%s: there is no column %r to %s; %s", *told)
 
 
 def _found(layout: TableLayout) -> Mapping[str, tuple[str, ...]]:

@@ -13,7 +13,7 @@ from bfno.lab.experiments.experiment import Experiment
 from bfno.lab.experiments.images.experiment import ImageExperiment
 from bfno.lab.experiments.series.experiment import SeriesExperiment
 from bfno.lab.experiments.settings import CIRCUMSTANCES, SCALES, migrated_settings, parse
-from bfno.lab.experiments.trees import Tree, differences, merged
+from bfno.lab.experiments.trees import Tree, differences, merged, setting
 from bfno.lab.files import parse_yaml, read_plain
 
 __all__ = ["EXPERIMENTS", "SCALES", "changed_settings", "read_experiment", "read_written"]
@@ -70,7 +70,10 @@ def resolve(
         method = kind.recommended[of]
         tree["experiment"] = f"{of}/{method}"
     if data is not None:
-        tree = merged(tree, {"data": {_own_data(kind, name): str(data)}})
+        own = _own_data(kind, name)
+        if setting(changes or {}, "data", own, None) is not None:
+            raise ConfigError("--data", f"repeats --set data.{own}", "keep one of them")
+        tree = merged(tree, {"data": {own: str(data)}})
     found = parse(kind, merged(kind.preset(of, method, tree), tree), source)
     found.refuse_idle(changes or {})
     return found
