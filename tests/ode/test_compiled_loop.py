@@ -66,6 +66,7 @@ def _assert_same(pair):
     # An error estimate is a small difference of slopes: few of its digits, and so of a step's size,
     # are beyond rounding.
     torch.testing.assert_close(*ends, rtol=1e-5, atol=0)
+    assert mine.stats.first_step == pytest.approx(plain.stats.first_step, rel=1e-5)
     for one, other in zip(slopes, expected, strict=True):
         torch.testing.assert_close(one, other, rtol=1e-10, atol=1e-10)
 
@@ -102,6 +103,7 @@ def test_options_of_a_solve_are_followed(swing, y0):
         {"stops": (0.3, 0.31, 1.5)},
         {"land": False},
         {"atol": 0.0},
+        {"max_steps": math.inf},
     ):
         pair = _pair(swing, y0, TIMES["many"], **{**kind, **more})
         _assert_same(pair)
@@ -130,6 +132,30 @@ def test_the_first_step_is_estimated_as_by_the_engine(swing, y0):
         sizes = [one.step_ends[0] - begin for one in found]
         assert sizes[0] == pytest.approx(sizes[1], rel=1e-6) and sizes[0] > 0
         assert sizes[0] < more.get("max_step", end - begin)
+
+
+def test_a_block_remembers_the_first_step(swing, y0):
+    blocks = [
+        bfno.NeuralODE(
+            bfno.FirstOrder(swing),
+            method="bosh3",
+            rtol=1e-4,
+            atol=1e-5,
+            first_step="last",
+            compile=one,
+        ).double()
+        for one in (True, False)
+    ]
+    costs = []
+    for block in blocks:
+        stats = []
+        for _ in range(2):
+            block(y0)
+            stats.append(block.stats)
+        costs.append([one.forward_evaluations for one in stats])
+    assert blocks[0].stats.compiled == "solve"
+    assert costs[0] == costs[1] and costs[0][1] < costs[0][0]
+    assert blocks[0].first_step.item() == pytest.approx(blocks[1].first_step.item(), rel=1e-5)
 
 
 def test_a_gradient_is_that_of_differences(swing, y0):

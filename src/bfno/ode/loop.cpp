@@ -196,7 +196,7 @@ struct Run {
   std::vector<double> ends;
   std::vector<Handle> slopes;  // of the last attempt
   int64_t evaluations = 0, accepted = 0, rejected = 0, status = SUCCESS, backward_evaluations = 0;
-  double reached = 0;
+  double reached = 0, first_step = 0;
   std::string error;
 
   Run(const Plan& given, void* const* pointers) : plan(given), slopes(STAGES) {
@@ -253,6 +253,12 @@ struct Run {
     return std::copysign(std::min(std::max(std::abs(size), plan.min_step), plan.max_step), size);
   }
 
+  // By how much a step with this error had better been larger.
+  double growth_after(double ratio) const {
+    if (ratio == 0) return plan.growth;
+    return std::min(plan.growth, plan.safety / std::pow(ratio, 1.0 / static_cast<double>(plan.order)));
+  }
+
   double next_size(double size, double ratio, const double* past) const {
     double factor;
     if (!std::isfinite(ratio)) {
@@ -265,9 +271,7 @@ struct Run {
                            plan.earlier * std::log(past[1]);
       factor = std::min(std::max(plan.safety * std::exp(std::min(power, 700.0)), least), most);
     } else {
-      const double least = ratio < 1 ? 1.0 : plan.shrink;
-      const double wanted = plan.safety / std::pow(ratio, 1.0 / static_cast<double>(plan.order));
-      factor = std::min(plan.growth, std::max(wanted, least));
+      factor = std::max(growth_after(ratio), ratio < 1 ? 1.0 : plan.shrink);
     }
     return clamp(size * factor);
   }
@@ -413,12 +417,13 @@ struct Run {
       const double ratio = std::sqrt(squares / static_cast<double>(std::max<int64_t>(NUMBERS, 1)));
       finite = std::isfinite(ratio);
       const bool smallest = std::min(std::abs(taken), std::abs(size)) <= plan.min_step;
-      const double wanted = size;
-      size = next_size(stops ? taken : size, ratio, past);
+      const double wanted = size, tried = stops ? taken : size;
+      size = next_size(tried, ratio, past);
       if (!(ratio <= 1 || (finite && smallest))) {
         ++rejected;
         continue;
       }
+      if (accepted == 0 && ratio > 0) first_step = std::abs(clamp(tried * growth_after(ratio)));
       if (advance(start, end, y, k1, y1, ys, keep) && plan.renew_limit) limit = plan.max_steps;
       if (stops) {
         ++next;
@@ -554,11 +559,11 @@ void loop_differentiate(Run* run, void* const* tensors, const REAL* gys, REAL* g
 #endif
 }
 
-void loop_counts(const Run* run, int64_t* counts, double* reached) {
+void loop_counts(const Run* run, int64_t* counts, double* reached, double* first_step) {
   counts[0] = run->status, counts[1] = run->evaluations, counts[2] = run->accepted;
   counts[3] = run->rejected, counts[4] = static_cast<int64_t>(run->outputs.size());
   counts[5] = run->backward_evaluations;
-  *reached = run->reached;
+  *reached = run->reached, *first_step = run->first_step;
 }
 
 const double* loop_ends(const Run* run) { return run->ends.data(); }

@@ -27,6 +27,8 @@ __all__ = ["Loop"]
 
 _STATUSES = (Status.SUCCESS, Status.STEP_LIMIT, Status.STEP_UNDERFLOW, Status.NON_FINITE)
 _FAILED = len(_STATUSES)
+_MOST_STEPS = 2**62
+"""What stands for infinitely many."""
 
 
 class _Plan(ctypes.Structure):
@@ -113,7 +115,8 @@ class Loop:
         arrays = [(ctypes.c_double * len(one))(*one) for one in (times, stops)]
         native = _Plan(
             start=plan.start.value, direction=plan.direction, first_step=-1.0, order=plan.order,
-            max_steps=plan.max_steps, renew_limit=plan.renew_limit, keep_pace=plan.keep_pace,
+            max_steps=int(min(plan.max_steps, _MOST_STEPS)), renew_limit=plan.renew_limit,
+            keep_pace=plan.keep_pace,
             time_count=len(times), stop_count=len(stops), trial_limit=plan.trial_limit,
             times=ctypes.addressof(arrays[0]), stops=ctypes.addressof(arrays[1]),
         )  # fmt: skip
@@ -144,6 +147,7 @@ class Loop:
         stats.accepted += accepted
         stats.rejected += rejected
         stats.step_ends += run.step_ends(accepted)
+        stats.first_step = run.first_step
 
 
 def _refuse(tableau: Tableau, plan: Plan, y0: Tensor) -> None:
@@ -174,11 +178,12 @@ class _Run:
     def __init__(self, library: Any, handle: int) -> None:
         self._library, self._handle = library, handle
         self._counts = (ctypes.c_int64 * 6)()
-        self._reached = ctypes.c_double()
+        self._reached, self._first_step = ctypes.c_double(), ctypes.c_double()
 
     def counts(self) -> list[int]:
         """Status, evaluations, accepted and rejected steps, served times, backward evaluations."""
-        self._library.loop_counts(self._handle, self._counts, ctypes.byref(self._reached))
+        sizes = ctypes.byref(self._reached), ctypes.byref(self._first_step)
+        self._library.loop_counts(self._handle, self._counts, *sizes)
         if self._counts[0] == _FAILED:
             raise CannotCompile(self._library.loop_error(self._handle).decode())
         return list(self._counts)
@@ -186,6 +191,10 @@ class _Run:
     @property
     def reached(self) -> float:
         return self._reached.value
+
+    @property
+    def first_step(self) -> float:
+        return self._first_step.value
 
     def step_ends(self, count: int) -> list[float]:
         if not count:

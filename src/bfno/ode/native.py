@@ -246,7 +246,7 @@ def _declare(library: Any) -> ctypes.CDLL:
     library.loop_solve.restype = pointer
     library.loop_differentiate.argtypes = [pointer, pointer, pointer, pointer, pointer]
     library.loop_differentiate.restype = None
-    library.loop_counts.argtypes = [pointer, pointer, pointer]
+    library.loop_counts.argtypes = [pointer, pointer, pointer, pointer]
     library.loop_counts.restype = None
     library.loop_ends.argtypes, library.loop_ends.restype = [pointer], pointer
     library.loop_error.argtypes, library.loop_error.restype = [pointer], ctypes.c_char_p
