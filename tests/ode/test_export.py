@@ -52,6 +52,26 @@ def block(dynamics="first", field="bfno", method="midpoint", **options):
     return made.eval()
 
 
+class Twofold(nn.Module):
+    """Dynamics of a nested state."""
+
+    interval = (0.0, 1.0)
+
+    def initial(self, x):
+        return x, x.new_zeros(x.shape[0])
+
+    def forward(self, t, y):
+        return y[0].sin() * t.view(-1, *[1] * (3 if t.dim() else 0)), y[0].flatten(1).sum(1)
+
+    def read_out(self, y):
+        return y[0] + y[1].view(-1, 1, 1, 1)
+
+
+@pytest.mark.parametrize("options", [{}, {"independent": True}])
+def test_nested_states_are_exported(options):
+    check_export(NeuralODE(Twofold(), method="rk4", step=0.25, **options))
+
+
 def exported(module, x, shapes=BATCH):
     with torch.no_grad():
         return torch.export.export(module, (x,), dynamic_shapes=shapes, strict=False)

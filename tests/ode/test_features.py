@@ -482,6 +482,41 @@ def test_autocast_leaves_events_and_dense_output_their_digits():
     torch.testing.assert_close(found[1], found[0], rtol=0, atol=0)
 
 
+class Tracked(torch.nn.Module):
+    """A state and how far it has come, side by side."""
+
+    interval = (0.0, 1.0)
+
+    def __init__(self):
+        super().__init__()
+        self.turn = torch.nn.Linear(2, 2)
+
+    def initial(self, x):
+        return {"place": x, "way": x.new_zeros(len(x))}
+
+    def forward(self, t, y):
+        speed = self.turn(y["place"])
+        return {"place": speed, "way": speed.norm(dim=1)}
+
+    def read_out(self, y):
+        return torch.cat((y["place"], y["way"][:, None]), dim=1)
+
+
+@pytest.mark.parametrize(
+    "options", [{}, {"independent": True}, {"gradient": "adjoint"}, {"ignore": (1,)}]
+)
+def test_a_block_takes_nested_states(options):
+    tracked, x = Tracked(), torch.randn(3, 2)
+    block = bfno.NeuralODE(tracked, **TIGHT, **options)
+    y0, ts = tracked.initial(x), torch.tensor([0.0, 1.0])
+    ys = solve(tracked, y0, ts, **TIGHT, **options).ys
+    found = block(x)
+    torch.testing.assert_close(found[:, :2], ys["place"][-1], rtol=0, atol=0)
+    torch.testing.assert_close(found[:, 2], ys["way"][-1], rtol=0, atol=0)
+    found.sum().backward()
+    assert tracked.turn.weight.grad is not None
+
+
 @pytest.mark.parametrize("end", [2.0, -2.0])
 @pytest.mark.parametrize("samples", [True, False])
 def test_dense_output_stands_still_behind_an_event(samples, end):

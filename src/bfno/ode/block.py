@@ -6,6 +6,7 @@ from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
+from torch.utils._pytree import tree_map
 
 from bfno.ode.inputs import ATOL, RTOL, check_use, read_tolerances, shown
 from bfno.ode.plain import is_plain, plain_steps
@@ -25,15 +26,15 @@ class DynamicsLike(Protocol):
 
     interval: tuple[float, float]
 
-    def __call__(self, t: Tensor, y: Tensor) -> Tensor:
+    def __call__(self, t: Tensor, y: Any) -> Any:
         """The state's derivative."""
         ...
 
-    def initial(self, x: Tensor) -> Tensor:
-        """The state at the start of the interval."""
+    def initial(self, x: Tensor) -> Any:
+        """The state at the start of the interval, as `solve` takes it."""
         ...
 
-    def read_out(self, y: Tensor) -> Tensor:
+    def read_out(self, y: Any) -> Tensor:
         """The output, read out of the state at the end of the interval."""
         ...
 
@@ -123,13 +124,13 @@ class NeuralODE(nn.Module):
         # Not while it is evaluated: results would depend on the order of batches.
         if self._remembers and self.training and self.stats.first_step:
             self.first_step.fill_(min(self.stats.first_step, abs(end - begin)))
-        return self.dynamics.read_out(solution.ys[-1])
+        return self.dynamics.read_out(tree_map(lambda states: states[-1], solution.ys))
 
-    def trajectory(self, x: Tensor, ts: Tensor) -> Solution[Tensor]:
+    def trajectory(self, x: Tensor, ts: Tensor) -> Solution[Any]:
         """The states at given times, starting from the initial state of the input."""
         return self._solve(x, ts)
 
-    def _solve(self, x: Tensor, ts: Tensor) -> Solution[Tensor]:
+    def _solve(self, x: Tensor, ts: Tensor) -> Solution[Any]:
         settings = self.settings
         if self._remembers:
             settings = {**settings, "first_step": self.first_step.item() or None}

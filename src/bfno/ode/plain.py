@@ -6,12 +6,11 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from bfno.ode.evaluate import Evaluator
 from bfno.ode.solution import Stats
 from bfno.ode.solve import fixed_stops
-from bfno.ode.state import real_dtype
+from bfno.ode.state import Packing, real_dtype
 from bfno.ode.step import Sums, take_stages
 from bfno.ode.tableaus import find_method
 from bfno.tracing import is_exporting
@@ -52,24 +51,25 @@ def is_plain(settings: Mapping[str, Any]) -> bool:
 
 
 def plain_steps(
-    field: Callable[..., Any], y: Tensor, interval: tuple[float, float], settings: Mapping[str, Any]
-) -> tuple[Tensor, Stats]:
+    field: Callable[..., Any], y0: Any, interval: tuple[float, float], settings: Mapping[str, Any]
+) -> tuple[Any, Stats]:
     """The state at the end of an interval, and its cost.
 
     It does not check that the state is finite.
 
     Args:
         field: The derivative.
-        y: The state at the start.
+        y0: The state at the start.
         interval: The start and the end.
         settings: Arguments of `solve` that `is_plain`.
     """
     tableau, stats = find_method(settings["method"]), Stats()
-    arguments, dtype = settings.get("args", ()), real_dtype(y.dtype)
-    evaluate = Evaluator(lambda t, y: field(t, y, *arguments))
-    shape = (
-        y.shape[:1] if settings.get("independent") else ()
-    )  # of the time that the field is given
+    arguments, by_sample = settings.get("args", ()), bool(settings.get("independent"))
+    packing = Packing(y0, by_sample=by_sample)
+    evaluate = Evaluator(packing.wrap(lambda t, y: field(t, y, *arguments)))
+    y = packing.pack(y0)
+    # Of the time that the field is given.
+    shape, dtype = y.shape[:1] if by_sample else (), real_dtype(y.dtype)
     sums, slopes, begin = Sums(tableau), [], float(interval[0])
     for stop in fixed_stops(interval, settings.get("step"), settings.get("stops", ())):
         size = stop.moment.value - begin
@@ -83,4 +83,4 @@ def plain_steps(
         begin = stop.moment.value
         stats.accepted += 1
         stats.step_ends.append(begin)
-    return y, stats
+    return packing.unpack(y), stats

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -70,7 +71,7 @@ class Packing:
         self._tails = [tuple(shape[self._lead :]) for shape in self._shapes]
         self._dtypes = [part.dtype for part in parts]
         self._are_alike = len(set(self._dtypes)) == 1
-        self._sizes = [part.shape[self._lead :].numel() for part in parts]
+        self._sizes = [math.prod(tail) for tail in self._tails]
         ends = [sum(self._sizes[: index + 1]) for index in range(len(parts))]
         self.slices = [slice(end - n, end) for end, n in zip(ends, self._sizes, strict=True)]
 
@@ -141,7 +142,7 @@ class Packing:
             return torch.cat([part.reshape(-1) for part in parts])
         # Sizes instead of -1, which nothing could tell in an empty batch.
         sized = zip(parts, self._sizes, strict=True)
-        return torch.cat([part.reshape(len(part), size) for part, size in sized], dim=-1)
+        return torch.cat([part.reshape(part.shape[0], size) for part, size in sized], dim=-1)
 
 
 def _in_places(found: Any, places: Any) -> list[Any]:
