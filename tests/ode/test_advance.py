@@ -103,3 +103,13 @@ def test_impossible_intervals_are_refused(change, words):
     arguments = {"y": torch.ones(2, 1), "start": torch.zeros(2), "gap": torch.ones(2)} | change
     with pytest.raises(ValueError, match=words):
         advance(lambda t, y: y, **arguments)
+
+
+def test_complex_states_have_real_times():
+    def turning(t, y):
+        return 1j * torch.where(t < 0, 0.0, t)[:, None] * y  # complex numbers have no order
+
+    y0, gap = torch.ones(2, 3, dtype=torch.complex128), torch.tensor([0.5, 1.0])
+    found = advance(turning, y0, torch.zeros(2), gap, method="rk4", steps=20)
+    exact = torch.exp(0.5j * gap.square())[:, None].expand(2, 3)
+    torch.testing.assert_close(found, exact, rtol=0, atol=1e-6)  # 20 steps of 1/20, of order four

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from bfno.ode.evaluate import Field
+from bfno.ode.state import real_dtype
 from bfno.ode.step import RowSums, take_stages
 from bfno.ode.tableaus import Tableau, find_explicit
 
@@ -51,8 +52,8 @@ def advance(
     tableau = find_explicit(method, "advance")
     counts = torch.as_tensor(steps, device=y.device).expand(len(y))
     _check(y, start, gap, counts)
-    size = (gap / counts.clamp(min=1)).to(y.dtype)
-    first = start.to(y.dtype)
+    kind = real_dtype(y.dtype)
+    first, size = start.to(kind), (gap / counts.clamp(min=1)).to(kind)
     fewest, most = (0, 0) if len(y) == 0 else torch.stack(counts.aminmax()).tolist()
     for number in range(int(most)):
         moving = size if number < fewest else size.where(number < counts, 0.0)

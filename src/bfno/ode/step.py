@@ -218,7 +218,7 @@ class RowSums(Sums):
     """The same with a step size for every sample."""
 
     def begin(self, y: Tensor, size: Tensor) -> None:
-        super().begin(y, scale_rows(size, y))
+        super().begin(y, scale_rows(size.to(y.dtype), y))
 
     def point(self) -> Tensor:
         return self._moved(self.tableau.stages[len(self.slopes)])
