@@ -83,6 +83,27 @@ def test_several_gradients_at_once_are_refused(way):
     torch.testing.assert_close(AT_ONCE[way](states, inputs, pair), before, rtol=0, atol=TOLERANCE)
 
 
+def test_transforms_differentiate_single_steps():
+    cell, inputs, kept = nn.GRUCell(2, 3), torch.randn(2, 4, 2), torch.rand(2, 4, 1)
+    direction = torch.randn_like(inputs)
+
+    def run(x, factor):
+        return run_gru(cell, x, factor).square().sum()
+
+    wanted = inputs.clone().requires_grad_(), kept.clone().requires_grad_()
+    expected = torch.autograd.grad(run(*wanted), wanted)
+    for one, other in zip(torch.func.grad(run, (0, 1))(inputs, kept), expected, strict=True):
+        torch.testing.assert_close(one, other, rtol=0, atol=TOLERANCE)
+    each = torch.func.vmap(torch.func.grad(lambda x: run_gru(cell, x[None]).sum()))(inputs)
+    (whole,) = torch.autograd.grad(run_gru(cell, wanted[0]).sum(), wanted[0])
+    torch.testing.assert_close(each, whole, rtol=0, atol=TOLERANCE)
+    slope = torch.func.jvp(lambda x: run(x, kept), (inputs,), (direction,))[1]
+    torch.testing.assert_close(slope, (expected[0] * direction).sum(), rtol=0, atol=TOLERANCE)
+    twice = torch.func.hessian(run)(inputs, kept)
+    steps = torch.func.hessian(lambda x: stepwise(cell, x, kept).square().sum())(inputs)
+    torch.testing.assert_close(twice, steps, rtol=0, atol=TOLERANCE)
+
+
 @ONE_GRAPH
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of the compiler's own
 def test_a_compiler_may_follow_the_gradient():

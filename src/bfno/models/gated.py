@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from bfno.layers.pointwise import is_stand_in
 from bfno.ode.solution import refuse_all_but_one_gradient
 
 __all__ = ["gated_update", "run_gru"]
@@ -33,7 +34,7 @@ def run_gru(cell: nn.GRUCell, inputs: Tensor, kept: Tensor | None = None) -> Ten
     """Run a gated recurrent unit over rows, from a state of zeros on.
 
     About twice as fast as `nn.GRU` on a CPU, and the state may fade. Gradients cannot be
-    differentiated again, nor computed several at a time.
+    differentiated again, nor computed several at a time, except by the transforms of `torch.func`.
 
     Args:
         cell: The unit.
@@ -41,8 +42,8 @@ def run_gru(cell: nn.GRUCell, inputs: Tensor, kept: Tensor | None = None) -> Ten
         kept: Factor of the state before each step, `(batch, rows, 1)`; None keeps all of it.
 
     Raises:
-        GradientError: In a backward pass with `create_graph=True` or `is_grads_batched=True`, under
-            `torch.func`, or in forward mode.
+        GradientError: In a backward pass with `create_graph=True` or `is_grads_batched=True`, or
+            one that `torch.func` follows where it did not follow the steps.
 
     Returns:
         State before the first row and after each, `(batch, rows + 1, cell.hidden_size)`.
@@ -62,8 +63,19 @@ def run_gru(cell: nn.GRUCell, inputs: Tensor, kept: Tensor | None = None) -> Ten
     from_inputs = F.linear(inputs.transpose(0, 1), cell.weight_ih, cell.bias_ih)
     factors = inputs.new_ones(1, 1, 1) if kept is None else kept.transpose(0, 1)
     factors = factors.expand(len(from_inputs), -1, -1)
-    states = _Recurrence.apply(from_inputs, factors, cell.weight_hh, cell.bias_hh)
+    run = _run_plainly if is_stand_in(inputs) else _Recurrence.apply
+    states = run(from_inputs, factors, cell.weight_hh, cell.bias_hh)
     return F.pad(states.transpose(0, 1), (0, 0, 1, 0))
+
+
+def _run_plainly(from_inputs: Tensor, factors: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    """The steps of `_Recurrence` in ordinary operations, for compilers and function transforms."""
+    state, states = from_inputs.new_zeros(from_inputs.shape[1], weight.shape[1]), []
+    for from_input, factor in zip(from_inputs, factors, strict=True):
+        state = state * factor
+        state = gated_update(from_input, F.linear(state, weight, bias), state)
+        states.append(state)
+    return torch.stack(states)
 
 
 class _Recurrence(torch.autograd.Function):
