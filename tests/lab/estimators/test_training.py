@@ -96,7 +96,7 @@ def test_parameters_are_those_of_the_constructor():
         ({"epochs": 0}, "train.epochs"),
         ({"validation": 1.5}, "data.validation"),
         ({"method": "glow"}, "glow"),
-        ({"method": "fjord"}, "ffjord"),
+        ({"method": "fjord"}, "^fjord: there is no such experiment. .* are ffjord, ffjord-"),
         ({"validation": 0, "patience": 2}, "train.patience: needs validation samples"),
     ],
 )

@@ -114,8 +114,11 @@ class TrainedEstimator(BaseEstimator):
         train |= {} if self.lr is None else {"lr": self.lr}
         own = {"seed": self._seed(), "data": {"validation": self.validation}, "train": train}
         changes = merged(merged(given, own), {"data": about})
-        with mended():
-            return resolve(f"{self._experiment.in_memory}/{self.method}", changes=changes)
+        place = f"{self._experiment.in_memory}/"
+        try:
+            return resolve(f"{place}{self.method}", changes=changes)
+        except ConfigError as error:  # methods have no place here
+            raise ValueError(_in_own_words(str(error)).replace(place, "")) from error
 
     def _seed(self) -> int:
         """A seed from `random_state`; a run that is to go on keeps its own where there is none."""
