@@ -117,14 +117,18 @@ class ContinuousFlow(Flow):
 
         Args:
             latent: `(batch, dimensions)`.
-            shares: Increasing shares of the way; 0 is the latent variable.
+            shares: Increasing shares of the way; 0 is the latent variable, 1 the sample.
 
         Returns:
             Positions, `(shares, batch, *event_shape)`.
         """
         z = latent.view(len(latent), *self.event_shape)
         first, end = self._times(z)
-        return self._solve_back(z, end + (first - end) * shares.to(end))
+        shares = shares.to(end)
+        is_late = len(shares) == 1 or bool((shares[:1] != 0).all())
+        start = shares.new_zeros(int(is_late))  # where the way begins
+        way = self._solve_back(z, end + (first - end) * torch.cat((start, shares)))
+        return way[len(start) :]
 
     def _solve_back(self, z: Tensor, times: Tensor) -> Tensor:
         if not len(z):
