@@ -41,6 +41,20 @@ def test_reconstruct_draws_into_the_run_and_the_report_shows_it(runs, tmp_path, 
     assert "Reconstructed series" in page.read_text()
 
 
+def test_the_report_of_a_run_that_went_on_shows_curves_of_its_new_weights(tmp_path):
+    run, page = tmp_path / "run", str(tmp_path / "report.html")
+    words = [*QUICK, "--set", "train.select=last"]
+    assert main(["train", "series/latent-ode", "--out", str(run), *words]) == 0
+    assert main(["report", str(run), "-o", page]) == 0
+    pictures = [run / "figures" / f"reconstruction.{kind}" for kind in ("svg", "png")]
+    before = [picture.read_bytes() for picture in pictures]
+    assert main(["report", str(run), "-o", page, "--force"]) == 0
+    assert [picture.read_bytes() for picture in pictures] == before
+    assert main(["resume", str(run), "--epochs", "2"]) == 0
+    assert main(["report", str(run), "-o", page, "--force"]) == 0
+    assert all(new.read_bytes() != old for new, old in zip(pictures, before, strict=True))
+
+
 def test_reconstruct_takes_names_times_and_files(runs, tmp_path, capsys):
     table, out, numbers = tmp_path / "mine.csv", tmp_path / "out.png", tmp_path / "out.csv"
     table.write_text("id,time,x,y\na,3,1,2\na,5,2,1\nb,0,1,1\nb,1,2,2\n")

@@ -84,6 +84,25 @@ def test_sample_draws_a_grid_into_the_run_and_the_report_shows_it(runs, tmp_path
     assert "<h3>Samples</h3>" in text and "<h3>Classes</h3>" not in text
 
 
+def test_the_report_of_a_run_that_went_on_shows_samples_of_its_new_weights(tmp_path, capsys):
+    run, page = tmp_path / "run", str(tmp_path / "report.html")
+    picture = run / "figures" / "samples.png"
+    assert main(["train", "moons/ffjord-rnode", "--out", str(run), *TINY]) == 0
+    assert main(["sample", str(run), "-n", "50", "--seed", "3"]) == 0
+    before = picture.read_bytes()
+    assert main(["report", str(run), "-o", page]) == 0
+    assert picture.read_bytes() == before  # the user's own picture stays
+    assert main(["resume", str(run), "--epochs", "2"]) == 0
+    step = open_run(run).step
+    assert main(["report", str(run), "-o", page, "--force"]) == 0
+    shown = picture.read_bytes()
+    assert shown != before and json.loads((run / "figures" / "drawn.json").read_text()) == {
+        "samples.png": step
+    }
+    assert main(["sample", str(run), "-o", str(tmp_path / "new.png")]) == 0
+    assert (tmp_path / "new.png").read_bytes() == shown
+
+
 def test_another_seed_or_temperature_gives_other_samples(runs, tmp_path):
     words = ["sample", str(runs / "ffjord-rnode"), "-n", "4", "-o"]
     changes = {"a": [], "b": ["--seed", "1"], "c": ["--temperature", "0.5"]}

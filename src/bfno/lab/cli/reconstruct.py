@@ -81,6 +81,8 @@ def reconstruct(arguments: _Arguments) -> None:
 def keep_reconstruction(run: Path, *, any_checkpoint: bool = False) -> None:
     """Draw the first series of a run's test split as its model sees them, unless they exist.
 
+    A drawing of weights that the run had before it went on is replaced.
+
     Args:
         run: Folder of the run.
         any_checkpoint: Whether another checkpoint may replace a damaged best one.
@@ -90,15 +92,17 @@ def keep_reconstruction(run: Path, *, any_checkpoint: bool = False) -> None:
         DataError: If its files are damaged, or its data are gone.
         NumericalError: If the solver gives up.
     """
-    arguments = _Arguments(run, any_checkpoint=any_checkpoint)
-    if not arguments.files()[0].exists():
+    from bfno.lab.runs.load import is_current
+
+    arguments = _Arguments(run, any_checkpoint=any_checkpoint, force=True)
+    if not is_current(arguments.files()[0], run):
         _draw(arguments)
 
 
 def _draw(arguments: _Arguments) -> None:
     from bfno.lab.experiments.series import reconstruction
     from bfno.lab.experiments.trees import read_settings
-    from bfno.lab.runs.load import open_run
+    from bfno.lab.runs.load import note_picture, open_run
     from bfno.lab.views.figures.series import check_new, write_reconstruction
 
     kinds = (("svg", "png"), ("csv",))
@@ -128,6 +132,8 @@ def _draw(arguments: _Arguments) -> None:
             say(_line(one))
         for file in arguments.files():
             say(f"written to {write_reconstruction(found, file, force=arguments.force)}")
+            if arguments.out is None and file is not arguments.csv:
+                note_picture(file, arguments.run)
 
 
 def _line(one: Mapping[str, Any]) -> str:

@@ -97,7 +97,9 @@ def sample(arguments: _Arguments) -> None:
 
 
 def keep_samples(run: Path, *, any_checkpoint: bool = False) -> None:
-    """Draw the picture of a run's samples unless it exists; images stand beside real ones.
+    """Draw the picture of a run's samples unless it is there; images stand beside real ones.
+
+    One of weights that the run had before it went on is drawn anew.
 
     Args:
         run: Folder of the run.
@@ -108,12 +110,15 @@ def keep_samples(run: Path, *, any_checkpoint: bool = False) -> None:
         DataError: If its files are damaged, or its data are gone.
         NumericalError: If the solver gives up.
     """
-    arguments = _Arguments([run], any_checkpoint=any_checkpoint)
-    if not arguments.picture().exists():
+    from bfno.lab.runs.load import is_current
+
+    arguments = _Arguments([run], any_checkpoint=any_checkpoint, force=True)
+    if not is_current(arguments.picture(), run):
         _draw(replace(arguments, real=len(_density_config(run).data.shape) > 1))
 
 
 def _draw(arguments: _Arguments) -> None:
+    from bfno.lab.runs.load import note_picture
     from bfno.lab.views.figures.densities import write_picture
 
     config = _check(arguments)
@@ -124,6 +129,8 @@ def _draw(arguments: _Arguments) -> None:
     else:
         content = _images(arguments)
     say(f"written to {write_picture(content, arguments.picture(), force=arguments.force)}")
+    if arguments.out is None:
+        note_picture(arguments.picture(), arguments.run)
 
 
 def _check(arguments: _Arguments) -> Any:

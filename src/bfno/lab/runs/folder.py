@@ -363,6 +363,28 @@ class RunFolder:
         except (OSError, DataError, ValueError, KeyError, TypeError, RecursionError):
             return None
 
+    # -- pictures -------------------------------------------------------------------------------
+
+    @property
+    def pictures_file(self) -> Path:
+        """Which weights the pictures beside it were drawn of."""
+        return self.path / "figures" / "drawn.json"
+
+    def note_picture(self, name: str, step: int) -> None:
+        """Keep the step whose weights a picture shows."""
+        write_atomically(self.pictures_file, json.dumps({**self._pictures(), name: step}).encode())
+
+    def picture_step(self, name: str) -> int | None:
+        """The step whose weights a picture shows; None if nobody has noted it."""
+        return self._pictures().get(name)
+
+    def _pictures(self) -> dict[str, int]:
+        try:
+            found = json.loads(read_plain(self.pictures_file))
+            return {name: step for name, step in found.items() if isinstance(step, int)}
+        except (OSError, DataError, ValueError, AttributeError, RecursionError):
+            return {}
+
     # -- log ------------------------------------------------------------------------------------
 
     def last_error(self) -> str:

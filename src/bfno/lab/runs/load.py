@@ -19,10 +19,13 @@ from bfno.lab.runs.folder import RunFolder
 __all__ = [
     "check_settings",
     "history_of",
+    "is_current",
     "keep_exhibit",
     "lost_checkpoints",
+    "note_picture",
     "open_run",
     "refuse_changes",
+    "weights_step",
     "whole_best",
 ]
 
@@ -59,6 +62,46 @@ def open_run(folder: Path, *, any_checkpoint: bool = False) -> TrainedRun:
     concluded = record.facts if record and record.chosen_step == checkpoint.step else {}
     facts = {**concluded, **checkpoint.state}
     return TrainedRun(config, model.eval(), checkpoint.step, facts)
+
+
+def weights_step(folder: Path) -> int | None:
+    """The step whose weights `open_run` takes; None if the checkpoints do not tell.
+
+    Args:
+        folder: The run.
+    """
+    run = RunFolder(folder)
+    record = run.finished_record()
+    if record is not None and record.chosen_step is not None:
+        return record.chosen_step
+    try:
+        steps = run.checkpoints.steps()
+        return run.checkpoints.load(steps[0]).progress.best.get("step", steps[0]) if steps else None
+    except DataError:
+        return None
+
+
+def note_picture(picture: Path, folder: Path) -> None:
+    """Keep which weights of a run a picture in its folder shows.
+
+    Args:
+        picture: The picture, in the folder for those of the run.
+        folder: The run.
+    """
+    step = weights_step(folder)
+    if step is not None:
+        RunFolder(folder).note_picture(picture.name, step)
+
+
+def is_current(picture: Path, folder: Path) -> bool:
+    """Whether a picture is there, and is not known to show weights that a run had before.
+
+    Args:
+        picture: The picture, in the folder for those of the run.
+        folder: The run.
+    """
+    drawn_of = RunFolder(folder).picture_step(picture.name)
+    return picture.exists() and drawn_of in (None, weights_step(folder))
 
 
 def keep_exhibit(folder: Path, *, any_checkpoint: bool = False) -> bool:
