@@ -71,9 +71,9 @@ def train(
         on_epoch: Called with the metrics of every finished epoch.
 
     Raises:
-        ConfigError: If a name or a setting is unknown or does not fit, or the folder is taken.
+        ConfigError: If a name or a setting is unknown or not valid, or the folder is taken.
         DataError: If files cannot be read or written.
-        NumericalError: If the training leaves the finite numbers.
+        NumericalError: If the training reaches numbers that are not finite.
         ImportError: If a package that training needs is not installed.
 
     Example:
@@ -110,9 +110,9 @@ def resume(
         on_epoch: Called with the metrics of every finished epoch.
 
     Raises:
-        ConfigError: If this is not a run folder, or the settings do not fit its checkpoints.
+        ConfigError: If this is not a run folder, or the settings do not match its checkpoints.
         DataError: If files cannot be read or written.
-        NumericalError: If the training leaves the finite numbers.
+        NumericalError: If the training reaches numbers that are not finite.
         ImportError: If a package that training needs is not installed.
 
     Example:

@@ -1,4 +1,4 @@
-"""Errors that a user can mend: one line each, with the thing, the reason and the fix."""
+"""Errors that a user can fix: one line each, with the thing, the reason and the fix."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class UserError(Exception):
 
 
 class ConfigError(UserError):
-    """A setting, a name or a run does not fit."""
+    """A setting, a name or a run is wrong or does not match."""
 
     exit_code = 2
 
@@ -50,15 +50,15 @@ class DataError(UserError):
 
 
 class NumericalError(UserError):
-    """The computation left the finite numbers or its solver gave up."""
+    """The computation reached numbers that are not finite, or its solver gave up."""
 
     exit_code = 4
 
 
 def bfno_command(*words: object) -> str:
-    """A command of the program as a shell takes it: what has spaces or the like is quoted.
+    """A command of the program, quoted for a shell where necessary.
 
-    Whoever tells a user what to type next writes it with this.
+    All messages that tell a user what to type next use this.
 
     Args:
         words: What follows `bfno`: names, options, paths.
@@ -71,7 +71,7 @@ def bfno_command(*words: object) -> str:
 
 
 def nearest_names(name: str, known: Iterable[str], count: int = 3) -> list[str]:
-    """The known names that a wrong one may have meant, likeliest first.
+    """The known names that a wrong one may stand for, likeliest first.
 
     Example:
         >>> nearest_names("bfno", ["node", "anode", "bfno-net", "bfno-node"], count=2)

@@ -1,8 +1,8 @@
-"""The one door to the disk: whole files or none, in the order that a loss of power needs.
+"""All writing to disk: whole files or none, in an order that survives a power cut.
 
-A file gets its name only when all of its content is on the disk, and a name is on the disk when its
-folder was synced. Writers follow no link that somebody else has put in the place of a file, and
-nothing waits for a pipe.
+A file gets its name only when all of its content is on the disk, and a name is on the disk once its
+folder was synced. Writers follow no link that someone has put in place of a file, and nothing waits
+for a pipe.
 """
 
 from __future__ import annotations
@@ -40,9 +40,9 @@ _MOST_DIGITS = 1_000  # of an integer: Python itself prints no more than 4,300
 
 
 def write_atomically(path: Path, content: bytes, *, sync: bool = True) -> None:
-    """Replace a file's content: the whole of it is on the disk before it gets the name.
+    """Replace a file; all of the new content is on the disk before it gets the name.
 
-    Folders on the way to it are made. A file that is there keeps its mode.
+    Missing folders are made. An existing file keeps its mode.
 
     Args:
         path: The file.
@@ -91,7 +91,7 @@ def append_line(path: Path, line: str) -> None:
 
 
 def cut_file(path: Path, size: int) -> None:
-    """Drop what a file has behind so many bytes.
+    """Cut a file to a number of bytes.
 
     Raises:
         DataError: If it is not a plain file that can be written to.
@@ -106,7 +106,7 @@ def cut_file(path: Path, size: int) -> None:
 
 
 def open_plain(path: Path, flags: int) -> int:
-    """Open a plain file for writing: a link is not followed, a pipe not waited for.
+    """Open a plain file for writing, without following a link or waiting for a pipe.
 
     Returns:
         The descriptor, which the caller closes.
@@ -133,7 +133,7 @@ def open_plain(path: Path, flags: int) -> int:
 def lock_file(descriptor: int, *, shared: bool = False) -> bool:
     """Lock an open file until it is closed, without waiting for others.
 
-    The kernel drops the lock when the process ends, however it ends: no lock goes stale.
+    The kernel releases the lock when the process ends, however it ends: no lock goes stale.
 
     Args:
         descriptor: The file.
@@ -154,7 +154,7 @@ def read_plain(path: Path, most: int | None = None) -> bytes:
 
     Args:
         path: The file.
-        most: How many bytes at most.
+        most: Largest number of bytes to read.
 
     Raises:
         DataError: If it is not a plain file.
@@ -169,7 +169,7 @@ def read_plain(path: Path, most: int | None = None) -> bytes:
 
 
 def make_folder(path: Path) -> None:
-    """Make a folder and those above it, if they are not there; the disk has them then.
+    """Make a folder and those above it, if they are missing, and wait until they are on the disk.
 
     Raises:
         OSError: If it cannot be made.
@@ -186,7 +186,7 @@ def make_folder(path: Path) -> None:
 
 
 def existing_folder(path: Path) -> Path:
-    """The nearest folder above a path that is there; those between the two would have to be made.
+    """The nearest existing folder above a path; those between the two would have to be made.
 
     Raises:
         ConfigError: If the path lies below something that is not a folder.
@@ -198,7 +198,7 @@ def existing_folder(path: Path) -> Path:
 
 
 def remove_file(path: Path, *, sync: bool = True) -> None:
-    """Delete a file, if it is there; the disk knows then.
+    """Delete a file, if it exists, and wait until that is on the disk.
 
     Raises:
         DataError: If it cannot be deleted.
@@ -209,7 +209,7 @@ def remove_file(path: Path, *, sync: bool = True) -> None:
 
 
 def remove_folder(path: Path) -> None:
-    """Delete a folder with all that is in it; the folder above it is not synced.
+    """Delete a folder with all its content; the folder above it is not synced.
 
     Raises:
         DataError: If it cannot be deleted.
@@ -225,7 +225,7 @@ def remove_folder(path: Path) -> None:
 
 
 def remove_leftovers(folder: Path) -> None:
-    """Delete what writers that were killed have left in a folder that nobody else writes to."""
+    """Delete what killed writers left in a folder that nobody else writes to."""
     for partial in folder.glob(f".*{_LEFTOVER}"):
         _unlink(partial)
 
@@ -244,11 +244,11 @@ def sync_folder(folder: Path) -> None:
 
 
 def parse_yaml(content: str | bytes) -> Any:
-    """Read YAML whose aliases do not make more of it than anybody would write.
+    """Read YAML, unless its aliases blow it up beyond any sensible size.
 
     Raises:
-        ValueError: If it is not YAML, too deep, too large once its aliases stand for what they
-            mean, or says something twice; its text says which.
+        ValueError: If it is not YAML, too deep, too large with its aliases expanded, or has a key
+            twice; the message says which.
 
     Example:
         >>> parse_yaml("train: {lr: 0.1}")
@@ -257,7 +257,7 @@ def parse_yaml(content: str | bytes) -> Any:
     import yaml  # only readers of settings need it
 
     class Loader(yaml.SafeLoader):
-        """Counts nodes before any alias is resolved: each counts as what it stands for."""
+        """Counts nodes before aliases are resolved; an alias counts as what it stands for."""
 
         def __init__(self, stream: str | bytes) -> None:
             super().__init__(stream)
@@ -307,7 +307,7 @@ def _write(descriptor: int, content: bytes) -> None:
 
 
 def _mode(path: Path) -> int | None:
-    """Who may do what with a plain file; none if there is no such file."""
+    """The mode of a plain file; None if there is no such file."""
     try:
         found = os.lstat(path).st_mode
     except FileNotFoundError:

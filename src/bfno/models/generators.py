@@ -175,7 +175,7 @@ class CoupledGenerator(LatentGenerator):
 
 
 class ACEGenerator(CoupledGenerator):
-    """Moves states `z` and an attention `a` between their coordinates, each by the other (ACE).
+    """Moves states `z` and the attention `a` between their coordinates together (ACE).
 
     For each latent sample, `z` having one row per series and `a` one row per coordinate,
 

@@ -1,1 +1,1 @@
-"""Estimators with the interface of scikit-learn, trained by the program's own loop."""
+"""Estimators with scikit-learn's interface, trained by the program's own loop."""

@@ -34,34 +34,34 @@ _WHOLE_POINTS = "fill it in, or leave such points out"
 
 
 class DensityEstimator(DensityMixin, TrainedEstimator):
-    """The density of points by a continuous normalizing flow, with the interface of scikit-learn.
+    """Density of points from a continuous normalizing flow, with scikit-learn's interface.
 
-    Points are standardised first; scores and samples are in the units of the data. Scores are found
-    in double precision at tolerance 1e-8.
+    Points are standardised first; scores and samples are in the units of the data. Scores are
+    computed in double precision at a tolerance of 1e-8.
 
     Args:
         method: A method of `bfno models` for points: `ffjord`, `ffjord-rnode` or
             `ffjord-bfno-rnode`.
-        epochs: Passes over the training points; each takes 8 steps at least.
+        epochs: Passes over the training points; each takes at least 8 steps.
         batch_size: Points per step; None is the method's own.
         lr: The highest learning rate; None is the method's own.
-        validation: Share of the points that is kept from training to choose the best epoch; 0
-            takes the last one.
-        patience: Stop after so many epochs in a row that are no better on the validation points.
+        validation: Share of the points held out from training to choose the best epoch; 0 takes the
+            last epoch.
+        patience: Stop after this many epochs in a row without improvement on the validation points.
             None trains all epochs.
         settings: Further settings of the experiment, such as `{"model.width": 16}`; `bfno config
             moons/METHOD` prints them all.
-        checkpoints: Folder of a run that is kept. If it holds one of the same points already, `fit`
-            goes on with it; None keeps nothing. Its model is that of the standardised points.
-        random_state: Decides everything random.
+        checkpoints: Folder in which to keep the run. If it already holds a run on the same points,
+            `fit` continues it; None keeps nothing. Its model is for standardised points.
+        random_state: Seed of all random numbers.
         verbose: 1 prints a line for each epoch, and the notes of the training.
 
     Attributes:
         n_features_in_: Number of coordinates.
-        mean_, scale_: What is taken off each coordinate, and what it is divided by then.
+        mean_, scale_: What is subtracted from each coordinate, and what it is then divided by.
         model_: The trained torch module, a `bfno.Flow` of standardised points.
         history_: Metrics of each epoch.
-        n_iter_: Number of epochs that were trained.
+        n_iter_: Number of epochs trained.
 
     Example:
         >>> import numpy as np
@@ -109,11 +109,11 @@ class DensityEstimator(DensityMixin, TrainedEstimator):
 
         Args:
             X: Points, `(n, coordinates)`.
-            y: Not used; scikit-learn passes it in searches.
+            y: Ignored; scikit-learn passes it in searches.
 
         Raises:
-            ValueError: If points or parameters do not fit.
-            NumericalError: If the training leaves the finite numbers.
+            ValueError: If points or parameters are not valid.
+            NumericalError: If the training reaches numbers that are not finite.
         """
         refuse_masked(X, "X", _WHOLE_POINTS)
         points: Any = validate_data(self, X, dtype=np.float64, ensure_min_samples=2)
@@ -140,7 +140,7 @@ class DensityEstimator(DensityMixin, TrainedEstimator):
         return -found.numpy() - np.log(self.scale_).sum()
 
     def score(self, X: Any, y: Any = None) -> float:  # pyright: ignore  # the mixin's does nothing
-        """The mean of `score_samples`, which is comparable between sets of other sizes."""
+        """The mean of `score_samples`, which is comparable between sets of different sizes."""
         return float(self.score_samples(X).mean())
 
     def sample(
@@ -150,7 +150,7 @@ class DensityEstimator(DensityMixin, TrainedEstimator):
 
         Args:
             n_samples: How many.
-            random_state: Decides which; None draws others each time.
+            random_state: Seed; None draws different points each time.
 
         Returns:
             Points, `(n_samples, coordinates)`.
@@ -173,8 +173,8 @@ def _standard(points: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Mean and deviation of each coordinate.
 
     Raises:
-        ValueError: If a coordinate is the same for all points, where no density is finite, or
-            double precision cannot tell how it varies.
+        ValueError: If a coordinate is the same for all points, so no density is finite, or varies
+            too little for double precision.
     """
     size = np.abs(points).max(0)
     # Squares of very large or small numbers are none; powers of two take off no digit.
@@ -206,7 +206,7 @@ def _fault(column: np.ndarray, mean: float) -> str:
 def _divided(
     points: Tensor, validation: float, seed: int, scaling: tuple[np.ndarray, np.ndarray]
 ) -> DensityData:
-    """Points for training and for validation; none are for testing."""
+    """Points for training and for validation, none for testing."""
     kept, held_out = torch.arange(len(points)), torch.arange(0)
     if validation:
         kept, held_out = hold_out_of_each_class(torch.zeros(len(points)), validation, seed)

@@ -34,32 +34,31 @@ _USUAL_CHANNELS = (1, 2, 3, 4)
 
 
 class ImageClassifier(ClassifierMixin, TrainedEstimator):
-    """Classifies images in arrays by a neural ODE, with the interface of scikit-learn.
+    """Classifies images in arrays with a neural ODE, with scikit-learn's interface.
 
-    Not to be confused with `bfno.ImageClassifier`, the torch module; the one that `fit` has trained
+    Not to be confused with `bfno.ImageClassifier`, the torch module; the module that `fit` trains
     is `model_`.
 
     Images are `(n, height, width)`, `(n, height, width, channels)` or `(n, channels, height,
-    width)`, bytes (uint8) or floats between 0 and 1, which are rounded to bytes as all images of
-    the program are. Probabilities are those at the temperature that suits the validation images,
-    if there are any.
+    width)`, bytes (uint8) or floats between 0 and 1, which are rounded to bytes like all images of
+    the program. Probabilities are calibrated on the validation images, if there are any.
 
     Args:
         method: A method of `bfno models` for images: `bfno-net`, `cnn`, `bfno-node`, `node`, ….
         epochs: Passes over the training images.
         batch_size: Images per step; None is the method's own.
         lr: The highest learning rate; None is the method's own.
-        validation: Share of the images that is kept from training to calibrate probabilities and
-            to judge epochs by.
-        patience: Stop after so many epochs in a row that are no better on the validation images,
+        validation: Share of the images held out from training to calibrate probabilities and judge
+            epochs.
+        patience: Stop after this many epochs in a row without improvement on the validation images,
             and take the best epoch. None trains all epochs.
-        channels: Where the channels of images with four axes are, `first` or `last`; `auto` looks
+        channels: Where the channels of images with four axes are, `first` or `last`; `auto` finds
             which of the two axes has 1 to 4.
         settings: Further settings of the experiment, such as `{"model.width": 16}`; `bfno config
             folder/METHOD` prints them all.
-        checkpoints: Folder of a run that is kept. If it holds one of the same images already, `fit`
-            goes on with it; None keeps nothing.
-        random_state: Decides everything random.
+        checkpoints: Folder in which to keep the run. If it already holds a run on the same images,
+            `fit` continues it; None keeps nothing.
+        random_state: Seed of all random numbers.
         verbose: 1 prints a line for each epoch, and the notes of the training.
 
     Attributes:
@@ -67,7 +66,7 @@ class ImageClassifier(ClassifierMixin, TrainedEstimator):
         image_shape_: Channels, height and width.
         model_: The trained torch module.
         history_: Metrics of each epoch.
-        n_iter_: Number of epochs that were trained.
+        n_iter_: Number of epochs trained.
 
     Example:
         >>> from sklearn.datasets import load_digits
@@ -115,11 +114,11 @@ class ImageClassifier(ClassifierMixin, TrainedEstimator):
 
         Args:
             X: Images.
-            y: One label for each: words, whole numbers or truths.
+            y: One label for each: words, whole numbers or booleans.
 
         Raises:
-            ValueError: If images, labels or parameters do not fit.
-            NumericalError: If the training leaves the finite numbers.
+            ValueError: If images, labels or parameters are not valid.
+            NumericalError: If the training reaches numbers that are not finite.
         """
         images, channels = image_bytes(X, self.channels)
         classes, labels = encoded_labels(y, len(images), "images")

@@ -19,7 +19,7 @@ def encoded_labels(y: Any, count: int, samples: str) -> tuple[np.ndarray, Tensor
     """The classes in order, and the number of the class of each sample.
 
     Args:
-        y: Labels: words, numbers or truths.
+        y: Labels: words, numbers or booleans.
         count: Number of samples.
         samples: What they are called in messages.
 

@@ -1,4 +1,4 @@
-"""Arrays of numpy in which some values are masked, and would be read as if they were not."""
+"""Numpy arrays with masked values, which would be read as if they were not masked."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ __all__ = ["refuse_masked"]
 
 
 def refuse_masked(values: Any, name: str, fix: str) -> None:
-    """Refuse masked values: code that ignores the mask would read the values beneath it.
+    """Refuse masked values: code that ignores the mask would read the hidden values.
 
     Args:
-        values: An array, or lists of arrays; a masked array without masked values is welcome.
+        values: An array, or lists of arrays; a masked array without masked values is accepted.
         name: What it is called in the message.
         fix: What to do about it.
 

@@ -37,7 +37,7 @@ __all__ = ["SeriesClassifier"]
 
 
 class SeriesClassifier(ClassifierMixin, TrainedEstimator):
-    """Classifies irregular series by a neural ODE, with the interface of scikit-learn.
+    """Classifies irregular series with a neural ODE, with scikit-learn's interface.
 
     Series are one of:
 
@@ -46,25 +46,25 @@ class SeriesClassifier(ClassifierMixin, TrainedEstimator):
     - a list of arrays of values, or an array `(n, rows, features)` or `(n, rows)`, at the times
       0, 1, 2, …;
     - a data frame of polars or pandas with a column for the series' names and one for times, read
-      as the program reads tables; series count in the order of their first rows.
+      as the program reads tables; series are ordered by their first rows.
 
-    NaN is a value that was not observed.
+    NaN means that a value was not observed.
 
     Args:
         method: A method of `bfno models` for series: `ode-rnn`, `latent-bfno-node`, `gru-d`, ….
         epochs: Passes over the training series.
         batch_size: Series per step; None is the method's own.
         lr: The highest learning rate; None is the method's own.
-        validation: Share of the series of each class that is kept from training to choose the best
-            epoch; 0 takes the last one.
-        patience: Stop after so many epochs in a row that are no better on the validation series.
+        validation: Share of the series of each class held out from training to choose the best
+            epoch; 0 takes the last epoch.
+        patience: Stop after this many epochs in a row without improvement on the validation series.
             None trains all epochs.
         settings: Further settings of the experiment, such as `{"model.latents": 8}` or
             `{"data.columns": ("patient", "day", "ill")}`; `bfno config series/METHOD` prints them
             all.
-        checkpoints: Folder of a run that is kept. If it holds one of the same series already, `fit`
-            goes on with it; None keeps nothing.
-        random_state: Decides everything random.
+        checkpoints: Folder in which to keep the run. If it already holds a run on the same series,
+            `fit` continues it; None keeps nothing.
+        random_state: Seed of all random numbers.
         verbose: 1 prints a line for each epoch, and the notes of the training.
 
     Attributes:
@@ -72,7 +72,7 @@ class SeriesClassifier(ClassifierMixin, TrainedEstimator):
         features_: Names of the features.
         model_: The trained torch module, a `bfno.SeriesModel` of scaled series.
         history_: Metrics of each epoch.
-        n_iter_: Number of epochs that were trained.
+        n_iter_: Number of epochs trained.
 
     Example:
         >>> import numpy as np
@@ -119,12 +119,12 @@ class SeriesClassifier(ClassifierMixin, TrainedEstimator):
 
         Args:
             X: Series.
-            y: One label for each series: words, whole numbers or truths. None takes the column of
-                labels of a data frame, as text.
+            y: One label for each series: words, whole numbers or booleans. None takes the label
+                column of a data frame, as text.
 
         Raises:
-            ValueError: If series, labels or parameters do not fit.
-            NumericalError: If the training leaves the finite numbers.
+            ValueError: If series, labels or parameters are not valid.
+            NumericalError: If the training reaches numbers that are not finite.
         """
         config = self._config({})
         with quiet(not self.verbose):
@@ -204,7 +204,7 @@ def is_frame(X: Any) -> bool:
 def _read(
     X: Any, layout: TableLayout | None, features: tuple[str, ...] | None = None
 ) -> tuple[Series, SeriesTable | None]:
-    """Series without labels, and what else a data frame told."""
+    """Series without labels, and what else was in a data frame."""
     if not is_frame(X):
         return series_from_arrays(*_arrays(X)), None
     with mended():
@@ -213,7 +213,7 @@ def _read(
 
 
 def _beyond_single(series: Series) -> Tensor:
-    """Digits beyond single precision, where they are much of their feature's deviation."""
+    """Digits beyond single precision, if they matter beside their feature's deviation."""
     values, seen = series.values.double(), series.mask.double()
     count = seen.sum(0).clamp(min=1)
     mean = (values * seen).sum(0) / count
@@ -297,7 +297,7 @@ def _as_polars(X: Any) -> Any:
 
 
 def _as_column(name: str, column: Any) -> Any:
-    """A column of pandas, which has several words for what is missing."""
+    """A column of pandas, which has several representations of missing values."""
     import polars as pl
 
     values = column.to_numpy()

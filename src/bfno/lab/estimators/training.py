@@ -66,7 +66,7 @@ class TrainedEstimator(BaseEstimator):
     Attributes:
         model_: The trained torch module.
         history_: Metrics of each epoch, as a run's `metrics.jsonl` has them.
-        n_iter_: Number of epochs that were trained.
+        n_iter_: Number of epochs trained.
     """
 
     _experiment: ClassVar[type[Experiment]]
@@ -99,7 +99,7 @@ class TrainedEstimator(BaseEstimator):
             about: What settings say about the samples.
 
         Raises:
-            ValueError: If a parameter or a setting is unknown or does not fit.
+            ValueError: If a parameter or a setting is unknown or not valid.
         """
         given = nested(self.settings or {})
         for name in flat_config(given):
@@ -121,7 +121,7 @@ class TrainedEstimator(BaseEstimator):
             raise ValueError(_in_own_words(str(error)).replace(place, "")) from error
 
     def _seed(self) -> int:
-        """A seed from `random_state`; a run that is to go on keeps its own where there is none."""
+        """A seed from `random_state`; without one, a kept run keeps its own seed."""
         if isinstance(self.random_state, (int, np.integer)):
             return int(self.random_state) % _SEEDS
         if self.random_state is None and (before := self._before()) is not None:
@@ -129,14 +129,14 @@ class TrainedEstimator(BaseEstimator):
         return int(check_random_state(self.random_state).randint(_SEEDS))
 
     def _before(self) -> Any:
-        """The settings of the run that `checkpoints` holds already, if it does."""
+        """The settings of the run that `checkpoints` already holds, if any."""
         if self.checkpoints is None or not RunFolder(Path(self.checkpoints)).is_run:
             return None
         with mended():
             return RunFolder(Path(self.checkpoints)).read_config()
 
     def _train(self, config: Any, data: Any) -> TrainedRun:
-        """Train, or go on with a run that is kept.
+        """Train, or continue a kept run.
 
         Args:
             config: What `_config` returned.
@@ -144,8 +144,8 @@ class TrainedEstimator(BaseEstimator):
 
         Raises:
             ValueError: If settings do not fit the samples or each other, or the run that is kept.
-            NumericalError: If the training leaves the finite numbers.
-            KeyboardInterrupt: After Ctrl-C; a run that is kept is saved first.
+            NumericalError: If the training reaches numbers that are not finite.
+            KeyboardInterrupt: After Ctrl-C; a kept run is saved first.
         """
         watchers = [_Printed()] if self.verbose else []
         with (
@@ -194,10 +194,10 @@ class _Printed(Watcher):
 
 
 def _changes(before: Any, config: Any, folder: Path) -> Tree:
-    """Compare a kept run with what is asked for now.
+    """Compare a kept run with the present request.
 
     Raises:
-        ConfigError: If the run is one of other samples.
+        ConfigError: If the run is on other samples.
     """
     samples = getattr(before.data, "samples", None)
     if samples != config.data.samples:
@@ -211,7 +211,7 @@ def _changes(before: Any, config: Any, folder: Path) -> Tree:
 def undisturbed(seed: int | None = None, purpose: str = "") -> Iterator[None]:
     """Leave torch's generator and its number of threads as they were.
 
-    Threads of one process wait for each other here, for both are common to all of them.
+    Threads of one process wait for each other here, because they share both.
 
     Args:
         seed: Seed of an estimator to start the generator from, if any.
@@ -229,11 +229,11 @@ def undisturbed(seed: int | None = None, purpose: str = "") -> Iterator[None]:
 
 @contextlib.contextmanager
 def mended() -> Iterator[None]:
-    """Raise what is wrong with parameters and samples as scikit-learn expects it.
+    """Raise errors about parameters and samples as scikit-learn expects them.
 
     Raises:
         ValueError: Where the program raises a ConfigError or a DataError.
-        NumericalError: Where it raises one, with advice that suits an estimator.
+        NumericalError: Where the program raises one, with advice that suits an estimator.
     """
     try:
         yield
@@ -244,7 +244,7 @@ def mended() -> Iterator[None]:
 
 
 def _in_own_words(advice: str) -> str:
-    """Advice of the program with parameters and settings as an estimator takes them."""
+    """The program's advice, with parameters and settings as an estimator takes them."""
     for there, here in _HERE.items():
         advice = advice.replace(there, here)
     return _SETTING.sub(_as_parameter, advice)
@@ -272,11 +272,11 @@ def _as_python(value: str) -> str:
 
 @contextlib.contextmanager
 def _advised(folder: Path, *, is_kept: bool) -> Iterator[None]:
-    """Say how to go on after a training has left the finite numbers, without the program.
+    """Say how to continue from Python after a training reached numbers that are not finite.
 
     Raises:
-        NumericalError: Where the training raises one; that of a run that is not kept does not
-            speak of its folder, which is about to be removed.
+        NumericalError: Where the training raises one; for a run that is not kept, it does not
+            mention the folder, which is about to be removed.
     """
     try:
         yield
@@ -302,11 +302,11 @@ def quiet(is_quiet: bool) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _interruptible(checkpoints: str | Path | None) -> Iterator[None]:
-    """Let a signal that the loop has heard end the program in Python's own way."""
+    """Let a signal that the loop has received end the program in Python's own way."""
     try:
         yield
     except Stopped as stopped:
-        kept = "" if checkpoints is None else f"; fit goes on from {checkpoints}"
+        kept = "" if checkpoints is None else f"; fit continues from {checkpoints}"
         if stopped.exit_code == 128 + signal.SIGINT:
             raise KeyboardInterrupt(f"{stopped}{kept}") from stopped
         raise SystemExit(stopped.exit_code) from stopped

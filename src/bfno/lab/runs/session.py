@@ -73,7 +73,7 @@ def start(
     Raises:
         ConfigError: If the folder holds a run, or settings do not fit.
         DataError: If files cannot be read or written.
-        NumericalError: If the training leaves the finite numbers.
+        NumericalError: If the training reaches numbers that are not finite.
         Stopped: If a signal ended it; `resume` goes on.
     """
     run = RunFolder(folder)
@@ -107,7 +107,7 @@ def resume(
     Raises:
         ConfigError: If this is not a run, or the settings no longer fit its checkpoints.
         DataError: If files cannot be read or written, or are not what its checkpoints say.
-        NumericalError: If the training leaves the finite numbers.
+        NumericalError: If the training reaches numbers that are not finite.
         Stopped: If a signal ended it once more.
     """
     run = RunFolder(folder)
