@@ -1,4 +1,4 @@
-"""Keeps what tables and figures need of runs, without their weights, for version control."""
+"""Keeps what tables and figures need from runs, without weights, for version control."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def unfinished_runs(folder: Path) -> list[Path]:
 
 
 def _distinct(places: Iterable[Path]) -> list[Path]:
-    """The places in order; a link to a run is not another one."""
+    """The places in order; a link to a run does not count as another run."""
     found = {place.resolve(): place for place in sorted(places, reverse=True)}
     return sorted(found.values())
 
@@ -68,7 +68,7 @@ def _runs(folder: Path, depth: int) -> Iterator[Path]:
 
 
 def _goes_on(folder: Path) -> bool:
-    """Whether a run was resumed after it had ended; a spoilt record is for others to name."""
+    """Whether a run was resumed after it had ended; damaged records are reported elsewhere."""
     try:
         return not RunFolder(folder).record().has_ended
     except UserError:
@@ -78,14 +78,14 @@ def _goes_on(folder: Path) -> bool:
 def keep_runs(source: Path, target: Path) -> dict[Path, Kept]:
     """Copy records, metrics, exhibits and small pictures of runs that have ended.
 
-    A run gets `SCALE/DATA-METHOD-sSEED`; one with changed settings goes to a folder beside that of
-    the scale which names them, as `bfno table --set` has it. If another run has that name, a number
-    is added. What was kept stays, but for this:
+    A run goes to `SCALE/DATA-METHOD-sSEED`; one with changed settings goes to a folder beside that
+    of the scale, named after them, as with `bfno table --set`. If another run has that name, a
+    number is added. What was kept before stays, except:
 
-    - Files that a kept run has got since, or that have changed, are brought up to date.
+    - Files of a kept run that are new or have changed are updated.
     - If the source has another record of the same experiment, scale, settings and seed, and no
-      longer that which was kept, the run was trained anew, and takes the place of the old one. One
-      that failed does not take that of one that was finished.
+      longer the one that was kept, the run was trained again and replaces the old one. A failed run
+      does not replace a finished one.
 
     A folder with a `config.yaml` belongs to a training, and is never written to.
 
@@ -94,7 +94,7 @@ def keep_runs(source: Path, target: Path) -> dict[Path, Kept]:
         target: Folder that gets them.
 
     Returns:
-        What became of the folders that are new or have changed; none if nothing has.
+        What happened to the folders that are new or have changed; empty if there are none.
 
     Raises:
         ConfigError: If there is no such folder.
@@ -124,7 +124,7 @@ def keep_runs(source: Path, target: Path) -> dict[Path, Kept]:
 
 
 def _old_place(run: Record, outdated: dict[Path, Record]) -> Path | None:
-    """The place of the record that this run replaces, which is taken out of the outdated ones."""
+    """The place of the record that this run replaces, which is removed from the outdated ones."""
     for place, old in outdated.items():
         is_better = old.has_failed or not run.has_failed
         if old.seed == run.seed and are_replicates(old, run) and is_better:
@@ -150,12 +150,12 @@ def _is_training(folder: Path) -> bool:
 
 
 def _file_name(name: str) -> str:
-    """The name as that of one file or folder, whatever a record says."""
+    """The name, made safe as that of a single file or folder."""
     return re.sub(r"[^\w.-]+", "-", name)[:_LONGEST_NAME].strip(".-") or "unnamed"
 
 
 def _bring_up_to_date(place: Path, folder: Path, record: bytes) -> bool:
-    """Copy what is missing or has changed; whether anything was."""
+    """Copy what is missing or has changed; return whether anything was."""
     wanted = {name: (folder / name).read_bytes() for name in _files(folder)}
     there = {name: (place / name).read_bytes() for name in _files(place)}
     file = RunFolder(place).record_file
@@ -173,7 +173,7 @@ def _bring_up_to_date(place: Path, folder: Path, record: bytes) -> bool:
 
 
 def _files(folder: Path) -> list[str]:
-    """Name the files that are kept of a run besides its record."""
+    """The files that are kept of a run besides its record."""
     run = RunFolder(folder)
     pictures = sorted(
         file for file in (folder / "figures").glob("*") if file.suffix in (".png", ".svg")
@@ -184,7 +184,7 @@ def _files(folder: Path) -> list[str]:
 
 
 def portable_record(folder: Path) -> bytes:
-    """The content of a run's record without the places of files; copies of a run have the same."""
+    """The content of a run's record without file paths, which copies of a run share."""
     record = RunFolder(folder).record()
     data = record.section("data")
     if not data:

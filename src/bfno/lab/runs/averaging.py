@@ -18,8 +18,8 @@ _RAW = "raw."
 class WeightAverage:
     """An exponential moving average of a model's trained parameters, or none.
 
-    Training goes on from the raw parameters; the averaged ones take their place to be evaluated
-    and saved. Buffers, such as running statistics, are those of the raw model.
+    Training continues from the raw parameters; the averaged ones replace them for evaluation and
+    saving. Buffers, such as running statistics, are those of the raw model.
 
     Args:
         model: The model.
@@ -40,12 +40,12 @@ class WeightAverage:
         self.restart()
 
     def restart(self) -> None:
-        """Begin again with the parameters that the model has by now."""
+        """Start again with the model's present parameters."""
         if self._decay is not None:
             self._others = {name: value.clone() for name, value in self._values().items()}
 
     def update(self, step: int) -> None:
-        """Take in the parameters after a step; steps count from zero."""
+        """Include the parameters after a step; steps count from zero."""
         if self._decay is not None:
             keep = min(self._decay, (1 + step) / (10 + step))
             for name, value in self._values().items():
@@ -53,7 +53,7 @@ class WeightAverage:
 
     @contextlib.contextmanager
     def shown(self) -> Iterator[None]:
-        """Let the model have the averaged parameters for a while."""
+        """Give the model the averaged parameters for a while."""
         self._swap()
         try:
             yield
@@ -65,7 +65,7 @@ class WeightAverage:
         return {**state, **({} if self._is_shown else self._others)}
 
     def raw(self) -> dict[str, Tensor]:
-        """The parameters that training goes on from, where they are not those a user loads."""
+        """The parameters that training continues from, if they are not those a user loads."""
         if self._decay is None:
             return {}
         raw = self._others if self._is_shown else self._values()
@@ -76,7 +76,7 @@ class WeightAverage:
         return list(self._others.values())
 
     def restore(self, checkpoint: Checkpoint) -> None:
-        """Take the average from a model that has loaded a checkpoint, and give it the raw ones."""
+        """Take the average from a model that loaded a checkpoint, and give it the raw weights."""
         self.restart()
         for name, value in self._values().items():
             if (raw := checkpoint.training.get(f"{_RAW}{name}")) is not None:

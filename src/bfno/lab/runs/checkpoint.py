@@ -1,8 +1,8 @@
-"""Checkpoints: whole or absent, never torn, never another run's, never trusted without their hash.
+"""Checkpoints: complete or absent, never another run's, never trusted without their hash.
 
-A checkpoint is a folder of files and a manifest, which has the SHA-256 of each and says of which
-run, step and settings they are. The manifest is written last, by a rename; a folder without one
-does not count.
+A checkpoint is a folder of files and a manifest, which has the SHA-256 of each file and names their
+run, step and settings. The manifest is written last, by a rename; a folder without one does not
+count.
 """
 
 from __future__ import annotations
@@ -53,11 +53,11 @@ _BEST = {"by": str, "step": int, "metrics": dict, "confusion": list}
 
 
 class ForeignCheckpoint(DataError):
-    """A checkpoint is whole, but that of another run, step or experiment."""
+    """A checkpoint is intact, but belongs to another run, step or experiment."""
 
 
 class Progress(BaseModel):
-    """How far a run has come; all of it is in a checkpoint.
+    """Progress of a run; all of it is in a checkpoint.
 
     Attributes:
         epoch: Finished epochs.
@@ -68,9 +68,9 @@ class Progress(BaseModel):
         total_seconds: Time that the finished epochs have taken.
         best: The best epoch so far: its metrics, its step and its confusion matrix.
         metrics_size: Bytes of the metrics file that belong to the finished epochs.
-        history: What its settings do not say: those that were others before it was resumed, each
-            with the step until which they were so, and the file that its first weights are from.
-        commits: Commits of the sources that it was trained with, in order.
+        history: What its settings do not say: settings that were different before it was resumed,
+            each with the step until which they applied, and the file of its first weights.
+        commits: Commits of the sources it was trained with, in order.
     """
 
     epoch: int = Field(default=0, ge=0)
@@ -99,7 +99,7 @@ class Progress(BaseModel):
 
 
 class _State(BaseModel):
-    """What `state.json` has to hold; the rest is what the data had to say."""
+    """The required part of `state.json`; the rest are facts about the data."""
 
     model_config = ConfigDict(extra="allow")
 
@@ -114,7 +114,7 @@ class _File(BaseModel):
 
 
 class _Manifest(BaseModel):
-    """What `manifest.json` holds; one of format 1 says nothing of run and settings."""
+    """The content of `manifest.json`; format 1 lacks run and settings."""
 
     format: int
     step: int
@@ -133,15 +133,15 @@ class _Manifest(BaseModel):
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """What a run needs to go on.
+    """What a run needs to continue.
 
     Attributes:
         step: Optimizer steps taken.
         model: The model's tensors.
         training: The optimizer's tensors.
         state: Everything else, as values of JSON: `progress`, `config`, `optimizer` and facts.
-        covered: SHA-256 of other files of the run when it was saved, by name: the settings, and
-            the metrics as far as they are those of finished epochs.
+        covered: SHA-256 of other files of the run when it was saved, by name: the settings, and the
+            metrics of finished epochs.
     """
 
     step: int
@@ -152,7 +152,7 @@ class Checkpoint:
 
     @property
     def progress(self) -> Progress:
-        """How far the run had come."""
+        """Progress of the run when it was saved."""
         return Progress.model_validate(self.state["progress"])
 
 
@@ -161,17 +161,17 @@ class CheckpointStore:
 
     Args:
         folder: Where they are; made on the first save.
-        run: Identity of the run, which every checkpoint has to bear; None asks for none.
+        run: Identity of the run, which every checkpoint must have; None accepts any.
     """
 
     def __init__(self, folder: Path, run: str | None = None) -> None:
         self.folder, self.run = folder, run
 
     def save(self, checkpoint: Checkpoint) -> None:
-        """Write a checkpoint; until it is whole on the disk, it does not count.
+        """Write a checkpoint; it does not count until it is completely on the disk.
 
-        A whole one of the same step stays as it is: to replace it would mean to have neither for
-        a moment, and from the same step the run continues in the same way.
+        An intact one of the same step stays as it is: replacing it would leave neither for a
+        moment, and the run continues from the same step in the same way.
 
         Raises:
             DataError: If it cannot be written; what was saved before is still there.
@@ -202,14 +202,14 @@ class CheckpointStore:
         write_atomically(folder / _MANIFEST, json.dumps(manifest, indent=1).encode())
 
     def steps(self) -> list[int]:
-        """Steps of the finished checkpoints, newest first; their content is not yet checked."""
+        """Steps of the finished checkpoints, newest first; their content is not checked yet."""
         found = self.folder.glob(f"step-*/{_MANIFEST}")
         numbers = ((_number(path.parent), path.parent) for path in found)
         # A copy under a similar name, such as step-12, is not the checkpoint of a step.
         return sorted((step for step, place in numbers if self.place(step) == place), reverse=True)
 
     def uncounted(self) -> list[DataError]:
-        """Name what seems newer than the newest finished checkpoint, but is ignored."""
+        """Describe what looks newer than the newest finished checkpoint, but is ignored."""
         newest, problems = max(self.steps(), default=-1), []
         for folder in sorted(self.folder.glob("step-*")):
             step = _number(folder)
@@ -226,11 +226,11 @@ class CheckpointStore:
         return problems
 
     def load(self, step: int) -> Checkpoint:
-        """Read a checkpoint and check every byte of it, and whose it is.
+        """Read a checkpoint, and check every byte and its owner.
 
         Raises:
-            ForeignCheckpoint: If it is that of another run or step.
-            DataError: If it is damaged, or of a newer format.
+            ForeignCheckpoint: If it belongs to another run or step.
+            DataError: If it is damaged, or has a newer format.
         """
         folder = self.place(step)
         manifest = _read_manifest(folder)
@@ -249,10 +249,10 @@ class CheckpointStore:
         return Checkpoint(step, model, training, state, manifest.covered)
 
     def newest(self) -> tuple[Checkpoint | None, list[DataError]]:
-        """The newest checkpoint that is whole, and what is wrong with the ones passed over.
+        """The newest intact checkpoint, and what is wrong with the ones passed over.
 
         Raises:
-            ForeignCheckpoint: If one is in the way that is not of this run.
+            ForeignCheckpoint: If a checkpoint of another run is in the way.
         """
         problems = []
         for step in self.steps():
@@ -307,7 +307,7 @@ class CheckpointStore:
 
 
 def settings_digest(config: Mapping[str, Any]) -> str:
-    """SHA-256 of what settings say of a run, without circumstances such as threads and places."""
+    """SHA-256 of a run's settings, without circumstances such as threads and paths."""
     flat = flat_config(config)
     kept = (flat.keys() - CIRCUMSTANCES) | {"seed"}
     said = {name: value for name, value in flat.items() if name in kept}
@@ -315,10 +315,10 @@ def settings_digest(config: Mapping[str, Any]) -> str:
 
 
 def load_weights(model: nn.Module, checkpoint: Checkpoint) -> None:
-    """Give a model the weights of a checkpoint, all of them and no others.
+    """Load exactly the weights of a checkpoint into a model.
 
     Raises:
-        ConfigError: If the checkpoint is that of another model.
+        ConfigError: If the checkpoint belongs to another model.
     """
     weights = migrated_weights(checkpoint.model)
     expected = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}

@@ -1,4 +1,4 @@
-"""How many cores there are for this program, and how many of them other programs leave free."""
+"""How many cores this program may use, and how many of them other programs leave free."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ def own_cores() -> list[int]:
 
 
 def free_cores() -> int:
-    """How many of its own cores others leave to this process, at least one.
+    """How many of its cores other programs leave free for this process, at least one.
 
-    It takes a fifth of a second, and a whole one more if a core seems to be taken. Where the system
-    does not tell what others do, all cores count as free.
+    This takes a fifth of a second, and another second if a core seems busy. If the system does not
+    say what other programs do, all cores count as free.
     """
     ours = own_cores()
     try:

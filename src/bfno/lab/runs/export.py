@@ -1,4 +1,4 @@
-"""From a finished run to one file that other programs run, without bfno."""
+"""Exports a finished run to one file that other programs run without bfno."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def check_target(target: Path, *, force: bool = False) -> None:
     """Refuse a file that could not be written, before any work is done.
 
     Raises:
-        ConfigError: If its ending names no format, a package is missing, or it is there already.
+        ConfigError: If its ending names no format, a package is missing, or it exists already.
     """
     suffix = target.suffix.lower()
     if suffix not in _NEEDED:
@@ -58,17 +58,17 @@ def export_run(
 
     Args:
         folder: The run.
-        target: The file; its ending decides the format. It is replaced if it is there.
+        target: The file; its ending decides the format. An existing file is replaced.
         request: How its equations are solved.
         any_checkpoint: See `open_run`.
 
     Returns:
-        The facts that the file holds, too.
+        The facts, which the file holds too.
 
     Raises:
         ConfigError: If the run is not finished or cannot be exported.
         DataError: If its files are damaged, or the file cannot be written.
-        NumericalError: If the solver gives up, or the file does not do what the model does.
+        NumericalError: If the solver gives up, or the file's answers differ from the model's.
     """
     record = RunFolder(folder).finished()
     opened = open_run(folder, any_checkpoint=any_checkpoint)
@@ -127,7 +127,7 @@ _FORMATS: dict[str, tuple[Callable[[Portable, str], bytes], Callable[[bytes, Ten
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """Keep exporters from telling of what is none of the user's business."""
+    """Silence messages of exporters that do not concern the user."""
     loggers = [logging.getLogger(name) for name in ("torch.onnx", "torch.export", "onnxscript")]
     levels = [logger.level for logger in loggers]
     with warnings.catch_warnings():

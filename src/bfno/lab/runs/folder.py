@@ -42,7 +42,7 @@ _TRAINED = "name a folder that `bfno train` wrote"
 class RunFolder:
     """One run on disk.
 
-    As a context manager it keeps every other process from training in the folder.
+    As a context manager, it keeps all other processes from training in the folder.
 
     Args:
         path: The folder.
@@ -70,7 +70,7 @@ class RunFolder:
 
     @property
     def log_file(self) -> Path:
-        """What a campaign's child prints while it trains the run."""
+        """The output of a campaign's child that trains the run."""
         return self.path / "output.log"
 
     @property
@@ -83,13 +83,13 @@ class RunFolder:
 
     @property
     def is_run(self) -> bool:
-        """Whether there is a run in the folder, or something is left of one."""
+        """Whether the folder holds a run, or remains of one."""
         files = (self.config_file, self.record_file, self.metrics_file, self.identity_file)
         return any(map(_is_file, files))
 
     @property
     def is_in_use(self) -> bool:
-        """Whether somebody trains in the folder at this moment; looks without writing."""
+        """Whether a process is training in the folder now; checks without writing."""
         if not _is_file(self.lock_file):
             return False
         try:
@@ -102,7 +102,7 @@ class RunFolder:
 
     @functools.cached_property
     def checkpoints(self) -> CheckpointStore:
-        """The checkpoints, which know whose they are."""
+        """The checkpoints, which know which run they belong to."""
         # Here, as it imports torch: tables read records alone.
         from bfno.lab.runs.checkpoint import CheckpointStore
 
@@ -115,7 +115,7 @@ class RunFolder:
 
         Raises:
             ConfigError: If there is.
-            DataError: If there can be no such folder.
+            DataError: If such a folder cannot exist.
         """
         # Each of them: what is left of a run that has lost its settings is somebody's, too.
         for file in (
@@ -154,7 +154,7 @@ class RunFolder:
         self.__dict__.pop("checkpoints", None)
 
     def identity(self) -> str | None:
-        """A name that no other run has; None if the run is older than such names.
+        """A unique name of the run; None if the run is older than such names.
 
         Raises:
             DataError: If it cannot be understood.
@@ -174,14 +174,14 @@ class RunFolder:
     # -- settings -------------------------------------------------------------------------------
 
     def write_config(self, config: Experiment) -> None:
-        """Write the settings, with which the folder becomes a run."""
+        """Write the settings, which makes the folder a run."""
         write_atomically(self.config_file, config.as_yaml().encode())
 
     def read_config(self) -> Experiment:
         """The settings of the run.
 
         Raises:
-            ConfigError: If this is not a run, or its settings have been spoilt.
+            ConfigError: If this is not a run, or its settings are damaged.
         """
         from bfno.lab.experiments.resolve import read_written  # which imports torch
 
@@ -201,15 +201,15 @@ class RunFolder:
         return self.metrics_file.stat().st_size if self.metrics_file.exists() else 0
 
     def cut_metrics(self, size: int) -> None:
-        """Forget the epochs after a checkpoint, which will be trained again."""
+        """Remove the epochs after a checkpoint, which will be trained again."""
         if self.metrics_size() > size:
             cut_file(self.metrics_file, size)
 
     def epochs(self) -> list[dict[str, Any]]:
         """Metrics of each epoch of a finished run, in order.
 
-        A last line that was cut off while it was written is left out; of two lines about the same
-        epoch, which a resumed run may have, the later counts.
+        A last line that was cut off while being written is left out; if a resumed run has two lines
+        about the same epoch, the later one counts.
 
         Raises:
             DataError: If they are missing or cannot be understood.
@@ -230,7 +230,7 @@ class RunFolder:
         return [found[key] for key in sorted(found)]
 
     def epochs_so_far(self) -> list[dict[str, Any]]:
-        """Metrics of the epochs that a run in training has finished; none if there are none."""
+        """Metrics of the epochs that a run in training has finished; empty if there are none."""
         try:
             known = [epoch for line in self._metrics_lines() if (epoch := _epoch(line))]
         except DataError:
@@ -246,7 +246,7 @@ class RunFolder:
     # -- record ---------------------------------------------------------------------------------
 
     def write_record(self, record: Record) -> None:
-        """Write what the run has found, and a checksum of the metrics that belong to it."""
+        """Write the record of the run, with a checksum of its metrics."""
         if _is_file(self.metrics_file):
             record = replace(record, metrics_sha256=_digest(_content(self.metrics_file)))
         write_atomically(self.record_file, record.to_bytes())
@@ -274,7 +274,7 @@ class RunFolder:
         return record if record and record.is_finished else None
 
     def failed_for_good(self) -> Record | None:
-        """The record of a failed run that cannot be tried again, since an archive keeps no more."""
+        """The record of a failed run in an archive, which is too incomplete to try it again."""
         record = None if self.can_go_on else self._readable_record()
         return record if record and record.has_failed else None
 
@@ -303,7 +303,7 @@ class RunFolder:
         """The record of a run that is finished or has failed, with the metrics of its epochs.
 
         Raises:
-            ConfigError: There is no run, or it is to go on.
+            ConfigError: There is no run, or it can continue.
             DataError: A file of it cannot be understood.
         """
         if not _is_folder(self.path):
@@ -333,7 +333,7 @@ class RunFolder:
 
     @property
     def can_go_on(self) -> bool:
-        """Whether the settings are there, without which nothing is resumed; archives lack them."""
+        """Whether the run can be resumed: it has its settings, which archives lack."""
         return self.config_file.exists()
 
     def _go_on(self) -> str:
@@ -351,12 +351,12 @@ class RunFolder:
     # -- exhibit --------------------------------------------------------------------------------
 
     def write_exhibit(self, step: int, content: Mapping[str, Any]) -> None:
-        """Keep what the weights of a step have to show."""
+        """Keep the exhibit of the weights of a step."""
         shown = {"format": _EXHIBIT_FORMAT, "step": step, **content}
         write_atomically(self.exhibit_file, json.dumps(shown).encode())
 
     def exhibit_step(self) -> int | None:
-        """The step whose weights were asked last; a run that went on since has others."""
+        """The step of the exhibit's weights; a run that was continued since has newer ones."""
         try:
             found = json.loads(read_plain(self.exhibit_file))
             return found["step"] if found["format"] == _EXHIBIT_FORMAT else None
@@ -390,7 +390,7 @@ class RunFolder:
     def last_error(self) -> str:
         """The error that is the last line of the log; empty if there is none.
 
-        An error further up is that of an earlier part of the run, which has gone on since.
+        An error further up belongs to an earlier part of the run, which has continued since.
         """
         try:
             lines = read_plain(self.log_file).decode(errors="replace").strip().splitlines()
@@ -415,12 +415,12 @@ class RunFolder:
         self.checkpoints.save(replace(checkpoint, covered=covered))
 
     def is_config_of(self, checkpoint: Checkpoint) -> bool:
-        """Whether `config.yaml` is what it was when a checkpoint was saved; if that tells."""
+        """Whether `config.yaml` is unchanged since a checkpoint was saved, as far as that says."""
         expected = checkpoint.covered.get(self.config_file.name)
         return expected is None or _digest(_content(self.config_file)) == expected
 
     def check_metrics(self, checkpoint: Checkpoint) -> None:
-        """Make sure that the metrics still begin as they were when a checkpoint was saved.
+        """Make sure that the metrics up to a checkpoint have not changed since it was saved.
 
         Raises:
             DataError: If they do not.
@@ -443,10 +443,10 @@ class RunFolder:
     # -- lock -----------------------------------------------------------------------------------
 
     def check_free(self) -> None:
-        """Make sure that nobody trains in the folder at this moment.
+        """Make sure that no process is training in the folder.
 
         Raises:
-            ConfigError: If somebody does.
+            ConfigError: If one is.
         """
         # Shared: the processes of one run all ask, and must not take each other for strangers.
         os.close(self._locked(shared=True))
@@ -509,7 +509,7 @@ def read_run(folder: Path) -> Record:
 
 
 def run_folders(root: Path, depth: int = 2) -> Iterator[Path]:
-    """Folders of runs below a folder, by name; links are followed, runs are not looked into.
+    """Folders of runs below a folder, by name; follows links, but does not look inside runs.
 
     Args:
         root: Where to look.
@@ -527,7 +527,7 @@ def run_folders(root: Path, depth: int = 2) -> Iterator[Path]:
 
 
 def _epoch(line: str) -> dict[str, Any] | None:
-    """The numbers of a line of metrics; None if it is not one."""
+    """The numbers in a line of metrics; None if the line is something else."""
     try:
         found = json.loads(line)
     except (ValueError, RecursionError):
@@ -546,7 +546,7 @@ def _is_int(value: object) -> bool:
 
 
 def _is_file(path: Path) -> bool:
-    """Whether there is a plain file; a name that is too long has none."""
+    """Whether there is a plain file; False for a name that is too long."""
     try:
         return path.is_file()
     except OSError:

@@ -1,4 +1,4 @@
-"""From a run to a trained model, and to what it has to show."""
+"""Loads the trained model of a run, and makes its exhibit."""
 
 from __future__ import annotations
 
@@ -40,13 +40,13 @@ _SILENT = ("threads", "data.dir", "train.checkpoint_seconds")
 def open_run(folder: Path, *, any_checkpoint: bool = False) -> TrainedRun:
     """Return the trained model of a run together with its settings.
 
-    It has the weights of the epoch that was best on the validation samples, or of the last one
-    where there were none.
+    It has the weights of the best epoch on the validation samples, or of the last epoch if there
+    were none.
 
     Args:
         folder: The run.
-        any_checkpoint: Whether to take the newest checkpoint that is whole, with a note, where
-            that of the best epoch is damaged.
+        any_checkpoint: Whether to use the newest intact checkpoint, with a note, if that of the
+            best epoch is damaged.
 
     Raises:
         ConfigError: If this is not a run, or nothing is trained yet.
@@ -105,14 +105,14 @@ def is_current(picture: Path, folder: Path) -> bool:
 
 
 def keep_exhibit(folder: Path, *, any_checkpoint: bool = False) -> bool:
-    """Ask the model of a run what it has to show, unless the answer is there already.
+    """Make the exhibit of a run's model, unless it exists already.
 
     Args:
         folder: The run.
         any_checkpoint: See `open_run`.
 
     Returns:
-        Whether the folder holds an exhibit now; only some families have one.
+        Whether the folder holds an exhibit now; only some kinds of models have one.
 
     Raises:
         ConfigError: If this is not a run, or nothing is trained yet.
@@ -139,11 +139,11 @@ def check_settings(
     Args:
         run: The run.
         checkpoint: The checkpoint.
-        config: The settings of the run by now.
+        config: The present settings of the run.
         asked: Settings whose change the user has just asked for.
 
     Raises:
-        ConfigError: If one differs that makes it another experiment.
+        ConfigError: If a difference makes it another experiment.
     """
     before = _with_defaults(config, checkpoint.state["config"])
     refuse_changes(before, config.as_dict(), "its checkpoints")
@@ -166,7 +166,7 @@ def check_settings(
 
 
 def refuse_changes(before: Mapping[str, Any], now: Mapping[str, Any], of: str) -> None:
-    """Name the first setting that differs although it may not.
+    """Refuse the first setting that differs although it must not.
 
     Raises:
         ConfigError: If there is one.
@@ -183,7 +183,7 @@ def _is_in(name: str, sections: Collection[str]) -> bool:
 
 
 def history_of(checkpoint: Checkpoint, config: Experiment) -> list[str]:
-    """List what settings will not say of a run that continues with them from a checkpoint.
+    """List what the settings will not say about a run that continues with them from a checkpoint.
 
     Args:
         checkpoint: The checkpoint.
@@ -202,14 +202,14 @@ def history_of(checkpoint: Checkpoint, config: Experiment) -> list[str]:
 
 
 def _only_later(before: Mapping[str, Any], now: TrainSettings, done: int) -> set[str]:
-    """Settings of training whose change makes no difference to the epochs that are done."""
+    """Training settings whose change makes no difference to the epochs already done."""
     if now.restart == before["epochs"] == done and not before["restart"]:
         return {"train.patience", "train.epochs", "train.restart"}
     return {"train.patience"} | (set() if now.knows_its_end else {"train.epochs"})
 
 
 def _with_defaults(config: Experiment, settings: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Settings of a checkpoint; those that are younger than it have their defaults."""
+    """Settings of a checkpoint; newer ones have their defaults."""
     settings = migrated_settings(settings)
     try:
         return parse(type(config), settings, "a checkpoint").as_dict()
@@ -218,7 +218,7 @@ def _with_defaults(config: Experiment, settings: Mapping[str, Any]) -> Mapping[s
 
 
 def _known(now: Mapping[str, Any], before: Mapping[str, Any]) -> dict[str, Any]:
-    """Settings of before, those and only those that there are now."""
+    """Earlier settings, restricted to those that still exist."""
     found = {}
     for name, value in now.items():
         old = before.get(name, value)
@@ -252,13 +252,13 @@ def _best_checkpoint(run: RunFolder, any_checkpoint: bool) -> Checkpoint:
 
 
 def lost_checkpoints(folder: Path, why: str = "its checkpoints are gone") -> DataError:
-    """The error of a run that has been trained, but has no whole checkpoint any more."""
+    """The error for a run that was trained, but no longer has an intact checkpoint."""
     fix = "restore them from a copy, or train again in another folder with `bfno train`"
     return DataError(folder, why, fix)
 
 
 def _say_failed(run: RunFolder, step: int) -> None:
-    """Tell that a training has failed, and how old the weights are that it left."""
+    """Warn that a training failed, and how old its last weights are."""
     with contextlib.suppress(ConfigError, DataError):
         record = run.record()
         if record.has_failed:
@@ -271,7 +271,7 @@ def _say_failed(run: RunFolder, step: int) -> None:
 
 
 def _say_uncounted(run: RunFolder, newest: int) -> None:
-    """Name what seems to be a newer checkpoint than the newest one that counts."""
+    """Warn about what looks like a newer checkpoint than the newest one that counts."""
     used = run.checkpoints.place(newest).name
     for problem in run.checkpoints.uncounted():
         _logger.warning("%s: %s; %s is the newest", problem.what, problem.why, used)
@@ -280,16 +280,16 @@ def _say_uncounted(run: RunFolder, newest: int) -> None:
 def whole_best(
     run: RunFolder, progress: Progress, rank: Callable[[Mapping[str, Any]], Any], *, goes_on: bool
 ) -> dict[str, Any]:
-    """The best epoch of a resumed run; if its checkpoint is damaged, the best that is whole.
+    """The best epoch of a resumed run; if its checkpoint is damaged, the best intact one.
 
     Args:
         run: The run.
-        progress: How far it has come.
-        rank: What to compare metrics of epochs by.
-        goes_on: Whether there is more to train; the result of a finished run stays what it was.
+        progress: Its progress.
+        rank: Key to compare the metrics of epochs.
+        goes_on: Whether there is more to train; the result of a finished run stays the same.
 
     Returns:
-        What `Progress.best` holds; empty if no epoch is whole, and one is still to come.
+        The value of `Progress.best`; empty if no epoch is intact, but more will come.
     """
     if not progress.best:
         return progress.best
@@ -324,7 +324,7 @@ def _as_best(run: RunFolder, step: int, progress: Progress) -> dict[str, Any] | 
 
 
 def _any_other(run: RunFolder, problem: DataError) -> Checkpoint:
-    """The newest checkpoint that can be loaded in the place of a damaged one."""
+    """The newest checkpoint that can be loaded in place of a damaged one."""
     for step in run.checkpoints.steps():
         try:
             found = run.checkpoints.load(step)

@@ -1,7 +1,7 @@
-"""Where metrics go besides the run's folder: TensorBoard, MLflow, Weights & Biases.
+"""Copies of the metrics outside the run's folder: TensorBoard, MLflow, Weights & Biases.
 
-A log is a copy for looking at. One that fails, because a server is away or a disk is full, says so
-once and keeps silent; the training goes on.
+A log is a copy for viewing. One that fails, because a server is unreachable or a disk is full,
+warns once and then stays silent; the training goes on.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _LONGEST_SETTING = 500
 class MetricsLog(Watcher, ABC):
     """A copy of the settings, of the metrics of every epoch, and of the result.
 
-    Of several processes only the first writes.
+    With several processes, only the first one writes.
 
     Args:
         folder: The run.
@@ -86,7 +86,7 @@ class MetricsLog(Watcher, ABC):
 
     @abstractmethod
     def _open(self) -> None:
-        """Begin, or go on with what an earlier part of the same run has written."""
+        """Begin, or continue what an earlier part of the same run has written."""
 
     @abstractmethod
     def _write(self, metrics: dict[str, Any]) -> None:
@@ -94,11 +94,11 @@ class MetricsLog(Watcher, ABC):
 
     @abstractmethod
     def _close(self, result: Mapping[str, Any]) -> None:
-        """Add what the test found, and end."""
+        """Add the test results, and end."""
 
     @abstractmethod
     def _break_off(self, status: Ending) -> None:
-        """End without a result; the run may go on later."""
+        """End without a result; the run may continue later."""
 
     def _try(self, action: Callable[..., None], *words: Any) -> None:
         if self._is_silent:
@@ -119,7 +119,7 @@ class MetricsLog(Watcher, ABC):
         return flat_config(RunFolder(self.folder).read_config().as_dict())
 
     def _identity(self) -> str:
-        """A name that all parts of one run share, and no other run has."""
+        """A name shared by all parts of one run, and by no other run."""
         return RunFolder(self.folder).identity() or self.folder.resolve().name
 
 
@@ -216,7 +216,7 @@ class MLflowLog(MetricsLog):
 class WandbLog(MetricsLog):
     """A run of Weights & Biases: in `wandb/` of the run, to be sent with `wandb sync`.
 
-    It is sent at once where `WANDB_MODE` is `online`.
+    It is sent at once if `WANDB_MODE` is `online`.
     """
 
     name, needs, extra = "wandb", ("wandb",), "wandb"
@@ -265,7 +265,7 @@ def make_logs(names: Iterable[str], folder: Path) -> list[MetricsLog]:
     """The logs of a run.
 
     Args:
-        names: Their names in `LOGS`; one that is named twice is made once.
+        names: Their names in `LOGS`; duplicates count once.
         folder: The run.
 
     Raises:
@@ -281,7 +281,7 @@ def make_logs(names: Iterable[str], folder: Path) -> list[MetricsLog]:
 
 
 def _measured(metrics: Mapping[str, Any]) -> Iterable[tuple[str, float]]:
-    """The numbers of an epoch, but for those that count epochs."""
+    """The numbers of an epoch, except for the number of the epoch."""
     for name, value in metrics.items():
         if name not in _COUNTERS and isinstance(value, int | float):
             yield name, value

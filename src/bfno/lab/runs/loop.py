@@ -1,8 +1,8 @@
 """The training loop, one for all tasks and any number of processes, resumable at every step.
 
-Nothing random has a history: the order of an epoch and the noise of a step are functions of the
-seed and their number. A run that goes on from a checkpoint therefore takes the same steps, bit for
-bit, as one that was never stopped.
+Random numbers have no history: the order of an epoch and the noise of a step are functions of the
+seed and their number. A run that continues from a checkpoint therefore takes the same steps, bit
+for bit, as one that was never stopped.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ _LOWER, _SENSIBLE, _HIGH = 0.1, 1e-2, 0.1
 
 
 def _rank(metrics: Mapping[str, Any], task: Task) -> tuple[float, float]:
-    """Return a key to compare epochs by; where nothing else tells, later ones are better."""
+    """Return a key to compare epochs by; if nothing else decides, later ones are better."""
     value = metrics.get(f"validation_{task.selection}")
     if value is None:
         value = metrics["epoch"]
@@ -77,26 +77,26 @@ def _rank(metrics: Mapping[str, Any], task: Task) -> tuple[float, float]:
 
 
 class Watcher:
-    """Hears of the progress of a training; a display or a log overrides what it needs."""
+    """Is told of the progress of a training; a display or a log overrides what it needs."""
 
     def on_start(self, epochs: int) -> None:
-        """A training of so many epochs begins or goes on."""
+        """Called when a training with this number of epochs begins or continues."""
 
     def on_step(self, progress: Progress, steps: int) -> None:
-        """A step of an epoch of so many steps was taken."""
+        """Called after each step, with the number of steps in the epoch."""
 
     def on_epoch(self, metrics: dict[str, Any]) -> None:
-        """An epoch was finished and evaluated."""
+        """Called when an epoch was finished and evaluated."""
 
     def on_finish(self, result: Mapping[str, Any]) -> None:
-        """The training is over; these are the metrics of the weights that it kept."""
+        """Called when the training is over, with the metrics of the weights kept."""
 
     def on_end(self) -> None:
-        """The training has ended, however it did; called last, even if it never started."""
+        """Called last, however the training ended, even if it never started."""
 
 
 class _LastGood:
-    """The state of a training before the step since which its loss has been off.
+    """The state of a training before the step at which its loss went wrong.
 
     Args:
         model: The bare model.
@@ -113,7 +113,7 @@ class _LastGood:
         self._progress: Progress | None = None
 
     def note(self, loss: float, progress: Progress) -> None:
-        """Keep the present state if its loss is a sane one; called before the step is taken."""
+        """Keep the present state if its loss is normal; called before the step is taken."""
         if self._first is None:
             self._first = loss
         if not loss <= self._first + _FAR * max(1.0, abs(self._first)):
@@ -127,7 +127,7 @@ class _LastGood:
         self._progress = progress.model_copy(update={"sums": dict(progress.sums)})
 
     def restore(self) -> Progress | None:
-        """Go back to it, and return how far it had come; None if there is none."""
+        """Go back to the kept state, and return its progress; None if there is none."""
         if self._progress is not None:
             tensors = self._tensors()
             if len(tensors) > len(self._copies):
@@ -148,11 +148,11 @@ class _LastGood:
 
 
 class Failure(NamedTuple):
-    """The end of a training that left the finite numbers.
+    """The end of a training that reached numbers that are not finite.
 
     Attributes:
         why: The step, and what happened.
-        progress: How far it had come, further than the sound state that is kept.
+        progress: Its progress, which is beyond the sound state that is kept.
     """
 
     why: str
@@ -166,13 +166,13 @@ class Trainer:
         config: The settings.
         task: Loss and metrics.
         model: The model.
-        run: Where everything is written; only the first process writes.
-        facts: What else a checkpoint should know, such as the names of the classes.
-        watchers: Who is told of steps and epochs.
+        run: The folder to write to; only the first process writes.
+        facts: Further facts for checkpoints, such as the names of the classes.
+        watchers: Told of steps and epochs.
 
     Attributes:
         progress: How far it has come.
-        failure: How it left the finite numbers; None if it did not.
+        failure: Why it stopped with numbers that are not finite; None if it did not.
     """
 
     def __init__(
@@ -207,10 +207,10 @@ class Trainer:
         self._last_save = time.monotonic()
 
     def restore(self, checkpoint: Checkpoint) -> None:
-        """Go on from a checkpoint.
+        """Continue from a checkpoint.
 
         Raises:
-            ConfigError: If it is that of another model.
+            ConfigError: If it belongs to another model.
         """
         load_weights(self._bare_model, checkpoint)
         self.average.restore(checkpoint)
@@ -231,7 +231,7 @@ class Trainer:
         Raises:
             Stopped: If a signal asked for it; the state is saved.
             NumericalError: If loss or gradient is not finite; the last state before the loss went
-                off is saved.
+                wrong is saved.
             UserError: If another process is lost; the state before that step is saved.
         """
         # The processes talk to each other only while the weights rest, so what is left when one of
@@ -251,12 +251,12 @@ class Trainer:
 
     @property
     def is_done(self) -> bool:
-        """Whether all epochs are trained, or so many in vain that patience is at its end."""
+        """Whether all epochs are trained, or patience has run out."""
         return self.progress.epoch >= self.epochs or self.has_stopped_early
 
     @property
     def has_stopped_early(self) -> bool:
-        """Whether the last epochs were no better than an earlier one, as many as patience has."""
+        """Whether the last `patience` epochs were no better than an earlier one."""
         patience, best = self.config.train.patience, self.progress.best
         if patience is None or not best:
             return False
@@ -359,7 +359,7 @@ class Trainer:
         return [parameter.grad for parameter in parameters if parameter.grad is not None]
 
     def _shorten_gradient(self, norm: Tensor, length: float) -> None:
-        """Scale the gradient, which has this norm, of this length, down to `train.clip`."""
+        """Scale the gradient, which has this norm, down to `train.clip`."""
         longest = self.config.train.clip
         if math.isinf(length):  # or its squares are too large for its dtype
             length = math.hypot(*map(euclidean_norm, self._gradient()))
@@ -474,7 +474,7 @@ class Trainer:
         return Share(self.processes, pause)
 
     def save(self) -> None:
-        """Write a checkpoint of this very step, and drop those no longer needed."""
+        """Write a checkpoint of this step, and delete those no longer needed."""
         if self.processes.is_first:
             state: dict[str, Any] = {
                 "progress": self.progress.model_dump(),
@@ -503,7 +503,7 @@ class Trainer:
             raise Stopped(self.stop.received or 15)
 
     def _failed(self, why: str, cause: Exception | None = None) -> NumericalError:
-        """Save the state from which a smaller rate can go on, and say how."""
+        """Save the state from which a smaller rate can continue, and say how."""
         failed = self.progress.step + 1
         self.failure = Failure(f"step {failed}: {why}", self.progress)
         good = self._last_good.restore()

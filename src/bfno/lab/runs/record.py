@@ -1,6 +1,6 @@
-"""The record of a run: what it has found and under which circumstances.
+"""The record of a run: its results and their circumstances.
 
-One type writes `record.json` and reads it. Older formats are brought up to date by one function,
+One type both writes and reads `record.json`. Older formats are brought up to date by one function,
 `migrated`. Text from a record is safe to print.
 """
 
@@ -56,12 +56,12 @@ _CHECKSUMS = (_CHECKSUM, "metrics_sha256")  # which format 1 did not have
 
 
 class RecordError(ValueError):
-    """Why some bytes are not the record of a run.
+    """Some bytes are not the record of a run.
 
     Args:
         why: The reason.
-        kind: `foreign`: they never were one; `newer`: a newer version of bfno wrote it; `spoilt`:
-            they are no longer what was written; `invalid`: what was written makes no sense.
+        kind: `foreign`: they never were a record; `newer`: a newer version of bfno wrote it;
+            `spoilt`: they are damaged; `invalid`: the content makes no sense.
     """
 
     def __init__(self, why: str, kind: Literal["foreign", "newer", "spoilt", "invalid"]) -> None:
@@ -76,7 +76,7 @@ def _square(rows: list[list[int]]) -> list[list[int]]:
 
 
 def _without_nothing(values: Any) -> Any:
-    """The mapping without what has no value: a metric that a run does not have may be null."""
+    """The mapping without null values, which stand for metrics that a run does not have."""
     if not isinstance(values, Mapping):
         return values
     return {key: value for key, value in values.items() if value is not None}
@@ -92,11 +92,11 @@ _Numbers = Annotated[dict[str, _Number], BeforeValidator(_without_nothing)]
 
 @dataclass(frozen=True)
 class Record:
-    """What is known of a run, from which tables, reports and figures are made.
+    """What is known about a run; tables, reports and figures are made from it.
 
     Attributes:
         name: Name of its folder, without the folders above; not in the file.
-        experiment: What `bfno train` was told to run.
+        experiment: The experiment, as given to `bfno train`.
         data: Name of the data.
         method: Name of the method.
         scale: Size of the run: smoke, cpu or paper.
@@ -106,11 +106,11 @@ class Record:
         published_parameters: The same number as published.
         steps: Number of training steps.
         chosen_epoch: Epoch whose weights were kept.
-        chosen_by: Why these.
+        chosen_by: How that epoch was chosen.
         judged_by: Key of the metric that the run is judged by, if it says so.
         result: Metrics of the kept weights, by name.
         seconds: Time of the training.
-        peak_memory: Most bytes in use.
+        peak_memory: Largest number of bytes in use.
         classes: Names of the classes.
         confusion: Counts of test samples, one row per true class, one column per predicted
             class.
@@ -129,9 +129,9 @@ class Record:
         chosen_step: Step whose weights were kept.
         metrics_sha256: Checksum of the run's metrics when it was finished.
         history: What its settings do not say: those that were others before it was resumed, each
-            with the step until which they were so, and the file that its first weights are from.
-            A run with a history is not a replicate of one without.
-        facts: What else the data had to say, such as the names of features.
+            with the step until which they were so, and the file that its first weights are from. A
+            run with a history is not a replicate of one without it.
+        facts: Further facts about the data, such as the names of features.
     """
 
     name: str
@@ -207,12 +207,12 @@ class Record:
 
     @property
     def is_finished(self) -> bool:
-        """Whether the run has come to its end, and not gone on since."""
+        """Whether the run has finished, and was not continued since."""
         return self.status == FINISHED
 
     @property
     def has_failed(self) -> bool:
-        """Whether its training came to an end that gave no result."""
+        """Whether its training ended without a result."""
         return self.status == FAILED
 
     @property
@@ -222,7 +222,7 @@ class Record:
 
     @property
     def command(self) -> str:
-        """The command that trains this run again; of samples in memory, what does."""
+        """The command that trains this run again; for samples in memory, a description."""
         if is_in_memory(self.section("data")):
             return f"fit with method={self.method!r}, random_state={self.seed} (bfno.sklearn)"
         words = ["train", self.experiment, "--scale", self.scale, "--seed", str(self.seed)]
@@ -235,12 +235,12 @@ class Record:
 
     @property
     def own_data(self) -> dict[str, str]:
-        """Names of one's own files and folders by their setting, without where they lie."""
+        """Names of the user's own files and folders by their setting, without paths."""
         data = self.section("data")
         return {key: place_name(data[key]) for key in DATA_PLACES if key != "dir" and data.get(key)}
 
     def section(self, name: str) -> dict[str, Any]:
-        """A part of the settings; empty if there is none, or it is spoilt."""
+        """A section of the settings; empty if it is missing or damaged."""
         found = self.config.get(name)
         return found if isinstance(found, dict) else {}
 
@@ -269,7 +269,7 @@ def migrated(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _by_attribute(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Sort the content of the file by the names of the attributes."""
+    """Rearrange the content of the file by the names of the attributes."""
     content = {key: value for key, value in values.items() if value is not None}
     del content["format"]
     own = {one.name for one in fields(Record)} - {"name", "epochs", "facts", "epoch_count"}
@@ -316,7 +316,7 @@ def _clean(value: Any) -> Any:
 
 
 def printable(text: str) -> str:
-    r"""The text without what could steer a terminal, or is forbidden in the XML of a figure.
+    r"""The text without characters that could control a terminal or are forbidden in XML.
 
     Example:
         >>> printable("a\x1b[2Jb")
@@ -326,7 +326,7 @@ def printable(text: str) -> str:
 
 
 def place_name(place: object) -> str:
-    """The last name of a file or folder: where it lies is private.
+    """The last name of a path; the folders above it are private.
 
     Example:
         >>> place_name("photos/2026/birds")
@@ -336,7 +336,7 @@ def place_name(place: object) -> str:
 
 
 def task_of(run: Record) -> tuple[str, str, str]:
-    """Data, scale and protocol: what two runs must share to be compared."""
+    """Data, scale and protocol, which two runs must share to be comparable."""
     # One's own data are all called the same; two files or folders of them are two tasks, and so
     # are two of the same name that hold other test samples or classes.
     names = dict(run.own_data)
@@ -351,7 +351,7 @@ def task_of(run: Record) -> tuple[str, str, str]:
 
 
 def are_replicates(one: Record, other: Record) -> bool:
-    """Whether two runs differ in nothing but their seed and such circumstances."""
+    """Whether two runs differ only in their seed and in circumstances."""
     if (*task_of(one), one.method) != (*task_of(other), other.method):
         return False
     mine, theirs = comparable_settings([one, other])
@@ -359,10 +359,10 @@ def are_replicates(one: Record, other: Record) -> bool:
 
 
 def comparable_settings(runs: Sequence[Record]) -> list[str]:
-    """The settings of each run as text, equal where runs differ in circumstances alone.
+    """The settings of each run as text, equal for runs that differ only in circumstances.
 
-    What some record is too old to have is not compared if all others with the same changes agree on
-    it. What an option of a layer is not given, it is not given: these are all compared.
+    A setting that some record is too old to have is not compared if all others with the same
+    changes agree on it. Options of a layer are always compared: one that is missing was not given.
     """
     told = [json.dumps([sorted(run.changes), run.history]) for run in runs]
     settings: dict[int, str] = {}
@@ -377,7 +377,8 @@ def comparable_settings(runs: Sequence[Record]) -> list[str]:
 def shared_settings(runs: Sequence[Record]) -> list[dict[str, Any]]:
     """The settings of runs by dotted name, without circumstances.
 
-    One that some run lacks is there only if the others differ in it, or it is one of a layer.
+    A setting that some run lacks is included only if the others differ in it, or if it is an option
+    of a layer.
     """
     flats = [flat_config(run.config) for run in runs]
 
@@ -412,12 +413,12 @@ def make_record(
     name: str,
     failure: str = "",
 ) -> Record:
-    """Put together what a run has found and under which circumstances.
+    """Put together the results of a run and their circumstances.
 
     Args:
         config: The settings of the run.
-        progress: How far it came, with its best epoch.
-        facts: What the loop does not know: sizes, class names, threads, processes.
+        progress: Its progress, with its best epoch.
+        facts: Facts that the loop does not know: sizes, class names, threads, processes.
         name: Name of the run.
         failure: Why it failed; then its best epoch does not count.
     """
@@ -460,7 +461,7 @@ def _failed(why: str) -> dict[str, Any]:
 
 
 def peak_memory() -> int:
-    """Most memory that this process has held so far, in bytes."""
+    """Peak memory of this process so far, in bytes."""
     # On Linux getrusage also counts what the program held that started this one.
     with contextlib.suppress(OSError), open("/proc/self/status", encoding="ascii") as lines:
         for line in lines:
@@ -485,7 +486,7 @@ def _hardware() -> dict[str, Any]:
 
 
 def _processor() -> str:
-    """The processor's name: where Linux keeps it, else what the platform calls itself."""
+    """The processor's name from Linux, or else the platform's name."""
     try:
         with open("/proc/cpuinfo", encoding="utf-8") as lines:
             named = [line.partition(":")[2].strip() for line in lines if "model name" in line]
@@ -498,8 +499,8 @@ def _processor() -> str:
 def source_commit() -> str | None:
     """The commit of the checkout that this file belongs to, if it does.
 
-    It ends in `+changes` if tracked files of the checkout are no longer those of the commit. It is
-    asked once: the sources of a long run may have changed when it ends.
+    It ends in `+changes` if tracked files of the checkout differ from the commit. It is read once:
+    the sources of a long run may have changed by its end.
     """
     commit = _git("rev-parse", "HEAD")
     is_changed = commit and _git("status", "--porcelain", "--untracked-files=no")

@@ -49,7 +49,7 @@ def import_released(file: Path, folder: Path) -> Experiment:
 
     Raises:
         DataError: If the file cannot be read or holds something else.
-        ConfigError: If the folder holds a run, or the weights are of another shape.
+        ConfigError: If the folder holds a run, or the weights have another shape.
     """
     weights = released_weights(file)
     config = resolve("cifar10/bfno-node", scale="paper", changes=_CHANGES)

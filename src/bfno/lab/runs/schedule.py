@@ -10,7 +10,7 @@ __all__ = ["learning_rate", "rate_of_training"]
 
 
 def rate_of_training(settings: TrainSettings, step: int, epochs: int, per_epoch: int) -> float:
-    """The rate of a step of a training whose schedule may begin anew.
+    """The rate of a step of a training whose schedule may restart.
 
     Args:
         settings: The recipe.
@@ -30,7 +30,7 @@ def rate_of_training(settings: TrainSettings, step: int, epochs: int, per_epoch:
 
 
 def learning_rate(settings: TrainSettings, step: int, steps: int) -> float:
-    """The rate of a step, a function of nothing but its number.
+    """The rate of a step, which depends only on its number.
 
     Args:
         settings: The recipe.

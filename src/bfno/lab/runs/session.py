@@ -1,4 +1,4 @@
-"""Starting a run, and going on with one."""
+"""Starting and resuming a run."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ _WORTH_SHARING = 1 << 17
 
 
 def default_folder(config: Experiment) -> Path:
-    """Where a run goes that was given no folder."""
+    """The default folder of a run."""
     name = config.experiment.replace("/", "-")
     return Path("runs") / f"{name}-s{config.seed}"
 
@@ -66,7 +66,7 @@ def start(
 
     Args:
         config: Complete settings.
-        folder: Where the run is written; must hold no other run.
+        folder: Folder of the run; must not hold another run.
         watchers: Who is told of steps and epochs.
         data: Samples in memory, divided as `config.load` would; None loads those of the settings.
 
@@ -74,7 +74,7 @@ def start(
         ConfigError: If the folder holds a run, or settings do not fit.
         DataError: If files cannot be read or written.
         NumericalError: If the training reaches numbers that are not finite.
-        Stopped: If a signal ended it; `resume` goes on.
+        Stopped: If a signal ended it; `resume` continues it.
     """
     run = RunFolder(folder)
     run.check_unused()  # before the data are loaded, which may take long
@@ -96,7 +96,7 @@ def resume(
     *,
     data: Any = None,
 ) -> Record:
-    """Go on with a run from its newest checkpoint that is whole, bit for bit.
+    """Continue a run from its newest intact checkpoint, bit for bit.
 
     Args:
         folder: The run.
@@ -105,10 +105,10 @@ def resume(
         data: Samples in memory, the same as in the beginning; None loads those of the settings.
 
     Raises:
-        ConfigError: If this is not a run, or the settings no longer fit its checkpoints.
-        DataError: If files cannot be read or written, or are not what its checkpoints say.
+        ConfigError: If this is not a run, or the settings no longer match its checkpoints.
+        DataError: If files cannot be read or written, or differ from what its checkpoints say.
         NumericalError: If the training reaches numbers that are not finite.
-        Stopped: If a signal ended it once more.
+        Stopped: If a signal ended it again.
     """
     run = RunFolder(folder)
     before = run.read_config()
@@ -152,7 +152,7 @@ def resume(
 
 
 def _note_commit(trainer: Trainer) -> None:
-    """Add the commit of the sources to those that the run was trained with, if it will be."""
+    """Add the commit of the sources to those the run was trained with, if it will train."""
     commit, commits = source_commit(), trainer.progress.commits
     if trainer.progress.step and not commits:  # of a release that did not keep them
         record = trainer.run.finished_record()
@@ -162,7 +162,7 @@ def _note_commit(trainer: Trainer) -> None:
 
 
 def _say_how_the_rate_goes_on(trainer: Trainer, before: int | str) -> None:
-    """Where a finished training gets more epochs: a cosine that goes on is at its end already."""
+    """Say which rate a finished training with a cosine schedule gets for more epochs."""
     settings, done = trainer.config.train, trainer.progress.epoch
     if settings.schedule != "cosine" or done != before or settings.restart or trainer.is_done:
         return
@@ -175,7 +175,7 @@ def _say_how_the_rate_goes_on(trainer: Trainer, before: int | str) -> None:
 
 
 def _ends_here(trainer: Trainer, before: Experiment) -> bool:
-    """Whether it merely ends with the epochs that it has, as if it had begun with so many."""
+    """Whether it merely ends with the epochs it has, as if it had begun with that number."""
     progress = trainer.progress
     if trainer.config.train.knows_its_end:
         return False
@@ -185,7 +185,7 @@ def _ends_here(trainer: Trainer, before: Experiment) -> bool:
 
 
 def _nothing_to_do(trainer: Trainer) -> ConfigError:
-    """The error for changed settings of a run that does not train on."""
+    """The error for changed settings of a run that has nothing left to train."""
     folder, epoch = trainer.run.path, trainer.progress.epoch
     if epoch == trainer.epochs and trainer.progress.batch:
         why = f"is {trainer.progress.batch} steps into epoch {epoch + 1}"
@@ -207,12 +207,12 @@ def _pinned(config: Experiment) -> Experiment:
 def _threads(config: Experiment, *, looks: bool) -> int:
     """How many threads a new run gets, and keeps: another number changes the last digits.
 
-    They are as many as serve a model of this size, and no more than others leave cores free: all
-    threads would wait for the one that has to share its core.
+    The number depends on the size of the model, and is at most the number of cores that other
+    programs leave free: all threads would wait for one that has to share its core.
 
     Args:
         config: The settings.
-        looks: Whether to look what others do.
+        looks: Whether to check what other programs do.
     """
     most = min(torch.get_num_threads(), len(own_cores()))
     if config.numbers_per_layer < _WORTH_SHARING:
@@ -252,7 +252,7 @@ def _prepare(config: Experiment, run: RunFolder, watchers: Sequence[Watcher], da
 
 @contextlib.contextmanager
 def _held(trainer: Trainer) -> Any:
-    """Keep others out of the run's folder; the first process does so for all."""
+    """Lock the run's folder against others; the first process does so for all."""
     if trainer.processes.is_first:
         with trainer.run:
             yield
@@ -306,7 +306,7 @@ def _record(trainer: Trainer) -> Record:
 
 
 def _as_asked(trainer: Trainer) -> Experiment:
-    """The settings, with a number of epochs that was found by itself as what it was: `auto`."""
+    """The settings, with `auto` instead of a number of epochs that was found automatically."""
     config = trainer.config
     preset = resolve(config.experiment, scale=config.scale).train
     if preset.epochs_for(len(trainer.task.data.train)) != trainer.epochs:

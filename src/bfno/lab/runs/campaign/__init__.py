@@ -1,1 +1,1 @@
-"""Many runs at once: what is missing, where it goes, who trains it."""
+"""Many runs at once: which are missing, where they go, and what trains them."""

@@ -1,11 +1,11 @@
-"""The program as the child of a campaign: where it computes, and that it stops with its parent.
+"""The program as the child of a campaign: which cores it uses, and how it stops with its parent.
 
-Each child has one thread and, where there are some, a GPU of its own. The system chooses its core:
-two campaigns that kept to cores of their choice might choose the same ones.
+Each child has one thread and, if there are GPUs, its own GPU. The system chooses its core: two
+campaigns that picked cores themselves might pick the same ones.
 
-A parent that is killed cannot tell its children. So each of them asks once a second whose child it
-is; once that is somebody else, it sends itself SIGTERM, upon which a training saves its state and
-ends. Unlike the kernel's own death signal, this works on every Unix.
+A killed parent cannot tell its children. So each child checks once a second who its parent is; once
+that has changed, it sends itself SIGTERM, and the training saves its state and ends. Unlike the
+kernel's own death signal, this works on every Unix.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def child_command(words: list[str], entry: Callable[[], None] | None = None) -> 
 
     Args:
         words: The words.
-        entry: The function that does so, by default `run_child`; a public one of its module.
+        entry: The function that runs the words, by default `run_child`; a public one of its module.
     """
     entry = entry or run_child
     root = str(Path(__file__).resolve().parents[4])
@@ -93,7 +93,7 @@ def run_child() -> None:
 
 
 def end_with(parent: int) -> None:
-    """Send this process SIGTERM once its parent is no longer that one."""
+    """Send this process SIGTERM once its parent has changed."""
     threading.Thread(target=_watch, args=(parent,), daemon=True).start()
 
 
@@ -104,7 +104,7 @@ def _watch(parent: int) -> None:
 
 
 class Places:
-    """The cores that this program may use, and the GPUs, dealt out to numbered processes.
+    """The cores and GPUs that this program may use, assigned to numbered processes.
 
     Attributes:
         cores: Numbers of the cores.
@@ -117,7 +117,7 @@ class Places:
 
     @property
     def count(self) -> int:
-        """How many processes do not disturb each other."""
+        """How many processes can run without disturbing each other."""
         return len(self.gpus) or len(self.cores)
 
     def environment(self, number: int) -> dict[str, str]:

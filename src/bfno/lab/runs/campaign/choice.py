@@ -1,4 +1,4 @@
-"""The choice of what trains the runs, in the words of a command."""
+"""Where to train the runs, from the options of a command."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ class Choice:
 
     Args:
         on: `local`, `slurm`, `ray` or `ray://HOST:PORT`.
-        time: How long a job of Slurm may take, as Slurm writes it.
+        time: Time limit of a Slurm job, as Slurm writes it.
         gpus: GPUs of each run on a cluster.
         partition: Slurm's partition.
 
     Raises:
-        ConfigError: If there is no such place, or it knows no such thing.
+        ConfigError: If there is no such place, or an option does not apply to it.
 
     Example:
         >>> Choice("slurm", time="4:00:00").minutes
@@ -64,10 +64,10 @@ class Choice:
 
     @property
     def minutes(self) -> int | None:
-        """How long a job may take; None leaves it to the cluster.
+        """Time limit of a job in minutes; None leaves it to the cluster.
 
         Raises:
-            ConfigError: If it is not written as Slurm writes it.
+            ConfigError: If it is not written as Slurm writes times.
         """
         if self.time is None:
             return None
@@ -83,13 +83,13 @@ class Choice:
         return minutes
 
     def engine(self, runs: Path) -> Engine:
-        """Open it.
+        """Open the engine.
 
         Args:
-            runs: Folder of the runs, which all machines have to share.
+            runs: Folder of the runs, which all machines must share.
 
         Raises:
-            ConfigError: If it is not there, does not answer or is not installed.
+            ConfigError: If it is missing, does not answer or is not installed.
         """
         if self.is_local:
             from bfno.lab.runs.campaign.local import LocalEngine

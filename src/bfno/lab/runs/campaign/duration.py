@@ -19,7 +19,7 @@ def minutes_of(text: str) -> int | None:
             `days-hours:minutes` or `days-hours:minutes:seconds`.
 
     Raises:
-        ValueError: If it is none of these, or no time at all.
+        ValueError: If it is none of these.
 
     Example:
         >>> [minutes_of(text) for text in ("90", "4:00:00", "1-12", "infinite")]

@@ -1,4 +1,4 @@
-"""Engines, which train the runs of a campaign: they take orders, report on them, stop them."""
+"""Engines train the runs of a campaign: they take orders, report on them, and stop them."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ __all__ = ["Engine", "Order", "QueueFull", "Report"]
 
 @dataclass(frozen=True)
 class Order:
-    """A run to train, in words that any machine understands.
+    """A run to train, in words that work on any machine.
 
     Attributes:
         folder: Where the run is, or will be.
         begin: The words of `bfno` that begin it.
-        go_on: The words of `bfno` that go on with it.
-        batch: A name that all orders given at one time share, and no others.
+        go_on: The words of `bfno` that continue it.
+        batch: A name shared by exactly the orders given at the same time.
         number: Its place among them.
     """
 
@@ -31,7 +31,7 @@ class Order:
     number: int
 
     def words(self, has_begun: bool) -> list[str]:
-        """Return the arguments of `bfno` that do what is left.
+        """The arguments of `bfno` that do what is left.
 
         Example:
             >>> order = Order(Path("a"), ("train", "x", "--out", "a"), ("resume", "a"), "b1", 0)
@@ -43,12 +43,12 @@ class Order:
 
 @dataclass(frozen=True)
 class Report:
-    """How an order stands.
+    """The state of an order.
 
     Attributes:
-        state: Whether it waits for a machine, is being carried out, or is over.
-        code: Once it is over, the exit code of its training; None if it was taken away before it
-            could finish or fail by itself, and may be given again.
+        state: Whether it waits for a machine, is running, or is over.
+        code: Exit code of its training, once it is over; None if it was removed before it could
+            finish or fail by itself, and may be given again.
         why: What it waits for, in the engine's own words.
     """
 
@@ -71,24 +71,24 @@ class Engine(Protocol):
 
     @property
     def slots(self) -> int | None:
-        """How many orders it takes at a time; None if it keeps a queue of its own."""
+        """How many orders it takes at a time; None if it has its own queue."""
         ...
 
     @property
     def pause(self) -> float:
-        """Seconds between two looks at it."""
+        """Seconds between two checks."""
         ...
 
     @property
     def outlives(self) -> bool:
-        """Whether it carries out orders when the program that gave them is gone."""
+        """Whether it carries on when the program that gave the orders is gone."""
         ...
 
     def submit(self, orders: Sequence[Order]) -> None:
         """Take orders, which share a batch.
 
         Raises:
-            QueueFull: If it takes no more for now; then it has taken none of these.
+            QueueFull: If it takes no more for now; then it has accepted none of these.
             UserError: If it cannot take them.
         """
         ...
@@ -98,5 +98,5 @@ class Engine(Protocol):
         ...
 
     def cancel(self, orders: Sequence[Order]) -> None:
-        """Let trainings save and end; `state` tells when they have."""
+        """Make trainings save and end; `state` tells when they have."""
         ...

@@ -1,7 +1,7 @@
 """Notes in the folders of runs: the order that an engine was given, and how it ended.
 
-An engine that outlives the program carries out orders that nobody remembers otherwise. The note is
-made before the order is given, so that a program that is killed in between forgets none.
+An engine that outlives the program carries out orders that would otherwise be forgotten. The note
+is made before the order is given, so a program that is killed in between forgets none.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ class Note:
     code: int | None = None
 
     def is_about(self, order: Order) -> bool:
-        """Whether it is this order's, not a later or earlier one's."""
+        """Whether it belongs to this order, not to a later or earlier one."""
         return (self.batch, self.number) == (order.batch, order.number)
 
 
 def write_note(engine: str, order: Order, code: int | None = None) -> None:
-    """Note that an engine has an order, or with which code the training ended.
+    """Note that an engine has an order, or the code with which the training ended.
 
     Raises:
         DataError: If the folder cannot be written.
@@ -66,7 +66,7 @@ def read_note(folder: Path) -> Note | None:
 
 
 def forget(folder: Path) -> None:
-    """Remove the note, because its order is over.
+    """Remove the note when its order is over.
 
     Raises:
         DataError: If it cannot be removed.

@@ -14,7 +14,7 @@ __all__ = ["LocalEngine"]
 
 
 class LocalEngine:
-    """Gives each order a process with one thread and, where there are some, a GPU of its own."""
+    """Gives each order a process with one thread and, if there are GPUs, its own GPU."""
 
     name, pause, outlives = "local", 0.25, False
 

@@ -1,4 +1,4 @@
-"""Planning many runs: which are there, which have begun, which are missing."""
+"""Planning many runs: which are done, which have begun, which are missing."""
 
 from __future__ import annotations
 
@@ -33,19 +33,18 @@ _UNREADABLE = (OSError, ValueError, KeyError, TypeError, OverflowError, Recursio
 
 @dataclass(frozen=True)
 class Job:
-    """A run that is wanted.
+    """A requested run.
 
     Attributes:
         experiment: What to train, `data/method`.
-        scale: At which size.
-        seed: With which seed.
+        scale: Its scale.
+        seed: Its seed.
         folder: Where the run is, or will be.
-        state: Whether it is there, somebody is at it, it has begun, its record alone is there and
-            says that it failed, or it is missing.
-        epochs: How many epochs it takes.
-        seconds: How long it takes from beginning to end, by the records of others; None if no
-            record tells.
-        title: What to call it in a list; empty is after its experiment and seed.
+        state: Whether it is done, in use by another process, begun, known only from a record that
+            says it failed, or missing.
+        epochs: Its number of epochs.
+        seconds: Expected time from beginning to end, from the records of others; None if unknown.
+        title: Its name in lists; empty means its experiment and seed.
         changes: Settings in which it differs from its experiment, as `--set` takes them.
     """
 
@@ -67,7 +66,7 @@ class Job:
 
 @dataclass(frozen=True)
 class _Known:
-    """A run that was found: its settings are exactly those that are wanted."""
+    """An existing run with exactly the requested settings."""
 
     folder: Path
     config: Experiment
@@ -86,11 +85,11 @@ def plan(
     runs: Path,
     changes: Mapping[str, Any] | None = None,
 ) -> list[Job]:
-    """Look for the runs of experiments and say where the missing ones will go.
+    """Look for runs of experiments, and decide where the missing ones will go.
 
-    A run counts if its settings are those of the experiment, and have been so all the time, but for
-    circumstances such as the number of threads; a setting that is younger than the run has its
-    default there.
+    A run counts if its settings are those of the experiment, and always were, except for
+    circumstances such as the number of threads; a setting that is newer than the run has its
+    default.
 
     Args:
         experiments: The experiments, `data/method`.
@@ -126,7 +125,7 @@ def plan(
 
 
 def state_of(folder: Path) -> RunState:
-    """Find out how far a run has come by now.
+    """Find out the present state of a run.
 
     Raises:
         DataError: If it has begun where we cannot write.
@@ -152,10 +151,10 @@ def state_of(folder: Path) -> RunState:
 def missing_files(
     data: str, data_dir: Path | None = None, changes: Mapping[str, Any] | None = None
 ) -> DataError | None:
-    """Why experiments on these data could not start; None if nothing is missing.
+    """The error that keeps experiments on these data from starting; None if nothing is missing.
 
     Args:
-        data: What stands before the slash of an experiment.
+        data: The part of an experiment's name before the slash.
         data_dir: Where the files of data sets are; see `bfno.lab.data.data_folder`.
         changes: Nested settings that differ from the experiments', for example more parts of a set.
     """
@@ -194,7 +193,7 @@ def _known_runs(root: Path, changed: Mapping[str, tuple[str, ...]], scale: str) 
 
 
 def _history(folder: Path, config: Experiment) -> list[str]:
-    """The history of a run that has begun; with one, it is not the run that is wanted."""
+    """The history of a run that has begun; if it has one, it is not the requested run."""
     try:
         newest, _ = RunFolder(folder).checkpoints.newest()
     except UserError:  # which whoever goes on with it will be told
@@ -212,7 +211,7 @@ def _written_settings(folder: Path) -> Mapping[str, Any]:
 
 
 def _free_folder(parent: Path, experiment: str, seed: int) -> Path:
-    """The run's own folder, or one beside it if a run of other settings took that."""
+    """The run's own folder, or one beside it if a run with other settings has taken it."""
     name = f"{experiment.replace('/', '-')}-s{seed}"
     names = itertools.chain([name], (f"{name}-{number}" for number in itertools.count(2)))
     folders = (RunFolder(parent / one) for one in names)
@@ -222,7 +221,7 @@ def _free_folder(parent: Path, experiment: str, seed: int) -> Path:
 
 
 def _expected_seconds(known: Sequence[_Known], experiment: str) -> float | None:
-    """Mean time of the finished runs of an experiment, else of those on the same data."""
+    """Mean time of the finished runs of an experiment, or else of those on the same data."""
     data = experiment.partition("/")[0]
     times = [(run.config.experiment, run.seconds) for run in known if run.seconds is not None]
     same = [seconds for name, seconds in times if name == experiment]

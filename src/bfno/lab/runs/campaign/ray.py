@@ -1,7 +1,7 @@
 """Training on a cluster of Ray, or on one that Ray makes of this machine.
 
-A task of Ray starts the training as its child and waits. Tasks end with the program that gave them,
-and a training whose task has ended saves its state.
+A Ray task starts the training as its child and waits. Tasks end with the program that submitted
+them, and a training whose task has ended saves its state.
 """
 
 from __future__ import annotations
@@ -107,7 +107,7 @@ class RayEngine:
 
     @contextlib.contextmanager
     def _connected(self) -> Iterator[None]:
-        """Tell that the cluster is gone, should it be."""
+        """Raise an error if the cluster is gone."""
         try:
             # Asked for anything without a connection, Ray would make a cluster of this machine.
             if not self._ray.is_initialized():
@@ -119,7 +119,7 @@ class RayEngine:
             raise ConfigError("--on ray", why, fix) from error
 
     def _check_gpus(self, gpus: int | None) -> None:
-        """Refuse what no machine has, for which tasks would wait for ever."""
+        """Refuse more GPUs than any machine has, for which tasks would wait forever."""
         alive = [node["Resources"] for node in self._ray.nodes() if node["Alive"]]
         most = int(max((one.get("GPU", 0) for one in alive), default=0))
         if gpus and gpus > most:
@@ -130,7 +130,7 @@ class RayEngine:
 
 
 def _check_answer(what: str, address: str) -> None:
-    """Ask whether anybody is at an address: Ray itself would try for minutes."""
+    """Check whether an address answers: Ray itself would try for minutes."""
     if address in ("", "auto", "local"):
         return
     try:

@@ -1,4 +1,4 @@
-"""Running many trainings side by side, each in a process of its own, here or on a cluster."""
+"""Running many trainings side by side, each in its own process, here or on a cluster."""
 
 from __future__ import annotations
 
@@ -30,17 +30,17 @@ _TOLD_BY_ERRORS = {kind.exit_code for kind in (ConfigError, DataError, Numerical
 
 @dataclass
 class Standing:
-    """How far a run has come.
+    """The state of a run.
 
     Attributes:
         job: The run.
-        state: What happens to it. `elsewhere`: another program trains it, and is waited for.
-            `pruned`: it was stopped for good, because others do better.
-            `queued`: its engine has no machine for it yet.
+        state: What happens to it. `elsewhere`: another program trains it, and the campaign waits.
+            `pruned`: it was stopped for good, because others do better. `queued`: its engine has no
+            machine for it yet.
         epochs: Metrics of its finished epochs.
-        result: Metrics of the weights that it kept, once it is done.
-        why: What it is queued for, in the words of its engine.
-        since: When its last epoch was finished, or it was started; by the clock.
+        result: Metrics of the weights kept, once it is done.
+        why: Why it is queued, in the words of its engine.
+        since: Clock time at which its last epoch finished, or it started.
         error: Why it failed, in one line.
         code: Exit code of its process.
     """
@@ -71,7 +71,7 @@ class Standing:
 
     @property
     def is_over(self) -> bool:
-        """Whether nothing more is done for it."""
+        """Whether nothing more will be done for it."""
         return self.is_done or self.state in ("failed", "pruned")
 
     @property
@@ -80,7 +80,7 @@ class Standing:
         return self.result or (self.epochs[-1] if self.epochs else {})
 
     def look(self) -> None:
-        """Read from its folder how far it has come."""
+        """Read its progress from its folder."""
         run = RunFolder(self.job.folder)
         epochs, record = run.epochs_so_far(), run.finished_record()
         if len(epochs) > len(self.epochs):
@@ -90,7 +90,7 @@ class Standing:
             self.result = record.result
 
     def remaining(self) -> float | None:
-        """Seconds that it will still take; None if nothing tells."""
+        """Estimated seconds left; None if unknown."""
         if self.is_over:
             return 0.0
         times = [epoch.get("seconds", 0.0) for epoch in self.epochs]
@@ -104,7 +104,7 @@ class Standing:
 
 
 def remaining_seconds(standings: Sequence[Standing], slots: int) -> float | None:
-    """Seconds until all are done, as far as it can be told from those that tell."""
+    """Estimated seconds until all are done, from the runs whose time is known."""
     left = [one.remaining() for one in standings if not one.is_over]
     known = [seconds for seconds in left if seconds is not None]
     if not known:
@@ -115,15 +115,15 @@ def remaining_seconds(standings: Sequence[Standing], slots: int) -> float | None
 
 
 class Campaign:
-    """Trains what is missing of a plan.
+    """Trains the missing runs of a plan.
 
-    What each run prints goes to `output.log` in its folder. A run that fails stops no other. One
-    that another program trains at the moment is waited for; it is never trained twice. One that its
-    engine has lost, for example with its machine, is given to it again.
+    What each run prints goes to `output.log` in its folder. A run that fails stops no other. The
+    campaign waits for a run that another program is training, and never trains it twice. A run that
+    its engine has lost, for example with its machine, is submitted again.
 
     Args:
         jobs: The plan.
-        slots: How many run at a time; None for as many as do not disturb each other.
+        slots: How many run at a time; None for as many as can run without disturbing each other.
         data_dir: Where the files of data sets are; None leaves it to the runs.
         engine: What trains them; None for processes of this machine.
     """
@@ -149,7 +149,7 @@ class Campaign:
         self._full_until = 0.0
 
     def run(self) -> Generator[list[Standing], None, None]:
-        """Train until nothing is left to do, and tell the standings at every look.
+        """Train until nothing is left to do; yield the standings at every check.
 
         Raises:
             Stopped: If a signal asked for it; every run has saved its state.
@@ -179,7 +179,7 @@ class Campaign:
         return any(one.state in ("waiting", "elsewhere") for one in self.standings)
 
     def _take_up(self) -> None:
-        """Follow the orders that a program gave which has been killed since."""
+        """Follow the orders of a program that was killed."""
         for standing in self.standings if self._engine.outlives else ():
             note = read_note(standing.job.folder)
             if note is None or note.engine != self._engine.name:
@@ -195,7 +195,7 @@ class Campaign:
                 self._follow(order, standing)
 
     def _launch(self) -> None:
-        """Fill the free places; before each start, look what others have done meanwhile."""
+        """Fill the free slots; before each start, check what others have done meanwhile."""
         free, chosen = self.slots - len(self._given), []
         for standing in self.standings:
             if standing.state not in ("waiting", "elsewhere"):
@@ -215,7 +215,7 @@ class Campaign:
             self._submit(chosen)
 
     def _is_ours(self, job: Job) -> bool:
-        """Whether no other program looks after this run."""
+        """Whether no other program is working on this run."""
         return True
 
     def _submit(self, standings: Sequence[Standing]) -> None:
@@ -259,7 +259,7 @@ class Campaign:
             standing.since = time.time()
 
     def _collect(self, stopping: bool) -> None:
-        """See how far the running ones have come, and which have ended."""
+        """Read the progress of the running ones, and find those that have ended."""
         for order, standing in list(self._given):
             report = self._engine.state(order)
             standing.look()
@@ -287,7 +287,7 @@ class Campaign:
             standing.error = _lost(folder, report.why) if code is None else _failure(folder, code)
 
     def _may_be_given_again(self, standing: Standing) -> bool:
-        """Whether a lost run has come further since it was lost too often at the same place."""
+        """Whether a lost run has progressed since it was lost too often at the same place."""
         place = standing.job.folder, len(standing.epochs)
         self._losses[place] += 1
         return self._losses[place] < _MOST_LOSSES
@@ -296,7 +296,7 @@ class Campaign:
         self._cancel([standing for _, standing in self._given])
 
     def _cancel(self, standings: Sequence[Standing]) -> None:
-        """Ask running ones to save their state and end."""
+        """Ask running trainings to save their state and end."""
         # Only once: a second signal would end a training before it has saved.
         open_ones = [
             (order, standing)
@@ -310,7 +310,7 @@ class Campaign:
 
 
 def failure_code(standings: Sequence[Standing]) -> int:
-    """The exit code that tells of failed runs: their own if they agree; 0 if none failed."""
+    """The exit code for failed runs: their own if they agree; 0 if none failed."""
     codes = {one.code for one in standings if one.state == "failed"}
     if not codes:
         return 0

@@ -1,10 +1,10 @@
 """Training on a cluster that Slurm manages: jobs of an array, submitted by submitit.
 
 A job is a small program that starts the training as its child and waits. Shortly before the job's
-time is up, Slurm sends it a signal; then it lets the training save and end, and puts itself back
-into the queue. Whatever machine gets it next goes on from what was saved. Of submitit only this is
-used: what became of jobs is asked of `squeue`, which needs no accounting database, and of notes in
-the folders of the runs.
+time is up, Slurm sends it a signal; it then lets the training save and end, and requeues itself.
+The machine that gets it next continues from what was saved. submitit is used only for this: the
+state of jobs is read from `squeue`, which needs no accounting database, and from notes in the
+folders of the runs.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class _Listed:
 
 
 class SlurmJob:
-    """A job that submitit calls on its machine; a signal makes it save and requeue.
+    """A job that submitit runs on its machine; a signal makes it save and requeue.
 
     Args:
         order: The run to train.
@@ -116,9 +116,9 @@ class SlurmEngine:
 
     Args:
         runs: Folder of the runs, which all machines of the cluster have to share.
-        minutes: How long a job may take; None for what the partition has as its default.
+        minutes: Time limit of a job; None for the partition's default.
         gpus: GPUs of each job.
-        partition: Where they are queued; None for the cluster's default.
+        partition: Where jobs are queued; None for the cluster's default.
     """
 
     runs: Path
@@ -199,7 +199,7 @@ class SlurmEngine:
             )
 
     def _ask(self) -> None:
-        """Read the queue, if that was not done a moment ago."""
+        """Read the queue, unless that was just done."""
         if time.monotonic() < self._next:
             return
         layout = "--format=%i|%j|%K|%T|%r"
@@ -216,7 +216,7 @@ class SlurmEngine:
             self._jobs[name, at] = _Listed(number, state, "" if why == "None" else why)
 
     def _check_partition(self) -> None:
-        """Find the limits of the partition, or of those that are named, with commas between."""
+        """Find the limits of the partition, or of several, separated by commas."""
         code, out, err = _call("sinfo", "--noheader", "--format=%R|%P|%L|%l")
         if code:
             fix = "wait for it, or ask who runs the cluster"
@@ -255,7 +255,7 @@ def _submitit() -> Any:
 
 
 def _minutes(text: str) -> float:
-    """Minutes of a limit that Slurm has printed."""
+    """Minutes of a time limit that Slurm printed."""
     try:
         minutes = minutes_of(text)
     except ValueError:  # it has words for what is not set

@@ -1,8 +1,8 @@
 """Carrying out an order on a machine of a cluster.
 
-It may have been given twice: by an engine that repeats what a lost machine had, or by a program
-that was killed before it knew that it had been heard. So the machine itself looks what is left to
-do, and a folder is worked at by one order at a time.
+It may have been given twice: by an engine that repeats the orders of a lost machine, or by a
+program that was killed before it had an answer. So the machine itself checks what is left to do,
+and only one order at a time works in a folder.
 """
 
 from __future__ import annotations
@@ -31,18 +31,18 @@ _UNFINISHED = {_NOT_FREE, 130, 143, -2, -15}
 
 
 def start_worker(order: Order) -> subprocess.Popen[bytes]:
-    """Start a child that does what is left of an order, and nothing if nothing is."""
+    """Start a child that does what is left of an order, if anything."""
     words = [str(order.folder), json.dumps(order.begin), json.dumps(order.go_on)]
     return start_child(order.folder, child_command(words, carry_out), {**os.environ, **ONE_THREAD})
 
 
 def exit_code(code: int) -> int | None:
-    """The exit code of a worker; None if it was stopped from outside, and is to go on."""
+    """The exit code of a worker; None if it was stopped from outside and should continue."""
     return None if code in _UNFINISHED else code
 
 
 def is_at_work(folder: Path) -> bool:
-    """Whether a worker is at a folder; looks without writing."""
+    """Whether a worker is using a folder; checks without writing."""
     try:
         descriptor = open_plain(folder / _TURN, os.O_RDWR)
     except OSError:
@@ -55,7 +55,7 @@ def is_at_work(folder: Path) -> bool:
 
 
 def carry_out() -> None:
-    """Do what is left of the order in the command's words; the child's main function."""
+    """Do what is left of the order that the command's words describe; the child's main function."""
     end_with(int(sys.argv.pop(1)))
     folder = Path(sys.argv[1])
     begin, go_on = map(json.loads, sys.argv[2:])
