@@ -1,7 +1,7 @@
-"""What an experiment is: its settings, and what can be done with them.
+"""An experiment: its settings, and what can be done with them.
 
-Each task (images, series, densities) has one kind of `Experiment`; training, runs and commands know
-only this.
+Each task (images, series, densities) has its own kind of `Experiment`; training, runs and commands
+know only this interface.
 """
 
 from __future__ import annotations
@@ -51,12 +51,12 @@ Shown = Literal["exhibit", "samples", "reconstruction"]
 
 @dataclass(frozen=True)
 class OwnData:
-    """Data of one's own, whose models have a size only once the data are known.
+    """Data of the user, whose models have a size only once the data are known.
 
     Attributes:
-        setting: The setting of `data` for their place.
-        example: What a list of models counts them for.
-        facts: The same as facts of such data; empty if the settings tell the size.
+        setting: The setting of `data` for their path.
+        example: The example for which a list of models counts parameters.
+        facts: The facts of that example; empty if the settings determine the size.
     """
 
     setting: str
@@ -69,12 +69,12 @@ class Experiment(Settings, ABC):
 
     Attributes:
         experiment: Its name, `data/method`.
-        scale: The size it was asked for.
-        seed: Decides initial weights, division and order of the samples, and all noise.
-        threads: Threads that torch uses; None is one where `numbers_per_layer` is small, and
+        scale: Its scale.
+        seed: Seed of initial weights, of the split and order of the samples, and of all noise.
+        threads: Threads that torch uses; None means one if `numbers_per_layer` is small, and
             otherwise as many as there are free cores when the run begins. Another number changes
-            the last digits, so a run keeps it.
-        data: Which samples, and how they are divided.
+            the last digits, so a run keeps its number.
+        data: The samples, and how they are split.
         model: The parts of the model and their sizes.
         solver: How the model's equation is solved.
         train: The recipe.
@@ -106,12 +106,12 @@ class Experiment(Settings, ABC):
 
     @property
     def method(self) -> str:
-        """The part of the experiment's name behind the data set."""
+        """The part of the experiment's name after the data set."""
         return self.experiment.rpartition("/")[2]
 
     @property
     def published(self) -> int | None:
-        """Number of parameters that the paper prints for this very experiment, if it does."""
+        """Number of parameters that the paper prints for this experiment, if any."""
         return None
 
     @property
@@ -121,7 +121,7 @@ class Experiment(Settings, ABC):
 
     @property
     def shows(self) -> Shown | None:
-        """What a report shows of the trained model, if anything."""
+        """What a report shows about the trained model, if anything."""
         return None
 
     def as_dict(self) -> dict[str, Any]:
@@ -138,9 +138,9 @@ class Experiment(Settings, ABC):
         """Complete settings of an experiment before changes.
 
         Args:
-            data: What stands before the slash.
-            method: What stands behind it.
-            tree: The changes, for those that decide about others; they name the scale.
+            data: The part of the name before the slash.
+            method: The part after it.
+            tree: The changes, some of which affect other settings; they include the scale.
 
         Raises:
             ConfigError: If there is no such method.
@@ -152,7 +152,7 @@ class Experiment(Settings, ABC):
         """Every experiment on a data set whose shape is known without reading it."""
 
     def refuse_idle(self, changes: Mapping[str, Any]) -> None:
-        """Refuse settings that a user has asked for and that have no effect.
+        """Refuse settings given by the user that have no effect.
 
         Args:
             changes: Nested settings.
@@ -163,7 +163,7 @@ class Experiment(Settings, ABC):
 
     @abstractmethod
     def load(self) -> Any:
-        """Read and divide the data.
+        """Read and split the data.
 
         Raises:
             DataError: If files are missing or wrong.
@@ -172,7 +172,7 @@ class Experiment(Settings, ABC):
 
     @abstractmethod
     def facts(self, data: Any) -> dict[str, Any]:
-        """What a model has to know of its data, ready for JSON; kept with every checkpoint."""
+        """What a model has to know about its data, ready for JSON; kept with every checkpoint."""
 
     @abstractmethod
     def known_facts(self) -> dict[str, Any]:
@@ -183,7 +183,7 @@ class Experiment(Settings, ABC):
         """Build the untrained model in single precision.
 
         Raises:
-            ConfigError: If its parts do not fit.
+            ConfigError: If its parts do not match.
         """
 
     def count(self, model: nn.Module) -> int:
@@ -206,10 +206,10 @@ class Experiment(Settings, ABC):
 
     @abstractmethod
     def predict(self, run: TrainedRun, files: Iterable[Path]) -> Iterator[Prediction]:
-        """Classify or score what files hold; an unreadable file does not affect the others."""
+        """Classify or score the content of files; an unreadable file does not affect the others."""
 
     def make_independent(self, model: nn.Module) -> str:
-        """Let each sample of a batch be solved by steps of its own.
+        """Solve each sample of a batch with its own steps.
 
         Returns:
             Why no result depends on the other samples of its batch.
@@ -230,11 +230,11 @@ class Experiment(Settings, ABC):
         return "every sample was solved by steps of its own"
 
     def conclude(self, run: TrainedRun, data: Any) -> Conclusion:
-        """What is found once, after the training, with the weights that were chosen.
+        """Compute results once, after the training, with the chosen weights.
 
         Args:
             run: The trained model.
-            data: What `load` returned; only the validation part may decide anything.
+            data: What `load` returned; only the validation part may influence anything.
 
         Raises:
             NumericalError: If the solver gives up.
@@ -243,26 +243,26 @@ class Experiment(Settings, ABC):
 
     @abstractmethod
     def files_in(self, run: TrainedRun, folder: Path) -> list[Path]:
-        """List the files that `predict` takes of a folder: all of its kind in it and below it.
+        """List the files that `predict` reads from a folder: all of its kind in it and below it.
 
-        What else is there is named in a note.
+        A note names all other files.
 
         Raises:
             DataError: If there are none.
         """
 
     def exhibit(self, run: TrainedRun) -> dict[str, Any]:
-        """Answers of the trained model that a report shows, ready for JSON.
+        """The exhibit of the trained model for a report, ready for JSON.
 
         Only for experiments that show an `exhibit`.
         """
         raise ConfigError(self.experiment, "has no exhibit", "name a run of images")
 
     def portable(self, run: TrainedRun, request: ExportRequest) -> Portable:
-        """The trained model as other programs can have it: fixed steps, everything inside.
+        """The trained model for other programs: with fixed steps and everything included.
 
         Raises:
-            ConfigError: If such a model cannot be exported, or takes more steps than are allowed.
+            ConfigError: If such a model cannot be exported, or needs more steps than allowed.
         """
         raise ConfigError(
             self.experiment,
@@ -273,14 +273,14 @@ class Experiment(Settings, ABC):
 
 @dataclass(frozen=True)
 class TrainedRun:
-    """A trained model and how it came about.
+    """A trained model and its origin.
 
     Attributes:
         config: The experiment.
         model: The model, ready to call.
-        step: The step whose weights it has.
-        facts: What its data had to say to the model, such as the names of the classes, and
-            what was concluded from its training.
+        step: The training step of its weights.
+        facts: Facts about its data, such as the names of the classes, and conclusions after its
+            training.
         reading: Settings of `data` that the user gives for other files, by name.
     """
 
@@ -291,13 +291,13 @@ class TrainedRun:
     reading: Mapping[str, Any] = field(default_factory=dict)
 
     def read_with(self, changes: Mapping[str, Any]) -> TrainedRun:
-        """The same for files that are read in another way than those of the training.
+        """The same run, for files that are read differently from those of the training.
 
         Args:
             changes: Nested settings.
 
         Raises:
-            ConfigError: If one does not say how files are read, or has no such value.
+            ConfigError: If one is not about reading files, or has an invalid value.
         """
         known = [f"data.{name}" for name in self.config.of_files]
         for name, _ in differences({name: {} for name in changes}, changes):
@@ -314,12 +314,12 @@ class TrainedRun:
 
 @dataclass(frozen=True)
 class Conclusion:
-    """What is found once, after the training.
+    """Results computed once, after the training.
 
     Attributes:
         metrics: Further metrics of the run's record, such as `test_coverage_90`.
-        facts: What else the trained model has to know, ready for JSON; kept in the record, and
-            among the facts of a `TrainedRun`.
+        facts: Further facts for the trained model, ready for JSON; kept in the record, and among
+            the facts of a `TrainedRun`.
     """
 
     metrics: Mapping[str, float] = field(default_factory=dict)
@@ -333,11 +333,11 @@ class TestRequest:
     Attributes:
         data: Other data, a name or a path; None is the run's own.
         data_dir: Where the files of data sets are; None is where the run found them.
-        limit: How many samples, drawn with the classes in proportion (known data sets of images,
-            whose files are in random order: the first ones); None is the run's own test split.
+        limit: Number of samples, drawn in proportion to the classes (for known data sets of images,
+            whose files are in random order, the first ones); None is the run's own test split.
         batch: Samples at a time; None is the run's own.
-        progress: Called with the number of samples done and of all.
-        independent: Whether samples keep apart, see `Experiment.make_independent`.
+        progress: Called with the number of samples done and the total.
+        independent: Whether samples are independent, see `Experiment.make_independent`.
     """
 
     __test__ = False  # pytest takes the name for that of tests
@@ -350,7 +350,7 @@ class TestRequest:
     independent: bool = False
 
     def whole(self, batch: int, total: int) -> Share:
-        """The whole of an evaluation, which tells how far it has come if it was asked to."""
+        """A share that covers the whole evaluation, and reports progress if requested."""
         progress, batches = self.progress, itertools.count()
         if progress is None:
             return Share()
@@ -359,10 +359,10 @@ class TestRequest:
 
 @dataclass(frozen=True)
 class ExportRequest:
-    """How a trained model is to be exported.
+    """How to export a trained model.
 
     Attributes:
-        steps: Number of fixed steps of each equation; None finds how many it takes.
+        steps: Number of fixed steps per equation; None finds how many are needed.
         data_dir: Where the files of data sets are; None is where the run found them.
     """
 
@@ -372,13 +372,13 @@ class ExportRequest:
 
 @dataclass(frozen=True)
 class Portable:
-    """A model that needs nothing but one tensor.
+    """A model whose only input is one tensor.
 
     Attributes:
         program: Maps the tensor, whose first axis is the samples, to another one.
         example: A few samples, on which an exported file can be compared with the program.
         output: Name of the result; that of the input is the argument's of `program.forward`.
-        facts: What a user of the file has to know, ready for JSON.
+        facts: Facts for users of the file, ready for JSON.
     """
 
     program: nn.Module
@@ -396,9 +396,9 @@ class Prediction:
         label: Name of the likeliest class; empty if the file cannot be read.
         probabilities: Probability of each class, by name.
         error: Why the file cannot be read, if so.
-        place: Where in the file the sample is: the series, and the time of a row; empty for a file
-            that is one sample.
-        scores: What a model without classes says of it, by name, such as bits per dimension.
+        place: Place of the sample in the file: the series, and the time of a row; empty if the file
+            is a single sample.
+        scores: Scores by a model without classes, by name, such as bits per dimension.
     """
 
     file: Path
@@ -442,7 +442,7 @@ def explained_failure(section: str = "solver") -> Iterator[None]:
     """Turn the failure of a model, one of `FAILURES`, into an error that says what to do.
 
     Args:
-        section: The settings of the solver that is in use.
+        section: Name of the section with the solver's settings.
     """
     try:
         yield

@@ -320,7 +320,7 @@ class RunFolder:
         return replace(record, epochs=epochs)
 
     def mark_unfinished(self) -> None:
-        """Say in the record, if there is one, that the run goes on: its result is out of date."""
+        """Mark the record, if any, as unfinished: the run continues, its result is outdated."""
         if not os.path.lexists(self.record_file):
             return
         try:

@@ -15,7 +15,7 @@ _ECHO_SECONDS = 0.5
 
 
 class Stopped(Exception):
-    """The run was asked to stop and has saved its state.
+    """The run was asked to stop, and has saved its state.
 
     Args:
         number: The signal.
@@ -27,9 +27,9 @@ class Stopped(Exception):
 
 
 class StopSignals:
-    """While entered, SIGTERM and SIGINT only leave a note, so that a step is never cut in two.
+    """Inside, SIGTERM and SIGINT only set a flag, so that a step is never interrupted.
 
-    Another one, unless it is the echo of the first, acts at once, for whoever cannot wait.
+    A second signal, unless it is an echo of the first, acts at once, for users who cannot wait.
 
     Attributes:
         received: The signal that came, or 0.

@@ -1,7 +1,7 @@
-"""Signs that a training goes wrong, told while something can be done about it.
+"""Warnings that a training is going wrong, while something can still be done about it.
 
-Each is a function of the epochs so far, and is told after the first epoch that shows it: a run that
-was stopped and goes on tells nothing twice and nothing less.
+Each depends only on the epochs so far, and is reported after the first epoch that shows it: a run
+that was stopped and continues repeats none and misses none.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ Epoch = Mapping[str, Any]
 def signs_of_trouble(
     epochs: Sequence[Epoch], task: Task, select: str = "best", validation: int = 10**6
 ) -> Iterator[str]:
-    """Say what the last epoch is the first to show.
+    """The warnings that the last epoch is the first to show.
 
     Args:
         epochs: Metrics of all epochs so far.
         task: What the model is trained for.
         select: Which epoch's weights the run ends with, see `TrainSettings`.
-        validation: Number of validation samples; the score of a few wavers by chance.
+        validation: Number of validation samples; the score of a few varies by chance.
     """
     if len(epochs) == 1 and select == "best" and _cannot_be_judged(epochs[0], task):
         yield (
@@ -64,10 +64,10 @@ def signs_of_trouble(
 
 
 def sign_of_a_hard_step(step: Mapping[str, float], epoch: Mapping[str, float], task: Task) -> str:
-    """Say that a step was far harder to solve than those before it; empty if it was not.
+    """Warn that a step was far harder to solve than those before it; empty if it was not.
 
-    Such a step may take minutes where others take a second, and the epoch's end, where the rest is
-    told, may be hours away.
+    Such a step may take minutes where others take a second, and the end of the epoch, when other
+    warnings come, may be hours away.
 
     Args:
         step: Totals of the step.
@@ -88,13 +88,13 @@ def sign_of_a_hard_step(step: Mapping[str, float], epoch: Mapping[str, float], t
 
 
 def _cannot_be_judged(epoch: Epoch, task: Task) -> bool:
-    """Whether validation samples were scored, but not by what epochs are chosen by."""
+    """Whether validation samples were scored, but not by the metric that chooses epochs."""
     measured = [name for name in epoch if name.startswith("validation_")]
     return bool(measured) and f"validation_{task.selection}" not in measured
 
 
 def _growth(epochs: Sequence[Epoch]) -> int:
-    """How many of the marks the evaluations of a forward pass have passed so far."""
+    """How many thresholds the evaluations of a forward pass have exceeded so far."""
     counts = [epoch.get("forward_nfe") or 0.0 for epoch in epochs]
     most = max(counts[1:], default=0.0)
     if most < _FEWEST_EVALUATIONS or counts[0] <= 0:
@@ -103,7 +103,7 @@ def _growth(epochs: Sequence[Epoch]) -> int:
 
 
 def _is_coarse(epoch: Epoch, task: Task) -> bool:
-    """Whether the steps of the training are far from the path that they should follow."""
+    """Whether the steps of the training stray far from the exact path."""
     split = _solved_twice(epoch)
     if not split:
         return False
@@ -113,7 +113,7 @@ def _is_coarse(epoch: Epoch, task: Task) -> bool:
 
 
 def _solved_twice(epoch: Epoch) -> str:
-    """The split on which the solver of the training was compared with the other; empty if none."""
+    """The split on which the training's solver was compared with the other; empty if none."""
     return next((split for split in _HELD_OUT if f"{split}_solver_error" in epoch), "")
 
 
@@ -150,7 +150,7 @@ def _judged_by(epochs: Sequence[Epoch], task: Task) -> tuple[str, bool] | None:
 
 
 def _learns_by_heart(epochs: Sequence[Epoch], task: Task, validation: int) -> bool:
-    """Whether the score gets worse on validation samples while it gets better in training."""
+    """Whether the score gets worse on validation samples while it improves in training."""
     judged = _judged_by(epochs, task)
     if not epochs or judged is None:
         return False

@@ -1,4 +1,4 @@
-"""Tables whose runs all differ in the same settings from their experiments: kept apart by these."""
+"""Tables whose runs all have the same changed settings, which keep them apart."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ class Protocol:
     Attributes:
         settings: The settings, nested.
         scales: The only scales they apply to; empty for all.
-        measures: Name of the metric that it is made for, which tables show and claims are about;
-            empty for those of the table.
+        measures: Name of the metric that it is for, which tables show and claims are about; empty
+            for the table's own metrics.
     """
 
     settings: Mapping[str, Mapping[str, Any]]
@@ -90,7 +90,7 @@ class Variant:
         return cls(tuple(sorted(changes)))
 
     def without(self, name: str) -> Variant:
-        """The same with one setting as it is defined.
+        """The same without the change of one setting.
 
         Example:
             >>> Variant(("solver.rtol=0.1", "train.epochs=3")).without("train.epochs").changes
@@ -106,12 +106,12 @@ class Variant:
 
     @property
     def measures(self) -> str:
-        """Name of the metric that its protocol is made for; empty for those of the table."""
+        """Name of the metric that its protocol is for; empty for the table's own metrics."""
         return self._made_by.measures
 
     @property
     def settings(self) -> list[str]:
-        """Settings beyond those of its protocol, as a person writes them."""
+        """Settings beyond those of its protocol, as people write them."""
         return [f"{name}={value}" for name, value in self._shown]
 
     @property

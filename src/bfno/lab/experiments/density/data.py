@@ -1,4 +1,4 @@
-"""Which samples a density has, images or points, and reading them: its own, or others."""
+"""The samples of a density, images or points, and how they are read."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ _POINT_SEEDS = {"validation": 1, "test": 2}
 
 
 class ImagesSettings(ImageDataSettings):
-    """Which images; labels do not matter, and a folder needs no classes.
+    """The images; labels do not matter, and a folder needs no classes.
 
     Attributes:
         flip: Whether training images are mirrored, left to right, every other time.
@@ -49,7 +49,7 @@ class ImagesSettings(ImageDataSettings):
 
 
 class PointsSettings(Settings):
-    """Which points in the plane.
+    """The points in the plane.
 
     Attributes:
         name: Their shape; see `bfno.lab.data.toy_points`.
@@ -71,9 +71,9 @@ class MemoryPointsSettings(InMemory):
     """Points in memory, of any number of coordinates.
 
     Attributes:
-        name: Says that they are.
-        coordinates: How many numbers make a point.
-        validation: Share of the points that is kept for model selection.
+        name: Marks them as in memory.
+        coordinates: Number of coordinates of a point.
+        validation: Share of the points held out for model selection.
     """
 
     name: Literal["memory"] = "memory"
@@ -104,15 +104,15 @@ DensityDataSettings = Annotated[
 
 @dataclass(frozen=True)
 class DensityData:
-    """Samples of a density, images as bytes or points as numbers, divided for training.
+    """Samples of a density, images as bytes or points as numbers, split for training.
 
     Attributes:
-        train: What the model learns from.
-        validation: What decides between epochs, if anything does.
-        test: What is looked at once, at the end.
-        test_is_own: Whether a user chose the test samples, which may differ from the others.
-        scaling: Of points that were standardised: what was taken off each coordinate, and what it
-            was divided by then.
+        train: Samples to learn from.
+        validation: Samples that choose the epoch, if any.
+        test: Samples used once, at the end.
+        test_is_own: Whether the user supplied the test samples, which may differ from the others.
+        scaling: For standardised points: what was subtracted from each coordinate, and what it was
+            then divided by.
         division: Identifies the images that were divided, see `Splits`.
     """
 
@@ -124,7 +124,7 @@ class DensityData:
     division: str = ""
 
     def not_learned(self) -> dict[str, Tensor]:
-        """Parts of which a model has learned nothing and that are like the training samples."""
+        """Splits that the model has not learned from, but that are like the training samples."""
         if self.validation is None:
             return {"test": self.test}
         is_like = len(self.test) > 0 and not self.test_is_own
@@ -135,11 +135,11 @@ class DensityData:
 def load_samples(
     settings: ImagesSettings | PointsSettings | MemoryPointsSettings, seed: int
 ) -> DensityData:
-    """Read or draw samples and divide them as the settings say.
+    """Read or draw samples, and split them as the settings say.
 
     Raises:
         DataError: If files are missing or wrong.
-        ConfigError: If the settings name no folder where they have to.
+        ConfigError: If the settings lack a required folder.
     """
     if isinstance(settings, MemoryPointsSettings):
         raise gone()
@@ -162,7 +162,7 @@ def load_samples(
 
 
 def _held_out_points(settings: PointsSettings, split: str) -> Tensor:
-    """Points that no model is trained on, for `validation` or `test`."""
+    """Points that models are not trained on, for `validation` or `test`."""
     return toy_points(settings.name, settings.held_out, _POINT_SEEDS[split])
 
 
@@ -172,16 +172,16 @@ def held_out_samples(
     data_dir: Path | None = None,
     limit: int | None = None,
 ) -> Tensor:
-    """Test samples of a run's own data, or of others, in the shape that its model takes.
+    """Test samples of a run's own data, or of other data, in the shape that its model takes.
 
     Args:
         run: The trained model.
         data: Other data, a name or a folder; None is the run's own.
         data_dir: Where the files of data sets are; None is where the run found them.
-        limit: Most samples, instead of the run's own number of test samples.
+        limit: Largest number of samples, instead of the run's own number of test samples.
 
     Raises:
-        ConfigError: If these are not samples for the model.
+        ConfigError: If the samples do not suit the model.
         DataError: If files are missing or wrong.
     """
     settings = run.config.data
@@ -206,7 +206,7 @@ def held_out_samples(
 
 
 def require_images(run: TrainedRun) -> None:
-    """Refuse a run that models points where files or images are asked for.
+    """Refuse a run that models points if files or images are required.
 
     Raises:
         ConfigError: If it does.

@@ -1,4 +1,4 @@
-"""Densities of images and points by continuous and by discrete flows, as an experiment."""
+"""Densities of images and points from continuous or discrete flows, as an experiment."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ class DensityExperiment(Experiment):
 
     Attributes:
         loss: Weights of the regularisers.
-        evaluation: How the ODE is solved when the model is not trained: to evaluate, to sample.
+        evaluation: How the ODE is solved outside of training, for evaluation and sampling.
     """
 
     data_names: ClassVar[tuple[str, ...]] = tuple(DENSITY_DATA)
@@ -182,7 +182,7 @@ class DensityExperiment(Experiment):
         )
 
     def evaluate(self, run: TrainedRun, request: TestRequest) -> dict[str, Any]:
-        """Evaluate the trained flow on test samples it has not seen.
+        """Evaluate the trained flow on unseen test samples.
 
         Returns:
             `bits_per_dim` (uniform noise) and `bits_per_dim_center` of images, or `nll` of points,
@@ -211,12 +211,12 @@ class DensityExperiment(Experiment):
         raise ConfigError("--independent", why, "pass --batch 1 instead")
 
     def conclude(self, run: TrainedRun, data: DensityData) -> Conclusion:
-        """Scores of images that the flow did not learn from, which `predict` compares files with.
+        """Scores of images that the flow did not learn from, for comparison in `predict`.
 
-        Those of the validation images, and of the test images where these were drawn from the same
-        folder: the more there are, the rarer a false alarm can be. A flow has seen its training
-        images many times and gives them better scores than any others, and one's own test images
-        may be the odd ones; they serve only where there are no validation images.
+        These are the validation images, and the test images if they were drawn from the same
+        folder: the more there are, the rarer false alarms can be. A flow has seen its training
+        images many times and gives them better scores than others, and a user's own test images may
+        be the odd ones; they are used only if there are no validation images.
         """
         parts = data.not_learned()
         if not is_images(data.train):
@@ -232,10 +232,11 @@ class DensityExperiment(Experiment):
     def predict(self, run: TrainedRun, files: Iterable[Path]) -> Iterator[Prediction]:
         """Score image files of any size; they are resized as in training.
 
-        The score `bits_per_dim_center` has no noise on the bytes, and that of the trace is the same
-        for all files: equal files get equal scores. `percentile` is its place among the scores of
-        held-out images. `anomaly` is that of how unusual the score is for an image as busy as this
-        one, and decides whether it is called unusual; see `bfno.lab.experiments.density.oddity`.
+        The score `bits_per_dim_center` has no noise on the bytes, and the noise of the trace is the
+        same for all files, so equal files get equal scores. `percentile` is its place among the
+        scores of held-out images. `anomaly` says how unusual the score is for an image as busy as
+        this one, and decides whether it is called unusual; see
+        `bfno.lab.experiments.density.oddity`.
 
         Raises:
             ConfigError: If the run models points.
@@ -275,13 +276,13 @@ class DensityExperiment(Experiment):
 
 
 def _evenly(images: Any, most: int) -> Any:
-    """As many images, or all if there are fewer, at equal distances."""
+    """A number of images, or all if there are fewer, evenly spaced."""
     chosen = torch.linspace(0, len(images) - 1, min(most, len(images))).round().long()
     return images[chosen]
 
 
 def _group(data: str, colour: bool) -> str:
-    """Tell the kind of samples of a data set: `points`, `grey` or `colour`.
+    """The kind of samples of a data set: `points`, `grey` or `colour`.
 
     Args:
         data: Name of the data set.

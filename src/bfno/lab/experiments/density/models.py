@@ -47,7 +47,7 @@ class Solving:
     Attributes:
         solver: Arguments of `solve` in training.
         test_solver: The same in evaluation.
-        penalties: Regularisers that are computed in training.
+        penalties: Regularisers computed in training.
     """
 
     solver: Mapping[str, Any]
@@ -65,11 +65,11 @@ class ContinuousSettings(Settings):
         blocks: Flows on each grid of an image.
         branches: Branches of a BFNO layer.
         inner_activation: Activation inside the branches of a BFNO layer; relu is what the paper's
-            authors use, softplus lets the trace teach all weights.
+            authors use; with softplus, the trace trains all weights.
         field_options: Further arguments of operator layers, such as `modes` of fno.
-        trace: How the divergence is found: by `gaussian` noise, by `rademacher` signs, or `exact`.
+        trace: How the divergence is found: from `gaussian` noise, `rademacher` signs, or `exact`.
         end_time: End of the interval.
-        learn_end_time: Whether that is trained.
+        learn_end_time: Whether the end is trained.
         alpha: Images are squeezed into [alpha, 1 - alpha] before the logit; None is no logit.
     """
 

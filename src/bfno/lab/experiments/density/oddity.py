@@ -1,10 +1,10 @@
-"""How unusual an image is: its scores among those of images that a flow did not learn from.
+"""How unusual an image is, by its scores among those of images that a flow did not learn from.
 
-A flow gives smooth images a high density whatever it was trained on, so bits per dimension alone
-take a blank image for a perfect one. What counts is whether they suit an image as busy as this one
-(Serrà et al., Input Complexity and Out-of-distribution Detection with Likelihood-based Generative
-Models, ICLR 2020), and that both are typical (Nalisnick et al., Detecting Out-of-Distribution
-Inputs to Deep Generative Models Using Typicality, 2019).
+A flow gives smooth images a high density whatever it was trained on, so by bits per dimension alone
+a blank image is perfect. What counts is whether the bits suit an image as busy as this one (Serrà
+et al., Input Complexity and Out-of-distribution Detection with Likelihood-based Generative Models,
+ICLR 2020), and whether both are typical (Nalisnick et al., Detecting Out-of-Distribution Inputs to
+Deep Generative Models Using Typicality, 2019).
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ _LEAST_VARIANCE = 1e-4
 
 
 def plain_bits(images: Tensor) -> Tensor:
-    """Code images without a model: bits per byte of each, `(count,)` in double precision.
+    """Bits per byte of each image when coded without a model, `(count,)` in double precision.
 
-    Each byte is predicted from its neighbours above and to the left as in lossless JPEG, and what
-    is left is compressed as in PNG. Versions of zlib may differ in the third digit.
+    Each byte is predicted from its neighbours above and to the left as in lossless JPEG, and the
+    residual is compressed as in PNG. Versions of zlib may differ in the third digit.
 
     Args:
         images: Bytes, `(count, channels, height, width)`.
@@ -59,7 +59,7 @@ class Yardstick:
     """Scores of images that a flow did not learn from.
 
     Attributes:
-        split: Name of the part of the data that they are.
+        split: Name of the split that they belong to.
         bits: Bits per dimension of each.
         plain: The `plain_bits` of each.
     """
@@ -77,7 +77,7 @@ class Yardstick:
 
     @classmethod
     def read(cls, facts: Mapping[str, Any]) -> Yardstick | None:
-        """Read what `facts` returned; None where it is missing or something else."""
+        """Read what `facts` returned; None if it is missing or something else."""
         try:
             bits, plain = ([float(one) for one in facts[name]] for name in ("bits", "plain"))
             is_whole = len(bits) == len(plain) > 0
@@ -93,9 +93,9 @@ class Yardstick:
         """The place of an image among these.
 
         Returns:
-            `percentile`, that of its bits per dimension, and `anomaly`: 100 less the chance, in
-            per cent, that an ordinary image is at least as odd. How odd one is, is the distance of
-            both numbers from their means, as the covariance of both measures it.
+            `percentile`, that of its bits per dimension, and `anomaly`: 100 less the chance, in per
+            cent, that an ordinary image is at least as odd. Oddity is the distance of both numbers
+            from their means, measured by their covariance.
         """
         if not math.isfinite(bits):
             return {"percentile": 100.0, "anomaly": 100.0}
@@ -112,19 +112,19 @@ class Yardstick:
 
     @property
     def _called_unusual(self) -> int:
-        """The number of ranks, the oddest ones, that are called unusual."""
+        """The number of oddest ranks that are called unusual."""
         # A hair more than the share, for 100 * 0.01 may be below 1.
         return max(1, math.floor((len(self.bits) + 1) * (ALARMS + 1e-9)))
 
     @property
     def unusual_from(self) -> float:
-        """The anomaly from which an image is called unusual; rounding does not matter."""
+        """The anomaly from which on an image is called unusual, safe against rounding."""
         return 100 * (1 - self._called_unusual / (len(self.bits) + 1)) - 1e-6
 
     def false_alarms(self) -> tuple[float, float]:
         """The share of ordinary images that are called unusual: expected, and at most.
 
-        The second holds for 19 of 20 draws of so many held-out images.
+        The second number holds for 19 of 20 draws of as many held-out images.
         """
         from scipy.stats import beta  # scipy takes long to import
 
@@ -157,7 +157,7 @@ def _distances(points: Tensor) -> Tensor:
 
 
 def _gaps(score: float, known: Tensor) -> Tensor:
-    """By how much others are larger, in units of what makes a difference."""
+    """How much larger the known scores are, in units of the smallest difference that counts."""
     return (known - score).mul(10**_DIGITS).round()
 
 

@@ -1,4 +1,4 @@
-"""Drawing from a trained flow: samples, ways between them, and a density in the plane."""
+"""Drawing from a trained flow: samples, paths between them, and a density in the plane."""
 
 from __future__ import annotations
 
@@ -43,14 +43,14 @@ def draw(
 ) -> Tensor:
     """Draw samples from a trained flow.
 
-    Flows of layers may turn a rare latent variable into numbers beyond all bounds. Such samples are
+    Flows of layers may turn a rare latent variable into numbers that overflow. Such samples are
     drawn again, and a warning says how many and what helps.
 
     Args:
         run: The trained flow.
         count: How many.
-        temperature: Factor of the latent variables; below 1 samples are likelier and less various.
-        seed: Number that fixes the latent variables, whatever the batch.
+        temperature: Factor of the latent variables; below 1, samples are likelier and vary less.
+        seed: Seed of the latent variables, whatever the batch.
         batch: Samples at a time.
 
     Returns:
@@ -156,23 +156,23 @@ def encode(run: TrainedRun, samples: Tensor, batch: int = 64) -> Tensor:
 def interpolate(
     run: TrainedRun, first: Tensor, second: Tensor, steps: int, batch: int = 64
 ) -> Tensor:
-    """Move from samples to others along great circles in latent space.
+    """Interpolate between samples along great circles in latent space.
 
-    Latent variables of many dimensions all lie near a sphere: a straight line would leave it, the
-    great circle between two of them stays. The distance from the origin changes evenly.
+    Latent variables of many dimensions all lie near a sphere: a straight line would leave it, but
+    the great circle between two of them stays on it. The distance from the origin changes evenly.
 
     Args:
         run: The trained flow.
         first: Where to start: images as bytes or points, batch first.
         second: Where to end, as many.
-        steps: Samples on each way, both ends included.
+        steps: Samples on each path, both ends included.
         batch: Samples at a time.
 
     Returns:
         Samples `(count, steps, *event_shape)`; the ends are decoded like all others.
 
     Raises:
-        ConfigError: If the samples do not fit, or there are fewer than two steps.
+        ConfigError: If the samples do not match, or there are fewer than two steps.
         NumericalError: If the flow cannot be evaluated or inverted.
     """
     if steps < 2:
@@ -201,7 +201,7 @@ def test_images(run: TrainedRun, count: int, data_dir: Path | None = None) -> Te
 
 
 def read_files(run: TrainedRun, files: Iterable[Path]) -> Tensor:
-    """Image files as a flow's training saw its images: bytes `(count, channels, height, width)`.
+    """Read image files as in a flow's training: bytes `(count, channels, height, width)`.
 
     Raises:
         ConfigError: If the run models points.
@@ -239,7 +239,7 @@ class Plane:
         density: Density at the centres of the grid's cells, `(rows, columns)`; rows go up with y.
         data: Points that the model was not trained on, `(points, 2)`.
         samples: Points drawn from the model, `(points, 2)`.
-        paths: Way of points from noise to samples, `(times, points, 2)`.
+        paths: Paths of points from noise to samples, `(times, points, 2)`.
     """
 
     window: tuple[float, float, float, float]
@@ -260,9 +260,9 @@ def picture_plane(run: TrainedRun, count: int, temperature: float, seed: int) ->
 
     Args:
         run: A trained model of points in the plane.
-        count: How many points to draw.
-        temperature: Factor of the noise; below 1 samples are likelier and less various.
-        seed: Number that fixes everything random.
+        count: Number of points to draw.
+        temperature: Factor of the noise; below 1, samples are likelier and vary less.
+        seed: Seed of all random numbers.
 
     Raises:
         ConfigError: If the run models something else.

@@ -1,4 +1,4 @@
-"""Maximum likelihood of images and points: loss, and what a flow says of samples."""
+"""Maximum likelihood of images and points: the loss, and scores of samples."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ _DEQUANTISATION = {"bits_per_dim": "uniform", "bits_per_dim_center": "center"}
 
 
 class PenaltySettings(Settings):
-    """Weights of the regularisers of a continuous flow; those of no weight are not computed.
+    """Weights of the regularisers of a continuous flow; those with weight 0 are not computed.
 
     Attributes:
         kinetic: Weight of half the squared speed, averaged over dimensions and integrated.
@@ -64,8 +64,8 @@ class DensityTrainSettings(TrainSettings):
     """The recipe of a density.
 
     Attributes:
-        least_steps: Fewest steps of an epoch: one that would be shorter passes over the training
-            samples several times, each pass in an order of its own.
+        least_steps: Smallest number of steps in an epoch: a shorter one passes over the training
+            samples several times, each time in a different order.
     """
 
     least_steps: int = Field(default=1, ge=1, le=10**6)
@@ -77,11 +77,12 @@ class DensityTask(Task):
     Args:
         data: The divided samples.
         weights: Weights of the regularisers.
-        seed: Number that fixes the noise of evaluations.
+        seed: Seed of the noise of evaluations.
         flip: Whether training images are mirrored every other time.
-        shown_first: Training samples, drawn at random, that a new flow sees before the first step;
-            flows of layers take their scale from them, continuous ones take nothing.
-        least_steps: Fewest steps of an epoch, which passes over few samples several times.
+        shown_first: Number of random training samples that a new flow sees before the first step;
+            flows of layers take their scale from them, continuous flows ignore them.
+        least_steps: Smallest number of steps in an epoch, which passes over few samples several
+            times.
     """
 
     lower_is_better = True
@@ -139,10 +140,11 @@ class DensityTask(Task):
         return {name: value / sums["samples"] for name, value in averaged.items()}
 
     def evaluate(self, model: nn.Module, split: str, batch: int, share: Share) -> Evaluation:
-        """Score a split, and once for all splits tell how far off the training's solver is.
+        """Score a split; for one split, also measure how far off the training's solver is.
 
-        A continuous flow can make the steps of its training err in its favour, for the density is
-        that of the exact path. `solver_error` is how far apart the scores of a few samples are.
+        A continuous flow can make the training's steps err in its favour, because the density is
+        that of the exact path. `solver_error` is how far apart the scores of a few samples are with
+        both solvers.
         """
         samples, noise = getattr(self.data, split), Noise(self.seed, split)
         metrics = score(model, samples, batch, noise, share).metrics
@@ -157,18 +159,18 @@ class DensityTask(Task):
 
 
 def _flipped(images: Tensor) -> Tensor:
-    """Every image or its mirror image, each as likely."""
+    """Every image or its mirror image, with equal chance."""
     coins = torch.rand(len(images), 1, 1, 1, device=images.device) < 0.5
     return torch.where(coins, images.flip(-1), images)
 
 
 @dataclass(frozen=True)
 class Noise:
-    """The seeds of all noise of an evaluation: that of bytes and that of traces.
+    """The seeds of all noise of an evaluation, on bytes and in traces.
 
     Attributes:
         seed: The seed of the run.
-        split: Name of the samples, so that each split has noise of its own.
+        split: Name of the split, so that each split has its own noise.
     """
 
     seed: int
@@ -193,12 +195,12 @@ class Scores:
 
 
 def is_images(samples: Tensor) -> bool:
-    """Whether these are images, which are bytes, and not points."""
+    """Whether these are images, which are bytes, rather than points."""
     return samples.dtype == torch.uint8
 
 
 def _measures(samples: Tensor) -> tuple[str, ...]:
-    """Names of what is measured; the first one decides.
+    """Names of the measures; the first one decides.
 
     `bits_per_dim` has uniform noise on the bytes: an upper bound, in the mean, of what coding them
     costs. `bits_per_dim_center` takes the middle of each byte's interval, as RNODE does: no bound,
@@ -228,13 +230,13 @@ def score(
     share: Share | None = None,
     wanted: tuple[str, ...] | None = None,
 ) -> Scores:
-    """Evaluate a flow in evaluation mode; everything random is left as it was found.
+    """Evaluate a flow in evaluation mode; random number generators are left unchanged.
 
     Args:
         model: The flow.
         samples: Images as bytes, or points.
         batch: Samples at a time; noise and steps of the solver depend on it.
-        noise: What fixes the noise.
+        noise: Seeds of the noise.
         share: This process's part; None is the whole.
         wanted: Names of the measures; None is all.
 
@@ -281,7 +283,7 @@ def _costs(model: nn.Module, samples: Tensor, measure: str) -> Tensor:
 
 
 def _solver_error(model: nn.Module, samples: Tensor, noise: Noise, measure: str) -> float:
-    """How far the mean cost by the solver of the training is from that by the other one."""
+    """Difference between the mean costs by the training's solver and by the other one."""
     means = []
     with _evaluating(model, samples.device):
         for training in (True, False):
@@ -302,11 +304,11 @@ def _averages(sums: Mapping[str, list[float]], solves: Tensor, count: int) -> Sc
 
 @contextlib.contextmanager
 def _evaluating(model: nn.Module, device: torch.device) -> Iterator[None]:
-    """Without gradients, in evaluation mode, and with torch's generators as before afterwards."""
+    """Without gradients, in evaluation mode, and with torch's generators unchanged afterwards."""
     with evaluation_mode(model), torch.no_grad(), preserved_generators(device):
         yield
 
 
 def preserved_generators(device: torch.device) -> AbstractContextManager[None]:
-    """A context that leaves torch's generators, also that of a device, as it found them."""
+    """A context that leaves torch's generators, including that of a device, unchanged."""
     return torch.random.fork_rng([device] if device.type == "cuda" else [])

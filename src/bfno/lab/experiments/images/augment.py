@@ -1,7 +1,7 @@
-"""Changes of training images that leave their class what it is, each time anew.
+"""Random changes of training images that keep their class, drawn anew each time.
 
-Everything is drawn from torch's generator, which the loop seeds before every step: a run that goes
-on from a checkpoint sees the same images, bit for bit.
+Everything is drawn from torch's generator, which the loop seeds before every step: a run that
+continues from a checkpoint sees the same images, bit for bit.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ class AugmentSettings(Settings):
 
     Attributes:
         flip: Whether they are mirrored left to right every other time.
-        shift: Farthest shift in each direction, as a share of the side. The margin that comes into
-            view mirrors what is beside it.
-        zoom: Largest share of the side that is cut away; what is left is stretched to the grid.
+        shift: Largest shift in each direction, as a share of the side. The margin that comes into
+            view mirrors the pixels beside it.
+        zoom: Largest share of the side that is cut off; the rest is stretched to the grid.
         mix: Pairs of images are blended, and so are their labels, by shares from the Beta
             distribution with this parameter (mixup): 0 blends none, 0.2 mostly a little.
     """
@@ -62,7 +62,7 @@ def augmented(images: Tensor, settings: AugmentSettings) -> Tensor:
 
 
 def _places(side: int, share: Tensor, shift: float) -> Tensor:
-    """For each image, the pixels along one axis that are seen: `(batch, side)`."""
+    """For each image, the visible pixels along one axis: `(batch, side)`."""
     span = share * side
     free = side - span  # the part that is cut away, which any part of the axis can be
     first = free * torch.rand(share.shape) + shift * side * (2 * torch.rand(share.shape) - 1)
@@ -80,8 +80,7 @@ def mixing(count: int, settings: AugmentSettings) -> tuple[float, Tensor]:
         settings: What to do, and how far.
 
     Returns:
-        A share of at least one half, so that an image stays what its own label says; 1 where
-        nothing is blended.
+        A share of at least one half, so that an image keeps its own label; 1 if nothing is blended.
     """
     if not settings.mix:
         return 1.0, torch.arange(count)

@@ -1,4 +1,4 @@
-"""How far a classifier's probabilities can be believed, and how to make them believable."""
+"""How reliable a classifier's probabilities are, and how to calibrate them."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ _COLDEST, _HOTTEST, _HALVINGS = 0.05, 20.0, 60
 
 
 def calibration_error(scores: Tensor, labels: Tensor) -> float:
-    """The expected calibration error: how far apart sureness and accuracy are.
+    """The expected calibration error: the distance between confidence and accuracy.
 
-    Samples are put into 15 bins of equal width by the probability of the class that they are given;
-    the error is the distance between mean probability and share of right answers in a bin, averaged
+    Samples are put into 15 bins of equal width by the probability of their predicted class; the
+    error is the distance between mean probability and share of right answers in a bin, averaged
     over samples.
 
     Args:
@@ -39,7 +39,7 @@ def calibration_error(scores: Tensor, labels: Tensor) -> float:
 
 
 def fitted_temperature(scores: Tensor, labels: Tensor) -> float:
-    """The number to divide logits by so that held-out labels become likeliest.
+    """The number to divide logits by so that held-out labels become most likely.
 
     Few samples without an error do not make a classifier certain: as after Laplace's rule of
     succession, each label is taken to be wrong with probability 1 / (samples + 2).
@@ -49,8 +49,8 @@ def fitted_temperature(scores: Tensor, labels: Tensor) -> float:
         labels: Their true classes.
 
     Returns:
-        More than 1 for a model that is too sure of itself. Between 0.05 and 20; 1 where no score
-        differs from another of its sample, as then none is likelier than another.
+        More than 1 for an overconfident model. Between 0.05 and 20; 1 if the scores of each sample
+        are all equal, as then no temperature is better than another.
 
     References:
         Guo et al., On Calibration of Modern Neural Networks, 2017.
@@ -74,7 +74,7 @@ def fitted_temperature(scores: Tensor, labels: Tensor) -> float:
 
 
 def temperature_of(run: TrainedRun) -> float | None:
-    """The temperature of the very epoch whose weights a run has; None if nobody has found it."""
+    """The temperature for the epoch whose weights a run has; None if it was not fitted."""
     best = run.facts.get("progress", {}).get("best", {})
     is_this = best.get("step") == run.step
     return best["metrics"].get("validation_temperature") if is_this else None

@@ -1,4 +1,4 @@
-"""Which images an experiment has, and reading them: its own, others, single files."""
+"""The images of an experiment, and how they are read: its own, others, single files."""
 
 from __future__ import annotations
 
@@ -50,22 +50,22 @@ def _image_names() -> Iterable[str]:
 
 
 class ImageDataSettings(Settings):
-    """Which images, and how they are divided.
+    """The images, and how they are split.
 
     Attributes:
         name: A data set that `bfno data list` names, or `folder`.
-        folder: The folder of images, if that is the name.
-        dir: Where the files of data sets are; None leaves it to `BFNO_DATA` and the user's cache.
+        folder: The folder of images, if `name` is `folder`.
+        dir: Folder of the data sets; None means `BFNO_DATA` or the user's cache.
         size: Side of the grid; None keeps that of the data set, which a folder does not have.
         colour: Whether a folder's images are read in colour.
-        validation: Share of the training images that is kept for model selection.
-        train_limit: Most training images, validation included.
-        test_limit: Most test images.
+        validation: Share of the training images held out for model selection.
+        train_limit: Largest number of training images, validation included.
+        test_limit: Largest number of test images.
         test_fraction: Share of a folder without a test part that becomes one.
         corrupt: What happens to files of a folder that cannot be read.
-        rules: How a folder is read and divided. By the rules 2, images may be in nested folders of
-            their class, and every part and limit is a draw with the classes in proportion. Runs of
-            earlier releases go by the rules 1, so that they resume and evaluate as they began.
+        rules: How a folder is read and split. With rules 2, images may be in nested folders of
+            their class, and every part and limit is a draw in proportion to the classes. Runs of
+            earlier releases keep rules 1, so that they resume and evaluate as they began.
     """
 
     name: Annotated[str, one_of(_image_names)]
@@ -121,12 +121,12 @@ def folder_settings(name: str) -> dict[str, Any]:
 
 
 def divided_images(settings: ImageDataSettings, seed: int, *, labelled: bool = True) -> Splits:
-    """Read images and divide them as the settings say.
+    """Read images, and split them as the settings say.
 
     Args:
         settings: Which images.
-        seed: Number that fixes the division.
-        labelled: Whether the images have to have classes.
+        seed: Seed of the split.
+        labelled: Whether the images must have classes.
 
     Raises:
         DataError: If files are missing or wrong.
@@ -150,14 +150,14 @@ def held_out_images(
 ) -> tuple[Split, tuple[str, ...]]:
     """Read test images, on the data set's own grid, and the names of their classes.
 
-    Of a folder, a limit takes a draw with the classes in proportion. Of a known data set it takes
-    the first images: the published files are in random order, and recorded results rest on it.
+    For a folder, a limit takes a draw in proportion to the classes. For a known data set it takes
+    the first images: the published files are in random order, and recorded results depend on it.
 
     Args:
         settings: Which images.
-        seed: Number that fixes the test part of a folder that has none, and the draw.
-        limit: Most test images, instead of the number in the settings.
-        labelled: Whether a folder has to have classes.
+        seed: Seed of the test part of a folder that has none, and of the draw.
+        limit: Largest number of test images, instead of the number in the settings.
+        labelled: Whether a folder must have classes.
 
     Raises:
         DataError: If files are missing or wrong.
@@ -219,11 +219,11 @@ def _source(settings: ImageDataSettings, seed: int, labelled: bool) -> FolderSou
 
 
 def other_images(settings: SettingsT, data: str | None, data_dir: Path | None) -> SettingsT:
-    """The settings of a run's images with other ones in their place.
+    """The settings of a run's images, with other images in their place.
 
     Args:
         settings: Those of the run.
-        data: Name of a data set, or a folder, which is read as the run's images are; None changes
+        data: Name of a data set, or a folder, which is read like the run's images; None changes
             nothing.
         data_dir: Where the files of data sets are; None is where the run found them.
     """
@@ -248,10 +248,10 @@ def other_images(settings: SettingsT, data: str | None, data_dir: Path | None) -
 
 
 def read_image_file(settings: ImageDataSettings, file: Path) -> Tensor:
-    """One image as a model saw those of its training: on their own grid first, then coarser.
+    """Read one image as in a model's training: on its own grid first, then coarser.
 
     Args:
-        settings: Those of the training.
+        settings: The settings of the training.
         file: An image file of any size.
 
     Returns:

@@ -1,1 +1,1 @@
-"""Sweeps: which settings are best by their validation score, from many short trainings."""
+"""Sweeps: find the settings with the best validation score through many short trainings."""

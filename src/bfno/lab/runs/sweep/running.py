@@ -1,4 +1,4 @@
-"""Training the trials of a sweep side by side, each an ordinary run in a process of its own."""
+"""Training the trials of a sweep side by side, each an ordinary run in its own process."""
 
 from __future__ import annotations
 
@@ -24,14 +24,15 @@ _SETTINGS_AT_FAULT = (ConfigError.exit_code, NumericalError.exit_code)
 class Sweep(Campaign):
     """Trains the trials of a study until there are enough.
 
-    A trial belongs to the program that holds the lock of its claim; the kernel gives it back when
-    that program ends, however it ends. Whoever finds it then goes on with its run. Scores go to the
-    study in the order of epochs, and the study decides which trials are stopped early.
+    A trial belongs to the program that holds the lock of its claim; the kernel releases the lock
+    when that program ends, however it ends. The next program to find the trial continues its run.
+    Scores go to the study in the order of epochs, and the study decides which trials are stopped
+    early.
 
     Args:
         study: The study.
-        trials: How many trials there are to be, those that exist included.
-        slots: How many run at a time; None for as many as do not disturb each other.
+        trials: Total number of trials, including existing ones.
+        slots: How many run at a time; None for as many as can run without disturbing each other.
         data_dir: Where the files of data sets are; None leaves it to the runs.
         engine: What trains them; None for processes of this machine.
     """
@@ -76,7 +77,7 @@ class Sweep(Campaign):
     # -- the study ------------------------------------------------------------------------------
 
     def _learn(self) -> None:
-        """Take notice of what others have added to the study, and of what they have ended."""
+        """Read what other programs have added to the study, and which trials they have ended."""
         ours = {one.job.name: one for one in self.standings}
         for trial in self.study.trials():
             standing = ours.get(trial.name) or self._added(trial)
@@ -110,7 +111,7 @@ class Sweep(Campaign):
         return standing
 
     def _propose(self) -> None:
-        """Ask the study for as many trials as there are free places."""
+        """Ask the study for as many trials as there are free slots."""
         while not self._has_all:
             waiting = sum(one.state == "waiting" for one in self.standings)
             if len(self._given) + waiting >= self.slots:
@@ -125,7 +126,7 @@ class Sweep(Campaign):
         return self.study.trials()[self._numbers[standing.job.name]].state
 
     def _tell(self) -> None:
-        """Tell the study what our trials have reached, epoch by epoch."""
+        """Report the scores of our trials to the study, epoch by epoch."""
         for standing in self.standings:
             if standing.job.name in self._claims:
                 self._tell_of(standing)
@@ -148,7 +149,7 @@ class Sweep(Campaign):
             self._release(job)
 
     def _tell_epochs(self, standing: Standing) -> bool:
-        """Report the epochs that are new; whether the trial is worth going on with."""
+        """Report the new epochs; return whether the trial is worth continuing."""
         job, metric = standing.job, self.study.metric
         for epoch in standing.epochs:
             number = epoch["epoch"]
@@ -163,7 +164,7 @@ class Sweep(Campaign):
     # -- claims ---------------------------------------------------------------------------------
 
     def _claim(self, job: Job) -> bool:
-        """Whether a trial is ours alone; if it becomes so, its settings are in its folder."""
+        """Try to claim a trial; if it becomes ours, write its settings to its folder."""
         if job.name in self._claims:
             return True
         with explained(job.folder):

@@ -1,4 +1,4 @@
-"""What a sweep tries: ranges of settings, as they are written on the command line."""
+"""What a sweep tries: ranges of settings, as written on the command line."""
 
 from __future__ import annotations
 
@@ -52,10 +52,10 @@ class Range:
 
     @classmethod
     def read(cls, name: str, text: str) -> Range | None:
-        """The range that a text means; None for the text of a single value.
+        """The range that a text stands for; None for a single value.
 
         Raises:
-            ConfigError: If it looks like a range and is none.
+            ConfigError: If it looks like a range but is not one.
         """
         call = _CALL.fullmatch(text.strip())
         if call is None:
@@ -84,7 +84,7 @@ class Range:
 
     @property
     def samples(self) -> tuple[Any, ...]:
-        """Values that have to suit the experiment so that all do: the ends and one in between."""
+        """Values to check so that all values are valid: the ends and one in between."""
         if self.kind == "choice":
             return self.values
         low, high = self.values
@@ -92,7 +92,7 @@ class Range:
         return low, high, round(inner) if self.kind == "int" else inner
 
     def distribution(self) -> BaseDistribution:
-        """The same for Optuna."""
+        """The range as Optuna takes it."""
         from optuna.distributions import (
             CategoricalDistribution,
             FloatDistribution,
@@ -107,16 +107,16 @@ class Range:
 
 
 def read_ranges(pairs: Iterable[str]) -> tuple[list[Range], Tree]:
-    """Divide settings of a command into ranges and those that every trial shares.
+    """Split the settings of a command into ranges and settings that all trials share.
 
     Args:
-        pairs: What stands behind each `--set`.
+        pairs: The text after each `--set`.
 
     Returns:
         The ranges, and the other settings, nested.
 
     Raises:
-        ConfigError: If one is not written as it has to be, or there is no range.
+        ConfigError: If one is malformed, or there is no range.
 
     Example:
         >>> ranges, fixed = read_ranges(["model.width=choice(8, 16)", "train.batch=32"])
@@ -182,7 +182,7 @@ def _choices(shown: str, inside: str) -> list[Any]:
 
 
 def _plain(value: Any) -> Any:
-    """A choice as a number where it is one; YAML takes 1e-4, which has no dot, for a word."""
+    """A choice as a number, if it is one; YAML takes 1e-4, which has no dot, for a word."""
     if isinstance(value, str):
         try:
             return float(value)

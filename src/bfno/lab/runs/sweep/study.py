@@ -1,7 +1,7 @@
-"""The study of a sweep on disk, which any number of programs may work on at the same time.
+"""The study of a sweep on disk, which any number of programs may use at the same time.
 
-`sweep.yaml` says what is tried, `journal.jsonl` is Optuna's journal of the trials. A trial is one
-line there from the first moment: its settings are whole, or it does not exist.
+`sweep.yaml` says what is tried, `journal.jsonl` is Optuna's journal of the trials. A trial is a
+single line there from the start: its settings are complete, or it does not exist.
 """
 
 from __future__ import annotations
@@ -79,10 +79,10 @@ class SweepPlan:
 
     Attributes:
         experiment: `data/method`, or a YAML file, as `resolve` takes it.
-        ranges: What is tried.
-        scale: The size; None leaves it to the file, or is `cpu`.
+        ranges: The ranges to try.
+        scale: The scale; None takes the file's, or `cpu`.
         changes: Nested settings that all trials share.
-        data: One's own data.
+        data: The user's own data.
         prune: One of `PRUNERS`.
     """
 
@@ -94,20 +94,20 @@ class SweepPlan:
     prune: str = "median"
 
     def config(self, values: Mapping[str, Any], *, test: bool = False) -> Experiment:
-        """The experiment with some values for what is tried.
+        """The experiment with values for the settings tried.
 
         Args:
             values: Values by the full names of settings.
-            test: Whether it sees its test samples, which no trial does.
+            test: Whether it may use its test samples, which no trial does.
 
         Raises:
-            ConfigError: If a setting is unknown or a value does not fit.
+            ConfigError: If a setting is unknown or a value is not valid.
         """
         changes = merged(merged(self.changes, nested(values)), {"train": {"test": test}})
         return resolve(self.experiment, scale=self.scale, changes=changes, data=self.data)
 
     def file(self, values: Mapping[str, Any], *, test: bool = False) -> bytes:
-        """The experiment as a file for `bfno train`, which may be started anywhere.
+        """The experiment as a file for `bfno train` that works from any folder.
 
         Args:
             values: As for `config`.
@@ -120,18 +120,18 @@ class SweepPlan:
 
     @property
     def data_dir(self) -> Path | None:
-        """Where the files of data sets are, if that is said; points drawn at random have none."""
+        """Folder of the data sets, if given; points drawn at random have none."""
         return getattr(self.config({}).data, "dir", None)
 
     def for_other_machines(self) -> SweepPlan:
-        """The same plan for machines where `BFNO_DATA` may be another, or none."""
+        """The same plan for machines where `BFNO_DATA` may differ or be unset."""
         if not hasattr(self.config({}).data, "dir"):
             return self
         place = str(data_folder(self.data_dir).absolute())
         return replace(self, changes=merged(self.changes, {"data": {"dir": place}}))
 
     def check(self) -> None:
-        """Make sure that the experiment takes every range, from its lowest to its highest value.
+        """Make sure that the experiment accepts every range, from its lowest to its highest value.
 
         Raises:
             ConfigError: If it does not.
@@ -144,11 +144,11 @@ class SweepPlan:
 
     @property
     def size(self) -> float:
-        """How many different trials there can be."""
+        """Number of different trials that are possible."""
         return math.prod(one.size for one in self.ranges)
 
     def described(self) -> Tree:
-        """All that decides about the trials, for comparison and for the file."""
+        """Everything that determines the trials, for comparison and for the file."""
         settings = self.config({}).as_dict()
         del settings["threads"]
         settings["data"].pop("dir", None)  # where known data lie says nothing about what they are
@@ -159,7 +159,7 @@ class SweepPlan:
 
 
 def _places(settings: Tree) -> dict[str, Path]:
-    """Where the data of an experiment are, by the names of the settings that say so."""
+    """The paths of an experiment's data, by the names of their settings."""
     data = settings["data"]
     return {name: Path(data[name]) for name in DATA_PLACES if data.get(name) is not None}
 
@@ -171,7 +171,7 @@ def _or(names: Iterable[str]) -> str:
 
 @contextlib.contextmanager
 def held(file: Path) -> Iterator[None]:
-    """Keep other processes out for a moment; waits for those that are in.
+    """Keep other processes out for a moment; waits for those inside.
 
     Raises:
         DataError: If the file cannot be locked.
@@ -188,7 +188,7 @@ def held(file: Path) -> Iterator[None]:
 
 @contextlib.contextmanager
 def explained(file: Path) -> Iterator[None]:
-    """Turn the refusal of the system to read or write into an error that says what to do.
+    """Turn a failure of the system to read or write into an error that says what to do.
 
     Args:
         file: What is read or written.
@@ -238,7 +238,7 @@ class _Journal(BaseJournalBackend):
 class Study:
     """The trials of a sweep.
 
-    Opening it makes the study where there is none.
+    Opening it creates the study if there is none.
 
     Args:
         folder: Where it is, or will be.
@@ -250,8 +250,8 @@ class Study:
         samples: Number of training samples.
 
     Raises:
-        ConfigError: If the folder holds a study of something else, or the experiment has no
-            validation samples.
+        ConfigError: If the folder holds a different study, or the experiment has no validation
+            samples.
         DataError: If a file cannot be read or written.
     """
 
@@ -283,7 +283,7 @@ class Study:
     # -- what it is -----------------------------------------------------------------------------
 
     def _known(self) -> Tree | None:
-        """Read `sweep.yaml`, if there is one and it is of this plan."""
+        """Read `sweep.yaml`, if it exists and belongs to this plan."""
         if not os.path.lexists(self.file):
             self._refuse_others()
             return None
@@ -344,11 +344,11 @@ class Study:
         """A new trial, for the caller to train.
 
         Args:
-            most: How many trials the sweep has in all.
+            most: Total number of trials of the sweep.
 
         Returns:
-            The trial; None if there are enough, or everything was tried. One that has the settings
-            of a finished trial has its score, too.
+            The trial; None if there are enough, or everything was tried. A trial with the settings
+            of a finished one already has its score.
         """
         with held(self._lock):
             trials = self._study.get_trials(deepcopy=False)
@@ -370,9 +370,9 @@ class Study:
         return self.trials()[number]
 
     def _next_values(self, trials: list[FrozenTrial], is_small: bool) -> dict[str, Any] | None:
-        """The settings of the next trial: a function of the seed and the trials before.
+        """The settings of the next trial, a function of the seed and the earlier trials.
 
-        None if the space is small and nothing of it is left.
+        None if the space is small and exhausted.
         """
         seed = derive_seed(self.plan.config({}).seed, "sweep", len(trials)) % 2**32
         kinds = {one.name: one.distribution() for one in self.plan.ranges}
@@ -395,7 +395,7 @@ class Study:
         return [dict(zip(names, some, strict=True)) for some in itertools.product(*values)]
 
     def report(self, number: int, epoch: int, score: float) -> bool:
-        """Note the score of an epoch, and say whether the trial is worth going on with."""
+        """Note the score of an epoch; return whether the trial is worth continuing."""
         self._storage.set_trial_intermediate_value(self._id(number), epoch, score)
         trial = self._storage.get_trial(self._id(number))
         return not self._study.pruner.prune(self._study, trial)
@@ -429,7 +429,7 @@ class Study:
     # -- its result -----------------------------------------------------------------------------
 
     def result(self) -> SweepResult:
-        """Return what was found so far."""
+        """The results so far."""
         config, trials = self.plan.config({}), self.trials()
         return SweepResult(
             config.experiment,

@@ -1,4 +1,4 @@
-"""What a sweep has found so far: its trials, without the program that chose them."""
+"""The results of a sweep so far: its trials, without the program that chose them."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ TrialState = Literal["running", "finished", "pruned", "failed"]
 
 @dataclass(frozen=True)
 class Trial:
-    """Some settings, and how good they were.
+    """Some settings, and their score.
 
     Attributes:
         number: Its number, from 0 on.
         values: The settings that were tried, by name.
-        state: What became of it. `pruned`: stopped early because others were better by then.
+        state: Its state. `pruned`: stopped early because others were better by then.
         score: Its validation score, once it is finished.
         scores: Validation score of each epoch, by its number.
         error: Why it failed.
@@ -35,7 +35,7 @@ class Trial:
 
     @property
     def name(self) -> str:
-        """Its name, which is that of its folder too.
+        """Its name, which is also that of its folder.
 
         Example:
             >>> Trial(3, {}, "running").name
@@ -54,7 +54,7 @@ class SweepResult:
         seed: With which seed, the same for all trials.
         metric: Key of the score, such as `validation_accuracy`.
         lower_is_better: Whether the best trial has the lowest score.
-        ranges: What was tried of each setting, as it is written.
+        ranges: The range tried of each setting, as text.
         logarithmic: Settings whose range is logarithmic.
         trials: The trials, in the order of their numbers.
         importance: Share of each setting in the differences between scores, largest first; empty
@@ -73,7 +73,7 @@ class SweepResult:
 
     @property
     def ranked(self) -> list[Trial]:
-        """The finished trials, best first; of equals the earlier."""
+        """The finished trials, best first; of equal ones, the earlier first."""
         sign = 1 if self.lower_is_better else -1
         scored = [(sign * one.score, one) for one in self.trials if one.score is not None]
         return [one for _, one in sorted(scored, key=lambda pair: (pair[0], pair[1].number))]
