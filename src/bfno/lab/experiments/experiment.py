@@ -116,7 +116,7 @@ class Experiment(Settings, ABC):
 
     @property
     def numbers_per_layer(self) -> int:
-        """About how many numbers a layer makes of a batch; few are not worth sharing out."""
+        """Rough number of values in a layer per batch; few are not worth several threads."""
         return 0
 
     @property
@@ -176,7 +176,7 @@ class Experiment(Settings, ABC):
 
     @abstractmethod
     def known_facts(self) -> dict[str, Any]:
-        """What of these facts decides the size of the model, for one of `names` unread."""
+        """The facts that decide the size of the model, for one of `names`, unread."""
 
     @abstractmethod
     def build(self, facts: Mapping[str, Any]) -> nn.Module:

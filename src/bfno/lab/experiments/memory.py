@@ -1,4 +1,4 @@
-"""Samples that a Python program holds instead of files, as the data of an experiment."""
+"""Samples in the memory of a Python program, as the data of an experiment."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ MEMORY = "memory"
 
 
 class InMemory(Settings):
-    """What settings say about samples in memory besides what their kind does.
+    """Settings of samples in memory, common to all kinds.
 
     Attributes:
-        samples: `fingerprint` of the samples and labels, by which a run knows them again; empty in
-            settings that are not those of a run.
+        samples: `fingerprint` of the samples and labels, by which a run recognises them; empty in
+            settings that do not belong to a run.
     """
 
     samples: str = ""
 
 
 def is_in_memory(settings: Any) -> bool:
-    """Whether settings of data, parsed or not, are those of samples in memory."""
+    """Whether settings of data, parsed or not, are for samples in memory."""
     is_raw = isinstance(settings, dict)
     return (settings.get("name") if is_raw else getattr(settings, "name", None)) == MEMORY
 
@@ -55,7 +55,7 @@ def fingerprint(*tensors: Tensor) -> str:
 
 
 def gone() -> ConfigError:
-    """The error for somebody who asks a run for samples that it never had as files."""
+    """The error when a run's samples are needed that never were files."""
     why = "were in the memory of the program that trained this run, and are not here"
     fix = "call fit of the estimator again with the same samples and checkpoints=FOLDER"
     return ConfigError("the samples", why, fix)

@@ -1,4 +1,4 @@
-"""Presets: settings in layers, the general ones first, read from YAML files beside their task."""
+"""Presets: layers of settings, general ones first, from YAML files beside their task."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def require_method(data: str, method: str, known: Iterable[str]) -> None:
 
 
 def layered(layers: Iterable[Mapping[str, Any]]) -> Tree:
-    """Lay trees of settings over each other, later ones on top."""
+    """Merge trees of settings, later ones on top."""
     return functools.reduce(merged, layers, {})
 
 
@@ -59,7 +59,7 @@ def kinds_of(models: Iterable[type[Settings]]) -> dict[str, type[Settings]]:
 def model_of_its_kind(
     model: Tree, tree: Mapping[str, Any], kinds: Mapping[str, type[Settings]]
 ) -> Tree:
-    """Leave out the sizes of parts that the kind of model does not have.
+    """Remove the sizes of parts that the kind of model does not have.
 
     Args:
         model: Settings of a preset's model.

@@ -1,4 +1,4 @@
-"""The processes that train together: one here, or several under `torchrun`."""
+"""The processes that train together: a single one, or several under `torchrun`."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ class Processes:
 
     Attributes:
         rank: Number of this process.
-        count: How many there are.
-        device: Where this one computes.
-        accelerator: What puts model and optimizer there, once it has joined the others.
+        count: Number of processes.
+        device: Device of this process.
+        accelerator: Puts model and optimizer on the device, once it has joined the others.
     """
 
     rank: int = 0
@@ -43,10 +43,10 @@ class Processes:
 
     @classmethod
     def join(cls) -> Processes:
-        """Meet the other processes, if the program was launched as several.
+        """Connect to the other processes, if the program was launched as several.
 
         Raises:
-            ConfigError: If the environment asks for a model that is split among them.
+            ConfigError: If the environment asks for a model split among processes.
         """
         from accelerate import Accelerator
         from accelerate.utils import InitProcessGroupKwargs, parse_flag_from_env
@@ -66,13 +66,13 @@ class Processes:
         return self.rank == 0
 
     def add_up(self, values: Tensor) -> Tensor:
-        """The sum over all processes, which each of them gets."""
+        """The sum over all processes, returned in each of them."""
         if self.count == 1:
             return values
         return self.accelerator.reduce(values.to(self.device), "sum").cpu()
 
     def wait(self) -> None:
-        """Go on when all have come here."""
+        """Continue when all processes have arrived here."""
         self.add_up(torch.zeros(1))
 
 
@@ -87,7 +87,7 @@ def explain_lost_peers(run: Path, rescue: Callable[[], object] = bool) -> Iterat
 
     Args:
         run: Folder of the run.
-        rescue: Called first; may save what this process still has.
+        rescue: Called first; may save the state of this process.
 
     Raises:
         UserError: If another process of the run has left or no longer answers.

@@ -35,13 +35,13 @@ def resolve(
     """Return an experiment with all of its settings, one of the kinds in `EXPERIMENTS`.
 
     Args:
-        experiment: `data/method`; for data of one's own `data` alone, which takes the method that
-            we recommend; or a YAML file that names one under `experiment` and changes some of its
-            settings. A run's own `config.yaml` is such a file.
+        experiment: `data/method`; for the user's own data, `data` alone, which takes the
+            recommended method; or a YAML file that names an experiment under `experiment` and
+            changes some of its settings, such as a run's `config.yaml`.
         scale: `smoke`, `cpu` or `paper`; None takes the file's, or `cpu`.
         changes: Nested settings that differ from the preset's.
-        data: One's own data, a folder of images or a table or folder of series, for an experiment
-            that has them.
+        data: The user's own data, a folder of images or a table or folder of series, for an
+            experiment that takes them.
 
     Raises:
         ConfigError: If a name or a setting is unknown or does not fit.
@@ -80,7 +80,7 @@ def resolve(
 
 
 def _own_data(kind: type[Experiment], experiment: str) -> str:
-    """The setting that says where the own data of an experiment are.
+    """The setting with the path of the user's own data.
 
     Raises:
         ConfigError: If it has none.
@@ -95,12 +95,12 @@ def _own_data(kind: type[Experiment], experiment: str) -> str:
 
 
 def read_experiment(settings: Mapping[str, Any], source: str) -> Any:
-    """Return the experiment of complete settings that a run has written, maybe long ago.
+    """Return the experiment from complete settings that a run wrote, maybe long ago.
 
     Args:
-        settings: Those of a config.yaml, a record or a checkpoint; one that is younger than the run
-            gets its default.
-        source: Where they come from, for the message.
+        settings: Settings from a config.yaml, a record or a checkpoint; ones newer than the run get
+            their default.
+        source: Their origin, for the message.
 
     Raises:
         ConfigError: If a name or a setting is unknown or does not fit.
@@ -111,8 +111,8 @@ def read_experiment(settings: Mapping[str, Any], source: str) -> Any:
 def read_written(file: Path) -> Any:
     """Return the experiment of a run's own `config.yaml`, as it was when the run began.
 
-    A setting that is younger than the run has its default, not what presets say today. A file that
-    somebody has shortened is read like any other.
+    A setting that is newer than the run has its default, not what presets say today. A file that
+    someone has shortened is read like any other.
 
     Raises:
         ConfigError: If a name or a setting is unknown or does not fit.
@@ -125,7 +125,7 @@ def read_written(file: Path) -> Any:
 
 
 def changed_settings(config: Experiment) -> list[str]:
-    """The settings, as `--set` takes them, in which an experiment differs from its preset.
+    """The settings in which an experiment differs from its preset, as `--set` takes them.
 
     Example:
         >>> changed_settings(resolve("digits/node", changes={"train": {"lr": 0.5}}))

@@ -13,7 +13,7 @@ MOST_SEEDS = 1000
 
 
 def first_seeds(count: int) -> list[int]:
-    """So many seeds, from the default one on.
+    """A number of seeds, from the default one on.
 
     Example:
         >>> first_seeds(3)
@@ -23,6 +23,6 @@ def first_seeds(count: int) -> list[int]:
 
 
 def derive_seed(seed: int, purpose: str, number: int = 0) -> int:
-    """A seed for one purpose, unrelated to those of the others."""
+    """A seed for one purpose, unrelated to those for other purposes."""
     digest = hashlib.sha256(f"{seed}/{purpose}/{number}".encode()).digest()
     return int.from_bytes(digest[:8], "little") >> 1

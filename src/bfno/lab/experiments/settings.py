@@ -59,16 +59,16 @@ SettingsT = TypeVar("SettingsT", bound="Settings")
 
 
 class Settings(BaseModel):
-    """A section of settings: fixed once made, and without a place for unknown ones."""
+    """A section of settings: immutable, and closed to unknown ones."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
 
 def one_of(names: Callable[[], Iterable[str]]) -> BeforeValidator:
-    """A setting that is a name out of a registry.
+    """A setting whose value is a name in a registry.
 
-    The registry is asked when settings are checked: a name that is added there is a choice at once,
-    and whoever only imports the settings imports none of the parts that they name.
+    The registry is read when settings are checked: a name added there is a choice at once, and
+    importing the settings imports none of the parts that they name.
 
     Args:
         names: Returns the registry, or the names in it.
@@ -112,7 +112,7 @@ def _gradients() -> Iterable[str]:
 
 
 def _read_memory(value: float | str | None) -> float | str | None:
-    """The amount as it is usually written, so that `2GB` and `2000 MB` are one setting."""
+    """The amount as it is usually written, so `2GB` and `2000 MB` are one setting."""
     from bfno.ode.inputs import read_memory
 
     if value is None:
@@ -133,7 +133,7 @@ def _read_memory(value: float | str | None) -> float | str | None:
 
 
 def _amount(size: int) -> int | str:
-    """Bytes in the largest unit that gives a whole number; bytes alone where none does.
+    """Bytes in the largest unit that gives a whole number, or else plain bytes.
 
     Example:
         >>> _amount(2_000_000_000), _amount(1536 * 2**20), _amount(1001)
@@ -165,32 +165,32 @@ class TrainSettings(Settings):
     Attributes:
         epochs: Passes over the training samples; `auto` takes many for few samples and few for
             many, see `epochs_for`.
-        select: Whose weights a run ends with: those of the epoch that is `best` on the validation
-            samples, or of the `last` one, which chance does not choose where these are few.
-        patience: Stop after so many epochs in a row whose validation score is no better than the
-            best one. None trains all epochs.
+        select: Which weights a run ends with: those of the `best` epoch on the validation samples,
+            or of the `last` one, which does not depend on chance if these are few.
+        patience: Stop after this many epochs in a row without a better validation score. None
+            trains all epochs.
         batch: Samples per step, over all processes.
-        optimizer: `adam`; `adamax`, its variant of the largest gradient; or `adamw`, whose weight
-            decay does not pass through the gradient.
+        optimizer: `adam`; `adamax`, its variant with the largest gradient; or `adamw`, whose weight
+            decay does not go through the gradient.
         lr: The highest learning rate.
         schedule: How the rate falls: `steps` multiplies it by `decay` every `decay_every` steps,
-            `cosine` lets it fall along half a cosine until the last step.
-        restart: The epoch after which the schedule begins anew, warm-up included, for the epochs
-            that are left: what a finished training needs that is to go on for long. 0 is never.
-        warmup: Steps over which it rises from nearly 0, in equal parts; a number below 1 is a
-            share of all steps.
+            `cosine` lowers it along half a cosine until the last step.
+        restart: The epoch after which the schedule restarts, warm-up included, for the remaining
+            epochs; useful for continuing a finished training for long. 0 means never.
+        warmup: Steps over which it rises evenly from nearly 0; a number below 1 is a share of all
+            steps.
         decay: Factor of the learning rate after every `decay_every` steps.
         decay_every: Steps between two decays.
         decay_floor: Share of the highest learning rate below which it does not fall.
-        weight_decay: The optimizer's L2 penalty; for `adamw` the share of a weight that a step at
-            learning rate 1 would take away.
+        weight_decay: The optimizer's L2 penalty; for `adamw`, the share of a weight that a step at
+            learning rate 1 would remove.
         clip: Largest norm of a gradient; longer ones are scaled down. None scales none.
-        average: Share of the old in a moving average of the weights, for example 0.999. It is
-            what is evaluated and loaded; the training goes on from the weights themselves. None
-            averages none.
-        test: Whether the test samples are evaluated after every epoch. Without, the training never
-            gets them: what is chosen among many runs is then not chosen by them, and `bfno eval`
-            tests the one that was.
+        average: Share of the old average in a moving average of the weights, for example 0.999. The
+            average is evaluated and loaded; training continues from the weights themselves. None
+            does not average.
+        test: Whether the test samples are evaluated after every epoch. If not, the training never
+            sees them, so a choice among many runs does not depend on them, and `bfno eval` tests
+            the chosen one.
         eval_batch: Samples at a time when the model is only evaluated.
         checkpoint_seconds: Time between two checkpoints within an epoch.
     """
@@ -220,9 +220,9 @@ class TrainSettings(Settings):
         return self.schedule == "cosine" or 0 < self.warmup < 1
 
     def epochs_for(self, samples: int) -> int:
-        """The number of epochs for so many training samples.
+        """The number of epochs for a number of training samples.
 
-        Where it is `auto`, the steps of a training grow with the square root of the samples: 183
+        With `auto`, the steps of a training grow with the square root of the number of samples: 183
         epochs of 480, 57 of 5,000, at least 10 and at most 200.
 
         Example:
@@ -235,11 +235,11 @@ class TrainSettings(Settings):
 
 
 def migrated_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings that an earlier release wrote, as this one reads them.
+    """Convert settings written by an earlier release to those of this one.
 
     `model.idle_scalars` was the number of parameters that a published count includes although
-    nothing uses them. It now belongs to the count alone, and models do not have them. The models of
-    image classifiers had no `kind`, for there was one kind only.
+    nothing uses them. It now belongs only to the count, and models do not have it. The models of
+    image classifiers had no `kind`, because there was only one.
 
     Args:
         settings: Nested values of a config.yaml, a record or a checkpoint; left as they are.
@@ -257,17 +257,17 @@ def migrated_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def migrated_weights(weights: Mapping[str, WeightT]) -> dict[str, WeightT]:
-    """Leave out the tensors of a checkpoint that models no longer have; see `migrated_settings`."""
+    """Remove tensors of a checkpoint that models no longer have; see `migrated_settings`."""
     return {name: tensor for name, tensor in weights.items() if name != "idle"}
 
 
 def parse(kind: type[SettingsT], settings: Mapping[str, Any], source: str) -> SettingsT:
-    """Check settings and fill in what they leave out.
+    """Check settings and fill in defaults.
 
     Args:
-        kind: What settings these are.
+        kind: The class of the settings.
         settings: Nested values by name.
-        source: Where they come from, for the message.
+        source: Their origin, for the message.
 
     Raises:
         ConfigError: At the first setting that is unknown, missing or of the wrong kind.
@@ -297,7 +297,7 @@ def _explain(kind: type[BaseModel], error: ValidationError, source: str) -> Conf
 
 
 def _name(kind: type[BaseModel], place: tuple[int | str, ...]) -> str:
-    """The setting at that place; a choice among kinds of a section or value is not part of it."""
+    """The name of the setting at that place; a choice among kinds is not part of it."""
     parts = [str(part) for part in place]
     section = kind.model_fields.get(parts[0]) if len(parts) > 1 else None
     if section is not None and len(_sections(section.annotation)) > 1:

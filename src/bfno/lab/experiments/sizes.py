@@ -1,8 +1,8 @@
-"""How many parameters the model of every experiment has, next to what the paper prints.
+"""The number of parameters of every experiment's model, next to the paper's number.
 
-To count them takes seconds, for every model has to be built. The counts are therefore kept in
-`sizes.json` beside this file, together with a checksum of all sources that decide them: counts of
-other sources are never taken from there. After a change to these sources, write it anew:
+Counting takes seconds, because every model has to be built. The counts are therefore kept in
+`sizes.json` beside this file, together with a checksum of all sources that they depend on; counts
+for other sources are never used. After a change to these sources, write it again:
 
     python -m bfno.lab.experiments.sizes
 """
@@ -34,11 +34,12 @@ _DECIDING += ("lab/data/series_catalogue.py",)
 
 
 def model_sizes() -> list[dict[str, Any]]:
-    """The size of every experiment's model at every scale, one's own data first.
+    """The size of every experiment's model at every scale, with the user's own data first.
 
     Returns:
         For each experiment its `data`, its `method`, `sizes` by scale, `paper`, the number that the
-        paper prints, if it does, and `example`, what models for one's own data are counted for.
+        paper prints, if any, and `example`, the data that models for the user's own data are
+        counted for.
     """
     try:
         kept = json.loads(_KEPT.read_bytes())
@@ -51,7 +52,7 @@ def model_sizes() -> list[dict[str, Any]]:
 
 
 def select(rows: Sequence[dict[str, Any]], wanted: str) -> list[dict[str, Any]]:
-    """The experiments that a word names: one, all of some data, or all with the word in their name.
+    """The experiments that a word names: one, all on some data, or all with the word in their name.
 
     Args:
         rows: Rows of `model_sizes`.
@@ -83,7 +84,7 @@ def source_checksum() -> str:
 
 
 def count_models() -> Iterator[dict[str, Any]]:
-    """Build every experiment's model, without memory for its weights, and count its parameters."""
+    """Build every experiment's model, without allocating its weights, and count its parameters."""
     known: dict[str, int] = {}
     for name in _names():
         try:
@@ -129,7 +130,7 @@ def _deciding_files() -> Iterator[Path]:
 
 
 def _names() -> list[str]:
-    """Every experiment, those on one's own data first."""
+    """Every experiment, those on the user's own data first."""
     from bfno.lab.experiments.resolve import EXPERIMENTS
 
     known = {kind: list(kind.names()) for kind in EXPERIMENTS}

@@ -1,4 +1,4 @@
-"""What a task is to the training loop: a loss for some samples, and metrics of a split."""
+"""The interface of a task for the training loop: a loss for samples, and metrics of a split."""
 
 from __future__ import annotations
 
@@ -76,10 +76,10 @@ class Share:
 
 @dataclass(frozen=True)
 class Place:
-    """Where and when a loss is computed.
+    """The context in which a loss is computed.
 
     Attributes:
-        device: Where.
+        device: The device.
         epoch: Number of finished epochs, for losses that change in the course of training.
     """
 
@@ -88,7 +88,7 @@ class Place:
 
 
 class Task(ABC):
-    """All that the loop knows of a task."""
+    """Everything the loop knows about a task."""
 
     data: Any
     """The divided samples: `train`, `validation` and `test`, each of some length.
@@ -113,15 +113,15 @@ class Task(ABC):
 
     @property
     def splits(self) -> tuple[str, ...]:
-        """Names of the splits that are evaluated after an epoch: those that have samples."""
+        """Names of the splits evaluated after an epoch: those that have samples."""
         held_out = {name: getattr(self.data, name) for name in ("validation", "test")}
         return tuple(name for name, part in held_out.items() if part is not None and len(part))
 
     def prepare(self, model: nn.Module, device: torch.device) -> None:  # noqa: B027 (optional)
-        """Set what a new model takes from its data before the first step, if it takes anything.
+        """Set what a new model takes from its data before the first step, if anything.
 
         Called once in training mode, in every process with the same samples and the same state of
-        torch's generator; not for a run that goes on from a checkpoint.
+        torch's generator; not for a run that continues from a checkpoint.
 
         Args:
             model: The bare model.
@@ -150,7 +150,7 @@ class Task(ABC):
 
 @contextlib.contextmanager
 def evaluation_mode(model: nn.Module) -> Iterator[None]:
-    """Put a model into evaluation mode for a while; an error, too, ends with the mode it had."""
+    """Put a model into evaluation mode for a while; restores its mode even after an error."""
     was_training = model.training
     model.eval()
     try:
@@ -160,14 +160,14 @@ def evaluation_mode(model: nn.Module) -> Iterator[None]:
 
 
 def without_test(data: Any) -> Any:
-    """Divided samples whose test part is empty, for a training that is not to see it."""
+    """The split samples with an empty test part, for a training that must not see it."""
     none = torch.arange(0)
     part = data.test
     return replace(data, test=part[none] if isinstance(part, Tensor) else part.take(none))
 
 
 def read_together(values: Mapping[str, Tensor | float]) -> Sums:
-    """Numbers from tensors without axes, for all of which the host waits once."""
+    """Numbers from tensors without axes; the host waits only once for all."""
     there = {name: value.detach() for name, value in values.items() if isinstance(value, Tensor)}
     read: Sums = {}
     if there:
@@ -178,16 +178,16 @@ def read_together(values: Mapping[str, Tensor | float]) -> Sums:
 
 
 def require_sound(is_sound: Tensor) -> None:
-    """Refuse the scores of a model, of all processes together, unless each of them is sound.
+    """Refuse the scores of a model, in all processes together, unless all are sound.
 
-    Of scores that are not numbers, the first one counts as the largest, so that without this they
-    would look like answers.
+    Among scores that are not numbers, the first one counts as the largest, so without this check
+    they would look like answers.
 
     Args:
-        is_sound: Whether each score is what it may be.
+        is_sound: Whether each score is sound.
 
     Raises:
-        ScoresError: If one of them is not.
+        ScoresError: If any is not.
     """
     if not is_sound.all():
         raise ScoresError("the model's scores are not finite numbers")

@@ -1,4 +1,4 @@
-"""Settings as nested dictionaries: laid over each other, compared, looked into."""
+"""Settings as nested dictionaries: merging, comparing and reading them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Tree = dict[str, Any]
 
 
 def merged(base: Mapping[str, Any], change: Mapping[str, Any]) -> Tree:
-    """Lay one tree of settings over another; only sections are merged.
+    """Merge one tree of settings into another; only sections are merged.
 
     Example:
         >>> merged({"train": {"lr": 0.1, "batch": 8}}, {"train": {"lr": 0.2}})
@@ -81,6 +81,6 @@ def differences(before: Any, now: Any, name: str = "") -> Iterator[tuple[str, tu
 
 
 def setting(tree: Mapping[str, Any], section: str, key: str, default: Any) -> Any:
-    """A setting of a section, or a default where tree or section lack it."""
+    """A setting of a section, or a default if tree or section lacks it."""
     inside = tree.get(section)
     return inside.get(key, default) if isinstance(inside, Mapping) else default

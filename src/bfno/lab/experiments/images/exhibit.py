@@ -1,4 +1,4 @@
-"""What a trained classifier has to show: features, errors, its state over time, its spectra."""
+"""The exhibit of a trained classifier: features, errors, states over time, spectra."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _FEWEST_POINTS = 8  # neighbourhoods of fewer say nothing
 
 
 class _Classifier(Protocol):
-    """A classifier as the exhibit needs it; one without ODEs has no states to show."""
+    """The interface of a classifier in an exhibit; without ODEs it has no states to show."""
 
     head: nn.Module
 
@@ -46,7 +46,7 @@ class _Classifier(Protocol):
 
 
 def exhibit_of(run: TrainedRun) -> dict[str, Any]:
-    """Ask a classifier about test images, and return its answers ready for JSON.
+    """Apply a classifier to test images, and return the exhibit, ready for JSON.
 
     Args:
         run: The trained classifier.
@@ -109,7 +109,7 @@ def _scatter(features: Tensor, labels: Tensor, predicted: Tensor) -> dict[str, A
 
 
 def _in_the_plane(features: np.ndarray) -> np.ndarray:
-    """Points of which neighbours were neighbours before: t-SNE, from the same start every time."""
+    """Points in the plane that keep neighbours together: t-SNE, always from the same start."""
     from sklearn.manifold import TSNE
 
     perplexity = min(30.0, (len(features) - 1) / 3)
@@ -121,7 +121,7 @@ def _in_the_plane(features: np.ndarray) -> np.ndarray:
 
 
 def _mistakes(split: Split, probabilities: Tensor) -> list[dict[str, Any]]:
-    """The errors that the model is surest of."""
+    """The errors of which the model is most confident."""
     sureness, predicted = probabilities.max(1)
     wrong = torch.nonzero(predicted != split.labels).flatten()
     surest = wrong[sureness[wrong].argsort(descending=True, stable=True)][:_MISTAKES]
@@ -139,7 +139,7 @@ def _mistakes(split: Split, probabilities: Tensor) -> list[dict[str, Any]]:
 def _flow(model: _Classifier, split: Split, temperature: float) -> dict[str, Any] | None:
     """States of one image each of the first few classes in the last ODE, from first to last time.
 
-    What is said of a state is what the rest of the model makes of it.
+    The label of a state is what the rest of the model predicts from it.
     """
     if not model.blocks:
         return None
@@ -193,7 +193,7 @@ def _said(model: _Classifier, block: NeuralODE, images: Tensor, positions: Tenso
 
 @contextlib.contextmanager
 def _listening(module: nn.Module, hook: Callable[..., Any]) -> Iterator[None]:
-    """Call a hook after each call of a module; what it returns, if anything, is the result."""
+    """Call a hook after each call of a module; its return value, if any, replaces the result."""
     handle = module.register_forward_hook(hook)
     try:
         yield
@@ -209,7 +209,7 @@ def _steps(block: NeuralODE, entering: Tensor) -> list[float]:
 
 
 def _times(block: NeuralODE, steps: list[float]) -> list[float]:
-    """Times to look at: many where the solver interpolates, else only those of its steps."""
+    """Times to show: many if the solver interpolates, or else only those of its steps."""
     settings = block.settings
     method = find_method(settings["method"])
     if method.adaptive and settings.get("step") is None and not method.is_coarse:
@@ -221,7 +221,7 @@ def _times(block: NeuralODE, steps: list[float]) -> list[float]:
 def _strip(frames: Tensor) -> Tensor:
     """Frames side by side as bytes, each from its darkest to its brightest point.
 
-    States may grow tenfold on their way; on one scale, the image at the start would be all grey.
+    States may grow tenfold on the way; on one scale, the first image would be all grey.
     """
     low, high = (bound((1, 2, 3), keepdim=True) for bound in (frames.amin, frames.amax))
     bytes_ = ((frames - low) / (high - low).clamp_min(1e-12) * 255).round().to(torch.uint8)

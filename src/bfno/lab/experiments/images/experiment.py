@@ -1,4 +1,4 @@
-"""Image classification by neural ODEs, and by what they are compared with, as an experiment."""
+"""Image classification with neural ODEs and their baselines, as an experiment."""
 
 from __future__ import annotations
 
@@ -162,7 +162,7 @@ class ImageExperiment(Experiment):
         return ImageTask(data, self.train, self.augment, is_normed=is_normed)
 
     def evaluate(self, run: TrainedRun, request: TestRequest) -> dict[str, Any]:
-        """Evaluate the trained model on test images it has not seen.
+        """Evaluate the trained model on unseen test images.
 
         Returns:
             Accuracy, loss, function evaluations per batch, calibration errors, confusion matrix
@@ -202,9 +202,8 @@ class ImageExperiment(Experiment):
     def predict(self, run: TrainedRun, files: Iterable[Path]) -> Iterator[Prediction]:
         """Classify image files of any size; they are resized as in training.
 
-        Each image is solved by itself, so that a prediction does not depend on its neighbours.
-        Probabilities are those at the temperature that suits the validation images, if there were
-        any.
+        Each image is solved by itself, so a prediction does not depend on other images.
+        Probabilities are calibrated on the validation images, if there were any.
         """
         for file in files:
             try:
@@ -240,7 +239,7 @@ def _without_equation(name: str, experiment: str) -> ConfigError:
 
 
 def _preset(data: str, method: str, colour: bool) -> ImagePreset:
-    """The preset of data and method; one's own images have those of CIFAR-10 or of MNIST."""
+    """The preset of data and method; the user's own images use those of CIFAR-10 or MNIST."""
     if data not in ("folder", MEMORY):
         return find_image_preset(data, method)
     like = "cifar10" if colour else "mnist"
@@ -249,7 +248,7 @@ def _preset(data: str, method: str, colour: bool) -> ImagePreset:
 
 
 def _about_the_locale() -> str:
-    """Warn where names of folders are not read as they were written; else say nothing."""
+    """A warning if folder names are not read as they were written; otherwise empty."""
     encoding = sys.getfilesystemencoding()
     if encoding.lower() in ("utf-8", "utf8"):
         return ""

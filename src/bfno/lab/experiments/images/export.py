@@ -1,4 +1,4 @@
-"""A classifier of images as a program of its own: bytes in, probabilities out, fixed steps."""
+"""A classifier of images as a standalone program: bytes in, probabilities out, fixed steps."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class ImageProgram(nn.Module):
 
     Args:
         model: Maps images between 0 and 1 to scores.
-        temperature: What scores are divided by so that probabilities can be believed.
+        temperature: Divisor of the scores that calibrates probabilities.
 
     Shape:
         Bytes `(batch, channels, height, width)` to probabilities `(batch, classes)`.
@@ -47,11 +47,11 @@ class ImageProgram(nn.Module):
 
 
 def portable_classifier(run: TrainedRun, request: ExportRequest) -> Portable:
-    """The classifier of a run with fixed steps, and how far these change its answers.
+    """The classifier of a run with fixed steps, and how much these change its answers.
 
     Args:
         run: The run.
-        request: The number of steps, if it is given, and where data are.
+        request: The number of steps, if given, and the folder of the data.
 
     Raises:
         ConfigError: If no allowed number of steps keeps the run's tolerance, or one is given for
@@ -83,7 +83,7 @@ def portable_classifier(run: TrainedRun, request: ExportRequest) -> Portable:
 
 
 def _images_to_compare(run: TrainedRun, request: ExportRequest) -> tuple[Tensor, str]:
-    """Images that the training did not learn from, if there are any; noise if all are gone."""
+    """Images that were not trained on, if there are any; noise if the data are gone."""
     config = run.config
     try:
         splits = divided_images(other_images(config.data, None, request.data_dir), config.seed)
@@ -139,7 +139,7 @@ def _with_fixed_steps(
 
 
 def _stepping(model: nn.Module, count: int) -> nn.Module:
-    """A copy of a model that takes so many fixed steps through each of its equations."""
+    """A copy of a model that solves each of its equations with a number of fixed steps."""
     model = copy.deepcopy(model)
     for block in _blocks(model):
         begin, end = block.dynamics.interval
@@ -148,7 +148,7 @@ def _stepping(model: nn.Module, count: int) -> nn.Module:
 
 
 def _solving_finely(run: TrainedRun) -> nn.Module:
-    """A copy of a run's model whose answers stand for the exact ones."""
+    """A copy of a run's model that solves finely enough to serve as exact."""
     model, settings = copy.deepcopy(run.model), run.config.solver
     finer = {name: max(getattr(settings, name) / _FINER, _FINEST) for name in ("rtol", "atol")}
     for block in _blocks(model):

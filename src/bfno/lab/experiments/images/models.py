@@ -62,7 +62,7 @@ Each makes, of the model's settings and the channels that it sees, a module that
 
 
 class ODESettings(Settings):
-    """An ODE of the image itself, as the paper has it; any dynamics goes with any field.
+    """An ODE of the image itself, as in the paper; any dynamics works with any field.
 
     Attributes:
         kind: Names this kind of model.
@@ -70,9 +70,9 @@ class ODESettings(Settings):
         field: Name of the field: one of `FIELDS`, or an operator layer.
         channels: Channels of the state's position.
         width: Channels inside the field.
-        depth: Number of operator layers; a convolutional field has no choice of it.
-        field_options: Further arguments of the field, such as `branches` of bfno. Where they leave
-            them open, fno keeps four `modes`, afno has eight `blocks`, or what fits, and a filter
+        depth: Number of operator layers; a convolutional field has a fixed depth.
+        field_options: Further arguments of the field, such as `branches` of bfno. By default, fno
+            keeps four `modes`, afno has eight `blocks`, or fewer if these do not fit, and a filter
             of bfno has the `grid` of the images.
         dynamics_options: Further arguments of the dynamics.
     """
@@ -95,7 +95,7 @@ class ODESettings(Settings):
             solver: Arguments of `NeuralODE`.
 
         Raises:
-            ValueError: If the parts do not fit each other or the images.
+            ValueError: If the parts do not match each other or the images.
         """
         if self.channels < in_shape[0]:
             raise ValueError(
@@ -133,14 +133,14 @@ class NetSettings(Settings):
     Attributes:
         kind: Names this kind of model.
         dynamics: Name of the dynamics, one of `DYNAMICS`.
-        field: What mixes the features: `conv`, or an operator layer.
+        field: How features are mixed: `conv`, or an operator layer.
         width: Channels of the stem; the blocks have twice as many. Size and cost grow with its
             square.
         depth: Layers of each field.
         blocks: Number of ODEs, one after the other.
-        field_options: Further arguments of the field and its layers, such as `branches` of bfno.
-            Where they leave them open, fno keeps three `modes` and afno has eight `blocks`, or what
-            fits.
+        field_options: Further arguments of the field and its layers, such as `branches` of bfno. By
+            default, fno keeps three `modes` and afno has eight `blocks`, or fewer if these do not
+            fit.
         dynamics_options: Further arguments of the dynamics.
     """
 
@@ -174,7 +174,7 @@ class NetSettings(Settings):
 
 
 class CNNSettings(Settings):
-    """A small ResNet with the same stem and no ODE: what the others have to beat.
+    """A small ResNet with the same stem and no ODE: the baseline for the others.
 
     Attributes:
         kind: Names this kind of model.
@@ -198,7 +198,7 @@ ImageModelSettings = ODESettings | NetSettings | CNNSettings
 def _completed(
     field: str, options: Mapping[str, Any], channels: int, grid: tuple[int, int], modes: int = 4
 ) -> dict[str, Any]:
-    """Options of an operator layer with what it cannot do without, as it suits the grid."""
+    """Options of an operator layer, completed with required ones that suit the grid."""
     known: dict[str, dict[str, Any]] = {
         # Each frequency but 0 has a negative one, so half as many as there are points differ.
         "fno": {"modes": max(1, min(modes, min(grid) // 2))},
@@ -215,13 +215,13 @@ def _moved(
     hidden: int,
     options: Mapping[str, Any],
 ) -> Dynamics:
-    """A dynamics with a field and a start that fit it.
+    """A dynamics with a matching field and start.
 
     Args:
         kind: Which dynamics.
-        make_field: Makes a field of the number of channels that it sees.
-        channels: How many enter, and how many the position has beyond them.
-        hidden: Channels inside the network that finds the rest of the initial state.
+        make_field: Makes a field, given the number of channels that it sees.
+        channels: Number of input channels, and of extra channels in the position.
+        hidden: Channels inside the network that computes the rest of the initial state.
         options: Further arguments of the dynamics.
     """
     given, augment = channels

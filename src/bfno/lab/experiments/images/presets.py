@@ -1,4 +1,4 @@
-"""Image classification: how it is trained, and the sizes of every model, as data.
+"""Image classification: recipes and model sizes, as data.
 
 Every cell of the paper's first table and of its ablations is here with the count the paper prints,
 and the same methods for two more data sets.
@@ -147,7 +147,7 @@ def net_recipe(data: str, scale: str) -> Tree:
 
 
 def _scaled(layers: Mapping[str, Tree], data: str) -> Iterator[Tree]:
-    """What a scale changes: for all data, for those that have the same sizes, for these."""
+    """The changes of a scale: for all data, for data with the same sizes, for these data."""
     for name in dict.fromkeys(("all", sized_like(data), data)):
         yield layers.get(name, {})
 
@@ -160,10 +160,10 @@ class ImagePreset:
         data: Name of the data set.
         method: Name of the method.
         model: The settings of the model.
-        parameters: Size of the model as the paper counts.
-        published: Size that the paper prints, if it does.
-        idle: Scalars in that size that the published code creates and never uses. Models here do
-            not have them; only the count adds them.
+        parameters: Size of the model, as the paper counts it.
+        published: Size that the paper prints, if any.
+        idle: Scalars in that size that the published code creates but never uses. Models here do
+            not have them; only the count includes them.
     """
 
     data: str
@@ -185,7 +185,7 @@ _OWN_SIZES = ("digits",)
 
 
 def sized_like(data: str) -> str:
-    """The data set whose sizes at each scale these data have; their own name if they have theirs.
+    """The data set whose sizes these data use at each scale; their own name if they have their own.
 
     Example:
         >>> sized_like("fashion-mnist"), sized_like("digits")
@@ -338,7 +338,7 @@ def sized_model(preset: ImagePreset, data: str, scale: str) -> Tree:
 
     Args:
         preset: The preset.
-        data: The data it is for, which may be one's own.
+        data: Its data, which may be the user's own.
         scale: Name of the scale.
     """
     like, method = sized_like(data), preset.method
@@ -396,7 +396,7 @@ def _ablation() -> Iterator[ImagePreset]:
 
 
 def _same_size() -> Iterator[ImagePreset]:
-    """FNO and AFNO at BFNO's size; the one named plainly has the ablation's modes or blocks."""
+    """FNO and AFNO at BFNO's size; the plainly named one has the ablation's modes or blocks."""
     for operator, (option, sizes) in _SAME_SIZE.items():
         for number, cells in sizes.items():
             method = f"{operator}-node" if number == 4 else f"{operator}-node-{option}{number}"

@@ -37,9 +37,9 @@ class ImageTrainSettings(TrainSettings):
     """The recipe of an image classifier.
 
     Attributes:
-        label_smoothing: Share of the certainty in each label that is spread over all classes.
-        class_weights: `balanced` lets every class weigh the same however many images it has,
-            `none` every image.
+        label_smoothing: Share of each label's weight that is spread over all classes.
+        class_weights: `balanced` gives every class the same weight, however many images it has;
+            `none` gives every image the same weight.
     """
 
     label_smoothing: float = Field(default=0.0, ge=0, lt=1)
@@ -50,10 +50,11 @@ class ImageTask(Task):
     """Classification of images by cross-entropy.
 
     Args:
-        data: The divided images.
+        data: The split images.
         recipe: Smoothing and weights of the labels.
         augment: How training images are changed.
-        is_normed: Whether the model normalises over batches, of which none may hold one image.
+        is_normed: Whether the model normalises over batches, which then must not hold a single
+            image.
     """
 
     selection = "accuracy"
@@ -153,10 +154,10 @@ def evaluate_images(
         model: The classifier.
         split: Images and labels.
         classes: Number of classes.
-        batch: Images at a time; the solver's steps suit all images of a batch, so that the last
+        batch: Images at a time; the solver's steps depend on all images of a batch, so the last
             digits depend on it.
         share: This process's part; None is the whole.
-        temperature: What scores are divided by so that probabilities can be believed, if known.
+        temperature: Divisor of the scores that calibrates probabilities, if known.
     """
     scores, nfe = image_scores(model, split, classes, batch, share or Share())
     return _evaluation(scores, split.labels, nfe, temperature)

@@ -1,4 +1,4 @@
-"""Which series an experiment has, and reading them: its own, or those of tables."""
+"""The series of an experiment, and how they are read: its own, or those of tables."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def _distinct(parts: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def _words(value: object) -> object:
-    """Names that YAML may have taken for numbers or truths."""
+    """Names that YAML may have taken for numbers or booleans."""
     value = _parts(value)
     return tuple(map(str, value)) if isinstance(value, (list, tuple)) else value
 
@@ -71,43 +71,44 @@ _Names = Annotated[tuple[str, ...], BeforeValidator(_words)]
 
 
 class SeriesDataSettings(Settings):
-    """Which series, and how they are divided.
+    """The series, and how they are split.
 
     Attributes:
-        name: physionet, activity, or series for one's own and for the bundled synthetic ones.
-        protocol: `sound` divides by record or sequence before anything else and takes statistics
-            from the training part alone; `published` does what the published code does.
+        name: physionet, activity, or series for the user's own and the bundled synthetic ones.
+        protocol: `sound` splits by record or sequence before anything else, and takes statistics
+            only from the training part; `published` does what the published code does.
         dir: Where the files of data sets are; None leaves it to `BFNO_DATA` and the user's cache.
-        path: One's own series, a file or a folder; None is the bundled synthetic ones.
-        test_path: One's own test series; None sets a part of the others aside.
+        path: The user's own series, a file or a folder; None means the bundled synthetic ones.
+        test_path: The user's own test series; None sets aside a part of the others.
         sets: Parts of PhysioNet: a, or a and b.
         quantum: Hours to which PhysioNet's times are rounded; None is the published 0.016.
-        times: Whether a batch keeps every series' own times, or puts all on their union, which
-            gives the same results within the solver's tolerance. `public_code` also divides them by
-            the largest of the batch, and drops those at which all values add up to zero.
-        order: How training meets the series: `shuffled`, those of like length together, or
-            `public_code`, in the order of the files, so that batches are always the same.
-        validation: Share of the training series that is kept for model selection.
+        times: Whether a batch keeps every series' own times, or puts all series on the union of
+            their times, which gives the same results within the solver's tolerance. `public_code`
+            also divides them by the largest of the batch, and drops those at which all values add
+            up to zero.
+        order: The order of series in training: `shuffled`, with those of similar length together,
+            or `public_code`, in the order of the files, so batches are always the same.
+        validation: Share of the training series held out for model selection.
         test_fraction: Share that becomes the test part.
         train_limit: Most training series, validation included.
         test_limit: Most test series.
-        labels: Whether one's own labels are one per `series` or one per `row`. For activity in the
-            protocol `published`, `public_code` does not know one of the activities.
-        columns: Names of the columns of one's own tables for id, time and label. A common name,
-            for example `patient_id` or `date`, is found where none of `id`, `time` or `label` is
-            there.
+        labels: Whether the user's own labels are one per `series` or one per `row`. For activity in
+            the protocol `published`, `public_code` lacks one of the activities.
+        columns: Names of the columns of the user's own tables for id, time and label. If there is
+            no column `id`, `time` or `label`, a common name such as `patient_id` or `date` is
+            found.
         sheet: Sheet of an Excel file; None is the first.
-        separator: What stands between the cells of a text file; None looks.
-        encoding: Encoding of a text file, `latin-1` say; None looks.
-        decimal: Decimal mark of a text file; None looks.
-        dates: How 03/04/2024 is meant; None looks for a day after the 12th. `numbers` takes
-            20240403 for a number.
-        unit: What dates become. `auto` is days where no date has a time of day, else hours.
-        missing: Words for a missing value besides the empty cell; None is NA, N/A, null, None,
-            NaN, -, ?, . and the like, which among numbers are always missing.
-        categorical: Columns to take as words although they hold numbers.
-        most_categories: Most different words of a column that becomes features, one per word.
-            Columns with more are left out with a note.
+        separator: Separator of the cells in a text file; None detects it.
+        encoding: Encoding of a text file, such as `latin-1`; None detects it.
+        decimal: Decimal mark of a text file; None detects it.
+        dates: How 03/04/2024 is meant; None looks for a day after the 12th. `numbers` reads
+            20240403 as a number.
+        unit: Unit of times from dates. `auto` is days if no date has a time of day, or else hours.
+        missing: Words for a missing value besides the empty cell; None means NA, N/A, null, None,
+            NaN, -, ?, . and the like, which among numbers always count as missing.
+        categorical: Columns to read as words although they hold numbers.
+        most_categories: Largest number of different words in a column that becomes features, one
+            per word. Columns with more are left out with a note.
         ignore: Columns to leave out.
         quantities: Whether a column whose cells are numbers with the same unit, for example
             `80 kg`, holds numbers. Runs of earlier releases took such cells as words.
@@ -148,12 +149,12 @@ class SeriesDataSettings(Settings):
 
     @property
     def is_pooled(self) -> bool:
-        """Whether every latent sample is judged for itself, as in the published code."""
+        """Whether every latent sample is scored separately, as in the published code."""
         return self.protocol == "published"
 
     @property
     def layout(self) -> TableLayout:
-        """The layout of one's own tables, as far as these settings tell it."""
+        """The layout of the user's own tables, as far as these settings specify it."""
         given = zip(_COLUMNS, self.columns, strict=True)
         return TableLayout(
             **{role: name for role, name in given if name != role},
@@ -170,7 +171,7 @@ class SeriesDataSettings(Settings):
 
 
 class MemorySeriesSettings(SeriesDataSettings, InMemory):
-    """Series in memory; what says how files are read holds for data frames too."""
+    """Series in memory; settings about reading files apply to data frames too."""
 
     # Settings are frozen, so that a narrower type cannot be undone by an assignment.
     name: Literal["memory"] = "memory"  # pyright: ignore[reportIncompatibleVariableOverride]
@@ -184,13 +185,13 @@ AnySeriesDataSettings = Annotated[
 
 
 def refuse_endless(series: Series, source: object) -> None:
-    """Refuse series that last so long that their times can only be in another unit.
+    """Refuse series that last so long that their times must be in another unit.
 
-    An equation would be followed through all of that time, in steps that suit the training's.
+    An equation would be solved over all of that time, in steps that suit the training's times.
 
     Args:
         series: Scaled series: the longest one of the training lasts one.
-        source: Where they come from, for the message.
+        source: Their origin, for the message.
 
     Raises:
         DataError: If there is such a series.
@@ -208,9 +209,9 @@ def refuse_endless(series: Series, source: object) -> None:
 
 
 def read_table(run: TrainedRun, file: Path) -> SeriesTable:
-    """Read a table as the run's training understood its own; labels may be missing.
+    """Read a table in the way the run's training read its own; labels may be missing.
 
-    Separator, encoding and decimal mark are those of the file, and so may differ.
+    Separator, encoding and decimal mark are those of the file, and may differ.
 
     Raises:
         DataError: If it cannot be read, or does not hold the features of the run.
@@ -238,7 +239,7 @@ def names_series(run: TrainedRun, file: Path) -> bool:
 
 
 def _trained_layout(run: TrainedRun) -> TableLayout:
-    """The layout that training found, changed by what the user says about other files."""
+    """The layout found in training, with the user's changes for other files."""
     settings, given = run.config.data, dict(run.reading)
     if (known := run.facts.get("table")) is None:
         # A run from before there was such a fact, or on a known set: numbers alone.
@@ -259,7 +260,7 @@ def _trained_layout(run: TrainedRun) -> TableLayout:
 
 
 def scaling_of(run: TrainedRun) -> Scaling:
-    """How times and values of the run's data became those that its model sees."""
+    """How times and values of the run's data were scaled for its model."""
     facts = run.facts["scaling"]
     return Scaling(facts["span"], tuple(facts["shift"]), tuple(facts["scale"]), facts["limit"])
 
@@ -272,7 +273,7 @@ def own_splits(run: TrainedRun, data_dir: Path | None = None) -> SeriesSplits:
         data_dir: Where the files of data sets are; None is where the run found them.
 
     Raises:
-        ConfigError: If they have other classes or features by now, or are other series.
+        ConfigError: If they now have other classes or features, or are other series.
         DataError: If files are missing or wrong.
     """
     config = run.config

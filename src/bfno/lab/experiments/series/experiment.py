@@ -1,4 +1,4 @@
-"""Classification of irregular series by recurrent and by latent models, as an experiment."""
+"""Classification of irregular series with recurrent and latent models, as an experiment."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ class SeriesExperiment(Experiment):
     """Classification of irregular series, and their reconstruction.
 
     Attributes:
-        loss: How reconstruction and classification are weighed.
+        loss: How reconstruction and classification are weighted.
     """
 
     data_names: ClassVar[tuple[str, ...]] = tuple(read_presets("series")["data"])
@@ -190,7 +190,7 @@ class SeriesExperiment(Experiment):
         return SeriesTask(data, self.data, self.loss)
 
     def evaluate(self, run: TrainedRun, request: TestRequest) -> dict[str, Any]:
-        """Evaluate the trained model on test series it has not seen.
+        """Evaluate the trained model on unseen test series.
 
         Returns:
             Accuracy, macro-F1, areas under the curves where there are any, each with the 95 %
@@ -235,7 +235,7 @@ class SeriesExperiment(Experiment):
         return super().make_independent(model)
 
     def _coverage(self, run: TrainedRun, series: Series, batch: int) -> dict[str, float]:
-        """Coverage at hidden values, or a note that there are no intervals."""
+        """Coverage of hidden values, or a note that there are no intervals."""
         if without_forecast(self) is not None or self.data.validation == 0:
             return {}
         try:
@@ -247,9 +247,10 @@ class SeriesExperiment(Experiment):
         return {**covered.metrics(), "hidden_values": covered.values}
 
     def conclude(self, run: TrainedRun, data: SeriesSplits) -> Conclusion:
-        """Predictive intervals from the validation series, and their coverage of the test series.
+        """Predictive intervals from the validation series, and their coverage on the test series.
 
-        A model whose values mean nothing gets none; neither does a run without validation series.
+        A model whose predicted values mean nothing gets none, nor does a run without validation
+        series.
         """
         if data.validation is None or without_forecast(self) is not None:
             return Conclusion()
@@ -267,7 +268,7 @@ class SeriesExperiment(Experiment):
     def predict(self, run: TrainedRun, files: Iterable[Path]) -> Iterator[Prediction]:
         """Classify the series of tables, or their rows if the run was trained on labels of rows.
 
-        The tables have the features of the run; labels are not needed.
+        The tables must have the run's features; labels are not needed.
         """
         for file in files:
             try:

@@ -1,4 +1,4 @@
-"""Rows that are hidden from a model, and what it expects there."""
+"""Rows hidden from a model, and its predictions there."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _SEED = 0  # which rows are hidden is always the same
 
 @dataclass(frozen=True)
 class Expected:
-    """Predictions at hidden rows, and errors at those that were shown; scaled, in double precision.
+    """Predictions at hidden rows, and errors at shown rows; scaled, in double precision.
 
     Attributes:
         prediction: At the hidden rows, `(samples, rows, features)`.
@@ -33,7 +33,7 @@ class Expected:
         mask: Whether it was.
         owner: Number of the series of each hidden row, `(rows,)`.
         horizon: Time between the last row shown before and the hidden one, `(rows,)`.
-        between: Whether a row was shown after it as well, `(rows,)`.
+        between: Whether a row was also shown after it, `(rows,)`.
         shown_errors: Errors at the rows shown, `(rows shown, features)`.
         shown_mask: Whether a value was observed there.
         shown_owner: Number of the series of each row shown.
@@ -51,7 +51,7 @@ class Expected:
 
 
 def hidden_rows(series: Series, pattern: str, share: float) -> Tensor:
-    """Whether each row is hidden, `(rows,)`; series of a single observed row keep it.
+    """Whether each row is hidden, `(rows,)`; series with a single observed row keep it.
 
     Args:
         series: The series.
@@ -74,18 +74,18 @@ def hidden_rows(series: Series, pattern: str, share: float) -> Tensor:
 
 
 def _count(share: float, rows: int) -> int:
-    """How many of the rows to hide: at least one, but never all."""
+    """Number of rows to hide: at least one, but never all."""
     return min(max(1, round(share * rows)), rows - 1)
 
 
 def _some_between(rows: Tensor, luck: Tensor, share: float) -> Tensor:
-    """Some of the rows but neither the first nor the last, those of the least luck."""
+    """Some of the rows, drawn at random, but never the first or the last."""
     inner = rows[1:-1]
     return inner[luck[inner].argsort()[: _count(share, len(rows))]]
 
 
 def take_rows(series: Series, wanted: Tensor) -> Series:
-    """The same series with these rows alone, `(rows,)` of which are true."""
+    """The same series with only those rows that are true in `(rows,)`."""
     counts = _owners(series)[wanted].bincount(minlength=len(series))
     return replace(
         series,
@@ -109,7 +109,7 @@ def expect_hidden(model: SeriesModel, series: Series, hidden: Tensor, batch: int
         model: A `SeriesModel` in evaluation mode.
         series: Scaled as in training; those without a hidden row are left out.
         hidden: Whether each row is hidden, `(rows,)`.
-        batch: Series at a time; those of like length go together.
+        batch: Series at a time; those of similar length go together.
 
     Raises:
         NumericalError: If the solver gives up.
@@ -147,7 +147,7 @@ def expect_hidden(model: SeriesModel, series: Series, hidden: Tensor, batch: int
 
 
 def _neighbours(series: Series, hidden: Tensor) -> tuple[Tensor, Tensor]:
-    """Of each hidden row: time since the last observation shown before, and whether one follows."""
+    """For each hidden row: time since the last shown observation, and whether one follows."""
     shown, found = series.mask.any(-1) & ~hidden, []
     for first, end in pairwise(series.starts.tolist()):
         times = series.times[first:end]
@@ -159,7 +159,7 @@ def _neighbours(series: Series, hidden: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def surroundings(at: Tensor, observed: Tensor) -> tuple[Tensor, Tensor]:
-    """Time since the last observation before each time, and whether one follows or is there."""
+    """Time since the last observation before each time, and whether one follows or coincides."""
     if len(observed) == 0:
         return at - at[:1], torch.zeros_like(at, dtype=torch.bool)
     before = (torch.searchsorted(observed, at) - 1).clamp(min=0)

@@ -45,18 +45,18 @@ AT_ITS_TIME = "model.gaps=own and model.reconstruction=own"
 
 @dataclass(frozen=True)
 class SeriesIntervals:
-    """Intervals around what a model expects of a series, in scaled units.
+    """Intervals around a model's predictions for a series, in scaled units.
 
-    How well a model fits the rows it was shown says much about the others, so the square root of
-    the relative error there is the series' difficulty. A model that looks ahead knows what comes
-    after a gap: between two rows it has other intervals than after the last one.
+    A model's fit at the rows it was shown says much about the others, so the square root of the
+    relative error there is the series' difficulty. A model that looks ahead knows what comes after
+    a gap: between two rows it has different intervals than after the last one.
 
     Attributes:
-        series: Number of validation series that they were fitted on.
+        series: Number of validation series used for fitting.
         shown: Mean absolute error of each feature at rows that were shown, `(features,)`.
         after: Intervals after the last row shown.
         between: Those between two rows; None for a model that does not look ahead.
-        longest: Longest time after the last row shown that was fitted.
+        longest: Longest time after the last shown row that was fitted.
     """
 
     series: int
@@ -79,7 +79,7 @@ class SeriesIntervals:
             prediction: `(samples, rows, features)`.
             horizon: Time since the last row shown before, `(rows,)`.
             between: Whether a row was shown after it as well, `(rows,)`.
-            difficulty: That of the series, see `difficulty`, `(rows,)`.
+            difficulty: Difficulty of the series, see `difficulty`, `(rows,)`.
             level: Share to cover, one of `LEVELS`.
         """
         where: dict[str, Any] = {"horizon": horizon, "difficulty": difficulty, "level": level}
@@ -90,7 +90,7 @@ class SeriesIntervals:
         return inner.where(between.unsqueeze(-1), after)
 
     def difficulty(self, errors: Tensor, mask: Tensor, owner: Tensor) -> Tensor:
-        """How hard the model finds each series, `(series,)`; one on average.
+        """Difficulty of each series for the model, `(series,)`; one on average.
 
         Args:
             errors: Errors at rows that were shown, `(rows, features)`.
@@ -100,7 +100,7 @@ class SeriesIntervals:
         return _difficulty(errors, mask, owner, self.shown)
 
     def as_facts(self) -> dict[str, Any]:
-        """All of it as plain values, ready for JSON."""
+        """The intervals as plain values, ready for JSON."""
         return {
             "series": self.series,
             "longest": self.longest,
@@ -129,7 +129,7 @@ def _difficulty(errors: Tensor, mask: Tensor, owner: Tensor, typical: Tensor) ->
 
 
 def fit_intervals(model: SeriesModel, series: Series, batch: int) -> SeriesIntervals:
-    """Fit intervals at hidden rows of series that the model has not learned from.
+    """Fit intervals at hidden rows of series that the model was not trained on.
 
     Args:
         model: A `SeriesModel` in evaluation mode.
@@ -137,8 +137,7 @@ def fit_intervals(model: SeriesModel, series: Series, batch: int) -> SeriesInter
         batch: Series at a time.
 
     Raises:
-        ConfigError: If there are too few series for an interval of 90 %, or what the model expects
-            is not finite.
+        ConfigError: If there are too few series for a 90 % interval, or predictions are not finite.
         NumericalError: If the solver gives up.
     """
     needed = _needed(0.9)
@@ -169,7 +168,7 @@ def fit_intervals(model: SeriesModel, series: Series, batch: int) -> SeriesInter
 
 
 def _needed(level: float) -> int:
-    """How many series an interval takes at least: so many that one more may lie outside."""
+    """The smallest number of series for an interval: enough that one more may lie outside."""
     return math.ceil(level / (1 - level) - 1e-9)
 
 
@@ -177,11 +176,11 @@ def require_level(intervals: SeriesIntervals | None, level: float) -> None:
     """Refuse a level that intervals do not have.
 
     Args:
-        intervals: Those of a run; None if it has none.
+        intervals: The intervals of a run; None if it has none.
         level: Share to cover.
 
     Raises:
-        ConfigError: If it is none of `LEVELS`, or takes more validation series than there were.
+        ConfigError: If it is not in `LEVELS`, or needs more validation series than there were.
     """
     if level not in LEVELS:
         known = ", ".join(f"{one:g}" for one in LEVELS)
@@ -210,7 +209,7 @@ def _fit(parts: list[Expected], shown: Tensor, *, growing: bool = True) -> Predi
 
 @dataclass(frozen=True)
 class Coverage:
-    """How often intervals covered hidden values.
+    """Coverage of hidden values by intervals.
 
     Attributes:
         values: Number of hidden values.
@@ -229,7 +228,7 @@ class Coverage:
 
     @property
     def share(self) -> float:
-        """Share of the values that was covered."""
+        """Share of the values covered."""
         return self.covered / self.values
 
     @property
@@ -249,7 +248,7 @@ class Coverage:
 
 
 def measure_coverage(intervals: SeriesIntervals, found: Expected, level: float = 0.9) -> Coverage:
-    """How often intervals cover what was observed at hidden rows."""
+    """Measure how often intervals cover the values observed at hidden rows."""
     hard = intervals.difficulty(found.shown_errors, found.shown_mask, found.shown_owner)
     half = intervals.half_width(
         found.prediction, found.horizon, found.between, hard[found.owner], level
@@ -262,13 +261,13 @@ def measure_coverage(intervals: SeriesIntervals, found: Expected, level: float =
 def hidden_coverage(
     intervals: SeriesIntervals, model: SeriesModel, series: Series, batch: int
 ) -> Coverage:
-    """The coverage of intervals of 90 % at rows hidden in both ways, some between and the last."""
+    """The coverage of 90 % intervals at rows hidden in both ways: some in between, and the last."""
     found = (_expect(model, series, pattern, SHARE, batch) for pattern in PATTERNS)
     return sum((measure_coverage(intervals, one) for one in found), Coverage())
 
 
 def without_forecast(config: Any) -> str | None:
-    """Why the values that a model expects mean nothing; None if they do."""
+    """Why a model's predicted values are meaningless; None if they are not."""
     if config.loss.reconstruction == 0:
         return "the model was trained on labels alone"
     if config.model.kind == "ode_rnn":

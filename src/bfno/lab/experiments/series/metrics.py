@@ -1,7 +1,7 @@
-"""How good probabilities are, with the uncertainty of a finite test split.
+"""Quality of probabilities, with the uncertainty of a finite test split.
 
-Everything is computed for many weightings of the samples at once: one for the value itself, and
-one for each resampling of the series for its confidence interval.
+Everything is computed for many weightings of the samples at once: one for the value itself, and one
+per resampling of the series for its confidence interval.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ def classification_metrics(
 ) -> dict[str, _Array]:
     """Accuracy, macro-F1, AUROC and AUPRC for each of several weightings.
 
-    Of two classes, the second is the one to be found; of more, the areas are averages over the
-    classes that occur. Metrics that a split of a single class does not have are left out.
+    With two classes, the second is the one to detect; with more, areas are averaged over the
+    classes that occur. Metrics that are undefined for a single class are left out.
 
     Args:
         probabilities: `(samples, classes)`.
         labels: `(samples,)`, from zero.
-        weights: `(weightings, samples)`; None weighs all samples alike.
+        weights: `(weightings, samples)`; None weights all samples equally.
 
     Returns:
         An array `(weightings,)` for each name.
@@ -57,15 +57,15 @@ def confidence_intervals(
 ) -> dict[str, tuple[float, float]]:
     """Percentile bootstrap intervals of `classification_metrics`.
 
-    Whole series are drawn, for rows of one series are no independent samples. The draw is always
-    the same.
+    Whole series are drawn, because rows of one series are not independent samples. The draw is
+    always the same.
 
     Args:
         probabilities: `(samples, classes)`.
         labels: `(samples,)`.
         series: `(samples,)`: number of the series that a sample belongs to, from zero.
         resamplings: Number of draws.
-        level: Probability that an interval is meant to cover.
+        level: Probability that an interval should cover.
     """
     generator = np.random.default_rng(0)
     count = int(series.max()) + 1
@@ -103,7 +103,7 @@ def auroc(scores: _Array, positive: _Array, weights: _Array) -> _Array:
 
 
 def auprc(scores: _Array, positive: _Array, weights: _Array) -> _Array:
-    """Average precision: the precision at every threshold, weighed by the recall it adds.
+    """Average precision: the precision at every threshold, weighted by the recall it adds.
 
     Args:
         scores: `(samples,)`.

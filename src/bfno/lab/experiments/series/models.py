@@ -50,7 +50,7 @@ Method = Annotated[str, one_of(_fixed_step_methods)]
 
 @dataclass(frozen=True)
 class SeriesData:
-    """What a model has to know of its data.
+    """What a model has to know about its data.
 
     Attributes:
         features: Number of features.
@@ -118,8 +118,8 @@ class VAESettings(Settings):
 class ODERNNSettings(Settings):
     """ODE-RNN, GHBNODE-RNN and GNesterovNODE-RNN; `step` is a share of the time span.
 
-    What `public_code` means for `steps`, `gaps` and `reconstruction`, `bfno.ODERNN` and
-    `bfno.ODERNNClassifier` say.
+    `bfno.ODERNN` and `bfno.ODERNNClassifier` explain `public_code` for `steps`, `gaps` and
+    `reconstruction`.
     """
 
     kind: Literal["ode_rnn"] = "ode_rnn"
@@ -137,7 +137,7 @@ class ODERNNSettings(Settings):
     reconstruction: Literal["own", "public_code"] = "own"
 
     def build(self, about: SeriesData, solver: Mapping[str, Any]) -> SeriesModel:
-        """Build the untrained model, which has a method and a step of its own."""
+        """Build the untrained model, which has its own method and step."""
         recurrent = make_ode_rnn(
             about.features,
             self.latents,
@@ -170,8 +170,8 @@ class LatentSettings(Settings):
         width: Channels of the operator; None is 32 on the latent axis and `units` elsewhere.
 
     Attributes of the encoders:
-        encoder_steps: How many steps an encoder of kind `ode` takes, see `bfno.ODERNN`.
-        encoder_rows: Which rows one of kind `rnn` reads, see `bfno.RNNEncoder`.
+        encoder_steps: Number of steps of an encoder of kind `ode`, see `bfno.ODERNN`.
+        encoder_rows: Rows that an encoder of kind `rnn` reads, see `bfno.RNNEncoder`.
     """
 
     kind: Literal["latent_ode"] = "latent_ode"
@@ -205,7 +205,7 @@ class LatentSettings(Settings):
             measures_kinetic: Whether `loss.kinetic` weighs the speed of its states.
 
         Raises:
-            ConfigError: If it is to measure that and couples series.
+            ConfigError: If it should measure that but couples series.
         """
         encoder, generator = self._encoder(about.features), self._generator(solver)
         if measures_kinetic and generator.couples_series:
@@ -256,7 +256,7 @@ class LatentSettings(Settings):
 
 
 def without_kinetic() -> ConfigError:
-    """The error of a weight for kinetic energy where a model cannot measure it."""
+    """The error for a weight of kinetic energy if the model cannot measure it."""
     why = "needs a latent model that does not couple series"
     return ConfigError("loss.kinetic", why, "set it to 0")
 

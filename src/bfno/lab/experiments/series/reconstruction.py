@@ -52,16 +52,17 @@ _FIRST_SERIES, _MOST_FEATURES = 3, 4
 
 @dataclass(frozen=True)
 class ReconstructionRequest:
-    """Which series and features are wanted, and at which times.
+    """The series, features and times to reconstruct.
 
     Attributes:
         table: A file or folder of series; None is the run's own test split.
-        series: Names of series; none is the first three.
-        features: Names of features; none is the four that were observed most often.
-        until: Time, in the units of the data, to which series go on after their last observation.
-        points: Number of times from the first row on, all the same distance apart.
+        series: Names of series; empty means the first three.
+        features: Names of features; empty means the four observed most often.
+        until: Time, in the units of the data, up to which series continue after their last
+            observation.
+        points: Number of evenly spaced times from the first row on.
         data_dir: Where the files of data sets are; None is where the run found them.
-        level: Share of later observations that the predictive interval is to cover.
+        level: Share of later observations that the predictive interval should cover.
         hold_out: Share of the observed rows of each series that is hidden from the model; each
             series is then drawn twice, for each of the patterns. None hides none.
     """
@@ -82,10 +83,10 @@ class Curve:
 
     Attributes:
         times: When it was observed.
-        values: What was observed; in a run's own test split, the model's scaling has cut off what
-            lies far from all training.
-        hidden_times: When it was observed, but hidden from the model.
-        hidden_values: What was observed there.
+        values: The observed values; in a run's own test split, the model's scaling has clipped
+            values far from all training.
+        hidden_times: Times of observations hidden from the model.
+        hidden_values: The values observed there.
         at: Times of the reconstruction.
         mean: Mean of the latent samples at these times.
         low: Lowest of them.
@@ -110,18 +111,18 @@ class Curve:
 
 @dataclass(frozen=True)
 class Reconstruction:
-    """One series as observed and as the model sees it.
+    """One series, as observed and as reconstructed by the model.
 
     Attributes:
         series: Its name.
         end: Time of the last observation that the model was shown.
-        observed: Number of observed values of all features that it was shown.
+        observed: Number of observed values, over all features, that it was shown.
         rmse: Root mean squared error over all of them, in scaled units; None without any.
-        curves: The wanted features, by name.
-        hidden: Which rows were hidden; None if none.
-        level: Share that the predictive interval is to cover; None without one.
+        curves: The requested features, by name.
+        hidden: The pattern of hidden rows; None if none were hidden.
+        level: Share that the predictive interval should cover; None without one.
         inside: Values of all features within their interval: hidden ones, or all if none were.
-        judged: How many there were.
+        judged: Number of values checked.
     """
 
     series: str
@@ -136,18 +137,18 @@ class Reconstruction:
 
 
 def reconstruct(run: TrainedRun, request: ReconstructionRequest) -> list[Reconstruction]:
-    """Follow what a model expects of series over a dense time axis.
+    """Predict series over a dense time axis.
 
-    A latent model has a trajectory; others expect each value from the rows before it. Each series
-    is taken by itself, so that its line does not depend on the others; a model that couples series
-    sees the first ones of the data beside it, as in an evaluation.
+    A latent model has a trajectory; others predict each value from the rows before it. Each series
+    is processed by itself, so its line does not depend on the others; a model that couples series
+    also sees the first series of the data, as in an evaluation.
 
     Args:
         run: A trained model.
         request: Which series and times.
 
     Raises:
-        ConfigError: If the model expects no values, there is no such series or feature, or no
+        ConfigError: If the model predicts no values, there is no such series or feature, or no
             interval of that level.
         DataError: If files are missing or wrong.
         NumericalError: If the solver gives up.
@@ -190,7 +191,7 @@ _said: WeakKeyDictionary[Module, set[str]] = WeakKeyDictionary()
 
 
 def _say_once(run: TrainedRun, line: str) -> None:
-    """Warn of a model, unless that was done: a table and a drawing of it have the same limits."""
+    """Warn about a model once: a table and a drawing of it have the same limits."""
     known = _said.setdefault(run.model, set())
     if line not in known:
         known.add(line)
@@ -239,7 +240,7 @@ class _View:
         return _View(self.at[which], self.paths[:, which], half)
 
     def covers(self, values: Tensor, mask: Tensor) -> tuple[int, int]:
-        """How many observed values lie within their interval, and how many there are."""
+        """Number of observed values within their interval, and their total."""
         if self.half is None:
             return 0, 0
         errors = (self.paths.mean(0) - values.double()).abs()
@@ -249,7 +250,7 @@ class _View:
 
 @dataclass(frozen=True)
 class _Drawing:
-    """Draws single series of a run, as a request wants them."""
+    """Draws single series of a run for a request."""
 
     run: TrainedRun
     intervals: SeriesIntervals | None
@@ -339,7 +340,7 @@ class _Drawing:
         return Reconstruction(series.ids[0], end, int(mask.sum()), rmse, curves)
 
     def note_limits(self, found: list[Reconstruction]) -> None:
-        """Say how far after the last observation intervals were fitted, where lines go further."""
+        """Warn if lines extend further after the last observation than intervals were fitted."""
         if self.intervals is None:
             return
         reach = self.intervals.longest * scaling_of(self.run).span
@@ -362,7 +363,7 @@ class _Clock:
     origin: float
 
     def read(self, times: Tensor) -> list[float]:
-        """Scaled times as those of the data."""
+        """Convert scaled times to those of the data."""
         return (times * self.span + self.origin).tolist()
 
 
@@ -378,10 +379,10 @@ def _lines(scaling: Scaling, view: _View) -> tuple[Tensor | None, ...]:
 
 
 def _require_values(run: TrainedRun) -> None:
-    """Refuse a model that expects no values, and warn of one that has not learned any.
+    """Refuse a model that predicts no values, and warn about one that has not learned to.
 
     Raises:
-        ConfigError: If it expects none.
+        ConfigError: If it predicts none.
     """
     if not isinstance(run.model, SeriesModel):
         fix = "name a run of series, such as physionet/latent-ode"
@@ -406,7 +407,7 @@ def _load(run: TrainedRun, request: ReconstructionRequest) -> _Chosen:
 
 
 def _places(known: tuple[str, ...], names: tuple[str, ...]) -> list[int]:
-    """Where the names are; a name that is there twice means the first."""
+    """Places of the names; a duplicate name means the first one."""
     for name in names:
         if name not in known:
             near = nearest_names(name, known)
@@ -415,20 +416,20 @@ def _places(known: tuple[str, ...], names: tuple[str, ...]) -> list[int]:
 
 
 def _features(known: tuple[str, ...], counts: Tensor, names: tuple[str, ...]) -> list[int]:
-    """Places of the wanted features; without names, of those observed most, in their order."""
+    """Places of the requested features; without names, those observed most, in their order."""
     if names:
         return _places(known, names)
     return sorted(counts.argsort(descending=True, stable=True)[:_MOST_FEATURES].tolist())
 
 
 def _last_time(one: _Chosen, until: float | None, span: float) -> Tensor:
-    """Scaled time to which a series is followed."""
+    """Scaled time up to which a series is continued."""
     end = _end(one.series)
     return end if until is None else torch.maximum(end, (until - one.origins[0]) / span)
 
 
 def _check_until(chosen: _Chosen, until: float | None, span: float) -> None:
-    """Refuse a time to which no series would go on.
+    """Refuse a time that would extend no series.
 
     Raises:
         ConfigError: If it is not after the last observation of any series.
@@ -444,7 +445,7 @@ def _check_until(chosen: _Chosen, until: float | None, span: float) -> None:
 
 
 def _end(one: Series) -> Tensor:
-    """Time of the last observation of a single series; of its first row without any."""
+    """Time of the last observation of a single series, or of its first row without any."""
     observed = one.mask.any(-1)
     return one.times[observed][-1] if bool(observed.any()) else one.times[0]
 
@@ -464,13 +465,13 @@ def _root_mean_square(errors: Tensor) -> float | None:
 
 @dataclass(frozen=True)
 class HoldOutScore:
-    """Mean squared errors in scaled units at values that were hidden from the model.
+    """Mean squared errors in scaled units at values hidden from the model.
 
     Attributes:
-        values: Number of hidden values whose feature had been seen before in the same series.
+        values: Number of hidden values whose feature was seen before in the same series.
         model: Error of the mean over the latent samples.
-        series_mean: Error of the mean of what was left of the feature in the series.
-        last_value: Error of the value seen last before.
+        series_mean: Error of the mean of the feature's visible values in the series.
+        last_value: Error of the last value seen before.
         hidden: Number of all hidden values.
         coverage: Share of these within their predictive interval; None without one.
         width: Mean width of the intervals, in scaled units; None without one.
@@ -488,7 +489,7 @@ class HoldOutScore:
 def evaluate_hold_out(
     run: TrainedRun, request: ReconstructionRequest, share: float
 ) -> dict[str, HoldOutScore]:
-    """Hide rows of series and see how well they are reconstructed.
+    """Hide rows of series and measure how well they are reconstructed.
 
     `interpolation` hides rows between the first and the last one, always the same; `extrapolation`
     hides the last rows.
@@ -499,7 +500,7 @@ def evaluate_hold_out(
         share: Share of the observed rows of each series that is hidden, at least one row.
 
     Raises:
-        ConfigError: If the model expects no values, the share is not one, nothing can be hidden,
+        ConfigError: If the model predicts no values, the share is not valid, nothing can be hidden,
             or there is no interval of the level.
         DataError: If files are missing or wrong.
         NumericalError: If the solver gives up.
@@ -546,8 +547,8 @@ def _simple_guesses(series: Series, hidden: Tensor) -> tuple[Tensor, Tensor, Ten
     """Guess hidden rows without a model; `(hidden rows, features)` each.
 
     Returns:
-        The mean of what was left of the series, the value seen last before, and whether there is
-        one.
+        The mean of the visible values of the series, the last value seen before, and whether there
+        is one.
     """
     mask = series.mask & ~hidden[:, None]
     values = series.values.where(mask, 0.0).double()
@@ -562,7 +563,7 @@ def _simple_guesses(series: Series, hidden: Tensor) -> tuple[Tensor, Tensor, Ten
 
 
 def _last_seen(values: Tensor, seen: Tensor) -> tuple[Tensor, Tensor]:
-    """The value of each feature that was seen last up to each row, and whether there is one."""
+    """The last value of each feature seen up to each row, and whether there is one."""
     number = torch.arange(len(values))[:, None].expand_as(values)
     latest = number.where(seen, torch.tensor(-1)).cummax(0).values
     return values.gather(0, latest.clamp(min=0)), latest >= 0

@@ -48,16 +48,16 @@ __all__ = [
 
 
 class LossSettings(Settings):
-    """How reconstruction and classification are weighed.
+    """Weights of reconstruction and classification.
 
     Attributes:
         reconstruction: Weight of the negative log-likelihood of the observed values.
         classification: Weight of the cross-entropy; the published one is also divided by the
             number of latent samples.
         deviation: Deviation of an observation from the model's prediction, in scaled units.
-        kl: Weight of the divergence from the prior, which comes in slowly after ten epochs.
+        kl: Weight of the divergence from the prior, which is phased in after ten epochs.
         kinetic: Weight of half the squared speed of latent states, which keeps the number of
-            function evaluations low; of latent models that do not couple series.
+            function evaluations low; only for latent models that do not couple series.
     """
 
     reconstruction: float = Field(default=1.0, ge=0)
@@ -71,9 +71,9 @@ class SeriesTask(Task):
     """Likelihood of the observed values and cross-entropy of the labels.
 
     Args:
-        data: The divided series.
-        settings: How they are put side by side, and judged.
-        weights: How the parts of the loss are weighed.
+        data: The split series.
+        settings: How they are batched and scored.
+        weights: Weights of the parts of the loss.
     """
 
     remedy_for_growth = (
@@ -124,7 +124,7 @@ class SeriesTask(Task):
 
 @dataclass(frozen=True)
 class SeriesLoss:
-    """What a model of series is trained to make small.
+    """The loss of a model of series.
 
     Attributes:
         evidence: Negative bound of the log-likelihood of the observed values.
@@ -143,8 +143,8 @@ def series_loss(
     """The loss of a model's output.
 
     Args:
-        weights: How its parts are weighed.
-        output: What the model says about the batch.
+        weights: Weights of its parts.
+        output: The model's output for the batch.
         batch: The series.
         epoch: Number of finished epochs, for the weight of the divergence.
     """
@@ -164,7 +164,7 @@ def series_loss(
 
 
 def headline(by_row: bool, classes: int) -> str:
-    """The metric that decides: with two classes of series, one is usually rare."""
+    """The metric that chooses epochs: with two classes of series, one is usually rare."""
     return "auroc" if classes == 2 and not by_row else "accuracy"
 
 
@@ -207,11 +207,11 @@ class SeriesPredictions:
     nfe: float
 
     def judged(self, *, pooled: bool) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Probabilities, labels and series of what has a label.
+        """Probabilities, labels and series numbers of everything that has a label.
 
         Args:
-            pooled: Whether every latent sample counts for itself, as in the published code; else
-                their mean does.
+            pooled: Whether every latent sample counts separately, as in the published code;
+                otherwise their mean counts.
         """
         known = self.labels >= 0
         chosen = self.probabilities[:, known]
@@ -225,11 +225,11 @@ class SeriesPredictions:
 
 
 def make_batch(series: Series, samples: Tensor, times: str) -> SeriesBatch:
-    """Some series side by side.
+    """A batch of some series.
 
     Args:
         series: The series.
-        samples: Numbers of those that are wanted.
+        samples: Numbers of the requested series.
         times: `own` leaves each on its times, `union` puts all on the union of them, and
             `public_code` does so as the published code does, see `Series.public_batch`.
     """
@@ -250,7 +250,7 @@ def predict_series(
         share: This process's part; None is the whole.
 
     Raises:
-        ScoresError: If a score is not finite, or the error of the reconstruction no number.
+        ScoresError: If a score is not finite, or the error of the reconstruction is not a number.
     """
     share = share or Share()
     processes = share.processes
