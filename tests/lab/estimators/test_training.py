@@ -158,7 +158,10 @@ def test_an_interrupted_fit_goes_on_bit_for_bit(tmp_path, monkeypatch):
         return step(self, samples)
 
     given = {"epochs": 2, "batch_size": 10}
-    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt, match="fit continues from"):
+    with (
+        monkeypatch.context() as patch,
+        pytest.raises(KeyboardInterrupt, match="fit continues from"),
+    ):
         patch.setattr(Trainer, "_step", interrupted)
         small_density(checkpoints=tmp_path / "run", **given).fit(POINTS)
     assert len(taken) == 4
