@@ -16,6 +16,7 @@ __all__ = [
     "is_autocast",
     "is_exporting",
     "is_followed",
+    "is_functional",
     "is_recorded",
     "is_transformed",
     "traces_without_dynamo",
@@ -27,17 +28,18 @@ _IS_OLD = not hasattr(torch.compiler, "is_exporting")  # 2.6
 _Function = TypeVar("_Function", bound=Callable)
 
 
+def is_functional() -> bool:
+    """Whether a transform of `torch.func` is at work, under which a function changes nothing."""
+    return torch._C._are_functorch_transforms_active()
+
+
 def is_transformed() -> bool:
     """Whether a compiler, a function transform or forward-mode differentiation is active.
 
     These follow only ordinary operations, not hand-written backward passes; tensors are stand-ins,
     whose memory and history cannot be read.
     """
-    return (
-        torch.compiler.is_compiling()
-        or torch._C._are_functorch_transforms_active()
-        or forward_ad._current_level >= 0
-    )
+    return torch.compiler.is_compiling() or is_functional() or forward_ad._current_level >= 0
 
 
 def is_followed(gradient: Tensor) -> bool:

@@ -144,6 +144,35 @@ def test_evaluation_uses_the_step_and_does_not_change_it():
     assert one.stats.step_ends[0] == before.item()
 
 
+def test_a_function_transform_uses_the_step_and_does_not_change_it():
+    one, (x, _) = block(first_step="last"), batches(2)
+    one(x)
+    before = one.first_step.clone()
+    one(x).sum().backward()
+    expected = {name: weight.grad for name, weight in one.named_parameters()}
+    one.first_step.copy_(before)
+    found = torch.func.grad(lambda weights: torch.func.functional_call(one, weights, x).sum())(
+        dict(one.named_parameters())
+    )
+    assert torch.equal(one.first_step, before)
+    assert one.stats.step_ends[0] == before.item()
+    torch.testing.assert_close(found, expected, rtol=0, atol=1e-12)
+
+
+def test_ensembles_need_fixed_steps_and_are_told_so():
+    x = batches(1)[0]
+
+    def ensemble(**settings):
+        parts = [block(first_step="last", **settings) for _ in range(2)]
+        state = torch.func.stack_module_state(parts)
+        call = lambda state: torch.func.functional_call(parts[0], state, x)  # noqa: E731
+        return torch.func.vmap(call)(state), torch.stack([part(x) for part in parts])
+
+    with pytest.raises(ValueError, match="adaptive steps need numbers"):
+        ensemble()
+    torch.testing.assert_close(*ensemble(method="rk4", step=0.5), rtol=0, atol=1e-12)
+
+
 def test_it_goes_with_the_state_so_that_training_resumes_bit_for_bit():
     def train(model, samples):
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)

@@ -8,12 +8,13 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_map
 
+from bfno.ode.evaluate import is_mapped
 from bfno.ode.inputs import ATOL, RTOL, check_use, read_tolerances, shown
 from bfno.ode.plain import is_plain, plain_steps
 from bfno.ode.solution import Solution, Stats
 from bfno.ode.solve import read_options, solve
 from bfno.ode.tableaus import Tableau, find_method
-from bfno.tracing import hide_from_old_compilers
+from bfno.tracing import hide_from_old_compilers, is_functional
 
 __all__ = ["DynamicsLike", "NeuralODE", "solver_settings"]
 
@@ -121,10 +122,17 @@ class NeuralODE(nn.Module):
             return self.dynamics.read_out(y1)
         ts = torch.tensor((begin, end), dtype=torch.float64)
         solution = self._solve(x, ts)
-        # Not while it is evaluated: results would depend on the order of batches.
-        if self._remembers and self.training and self.stats.first_step:
-            self.first_step.fill_(min(self.stats.first_step, abs(end - begin)))
+        self._remember(abs(end - begin))
         return self.dynamics.read_out(tree_map(lambda states: states[-1], solution.ys))
+
+    def _remember(self, most: float) -> None:
+        """Remember the step that was right, for the next batch."""
+        # Not while it is evaluated: results would depend on the order of batches. Nor under
+        # torch.func, where a function changes nothing.
+        if not self._remembers or not self.training or is_functional():
+            return
+        if self.stats.first_step:
+            self.first_step.fill_(min(self.stats.first_step, most))
 
     def trajectory(self, x: Tensor, ts: Tensor) -> Solution[Any]:
         """The states at given times, starting from the initial state of the input."""
@@ -133,7 +141,9 @@ class NeuralODE(nn.Module):
     def _solve(self, x: Tensor, ts: Tensor) -> Solution[Any]:
         settings = self.settings
         if self._remembers:
-            settings = {**settings, "first_step": self.first_step.item() or None}
+            # Under vmap there are no numbers, and no adaptive steps that would need this one.
+            first = None if is_mapped() else self.first_step.item() or None
+            settings = {**settings, "first_step": first}
         solution = solve(self.dynamics, self.dynamics.initial(x), ts, **settings)
         self.stats = solution.stats
         return solution
