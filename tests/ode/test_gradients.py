@@ -321,6 +321,17 @@ def test_requested_times_do_not_move_the_jumps_of_a_field(gradient, steps):
     torch.testing.assert_close(moved, torch.tensor([-1.0, 3.0]))
 
 
+@pytest.mark.parametrize("gradient", ["direct", "checkpoint", "adjoint"])
+@pytest.mark.parametrize("method", ["dopri5", "dopri8", "kvaerno5", "auto", "rk4", "gl4"])
+def test_a_jump_stays_where_it_is_if_a_requested_time_there_moves(method, gradient):
+    ts = torch.tensor([0.0, 0.5, 1.0], dtype=torch.float64, requires_grad=True)
+    steps = {"step": 0.1} if method in ("rk4", "gl4") else {}
+    y0 = torch.zeros(1, dtype=torch.float64)
+    ys = solve(jumping, y0, ts, jumps=(0.5,), method=method, gradient=gradient, **steps).ys
+    (moved,) = torch.autograd.grad(ys[2].sum(), ts)
+    torch.testing.assert_close(moved, torch.tensor([-1.0, 0.0, 3.0], dtype=torch.float64))
+
+
 @pytest.mark.parametrize("jumps", [(1.0,), (0.4,), (0.4, 1.0)])
 def test_jumps_that_are_none_leave_gradients_of_times_as_they_are(jumps):
     def moved(**options):

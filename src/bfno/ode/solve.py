@@ -566,11 +566,12 @@ def _knots(
     jumps: Iterable[float],
 ) -> list[Stop]:
     """Jumps, other stops and some of the requested times, in order."""
-    # Where the field jumps does not depend on the requested times, unless it is one of them.
     stops = {time: Stop(Moment(time, None)) for time in others}
     stops |= {times[index]: Stop(Moment(times[index], index)) for index in landings}
     for time in jumps:
-        stops[time] = Stop(stops.get(time, Stop(Moment(time, None))).moment, jump=True)
+        # Where the field jumps does not depend on a requested time at the same point.
+        is_last = time == times[-1] and time in stops
+        stops[time] = Stop(stops[time].moment if is_last else Moment(time, None), jump=True)
     direction = _direction(times)
     ahead = [stop for time, stop in stops.items() if (time - times[0]) * direction > 0]
     return sorted(ahead, key=lambda stop: stop.moment.value * direction)
