@@ -7,6 +7,7 @@ import sys
 import pytest
 import torch
 
+from bfno.models.flows.factoring import ActNorm
 from bfno.models.flows.glow import Glow
 from bfno.models.flows.iresnet import IResNet
 from bfno.models.flows.realnvp import RealNVP
@@ -214,3 +215,12 @@ def test_without_normflows_the_error_says_what_to_install(make, monkeypatch):
     monkeypatch.setitem(sys.modules, "normflows", None)
     with pytest.raises(ImportError, match=r"pip install 'bfno\[flows\]'"):
         make((1, 4, 4))
+
+
+def test_an_empty_batch_is_not_the_first_one():
+    """Its mean and variance are no numbers, and would stay for good."""
+    norm, x = ActNorm(2), 3 + 2 * torch.randn(50, 2, 4, 4)
+    assert norm.encode(x[:0])[0].shape == (0, 2, 4, 4) and not norm.initialised
+    variance, mean = torch.var_mean(norm.encode(x)[0], dim=(0, 2, 3), correction=0)
+    torch.testing.assert_close(mean, torch.zeros(2), rtol=0, atol=1e-12)
+    torch.testing.assert_close(variance, torch.ones(2), rtol=0, atol=1e-12)

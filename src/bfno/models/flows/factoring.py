@@ -103,9 +103,9 @@ class Squeeze(Bijection):
 class ActNorm(Bijection):
     """Scales and shifts each channel; starts so that a first batch has mean 0 and variance 1.
 
-    The first batch is the first one encoded in training mode. Whether it has been seen is part of
-    the state, so saved weights are not overwritten. (The class of that name in normflows also
-    initialises itself in evaluation, and cannot be made on the meta device.)
+    The first batch is the first one encoded in training mode that holds an image. Whether it has
+    been seen is part of the state, so saved weights are not overwritten. (The class of that name in
+    normflows also initialises itself in evaluation, and cannot be made on the meta device.)
 
     Args:
         channels: Channels of an image.
@@ -124,7 +124,7 @@ class ActNorm(Bijection):
         self.register_load_state_dict_post_hook(_ask_again)
 
     def encode(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        if self.training and not self._is_known:
+        if self.training and not self._is_known and len(x):
             if not self.initialised:
                 self._initialise(x)
             self._is_known = True
