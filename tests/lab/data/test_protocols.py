@@ -408,3 +408,18 @@ def test_ordinary_values_are_scaled_as_single_precision_has_them(tmp_path):
     shift, scale = found.scaling.shift[0], found.scaling.scale[0]
     expected = ((train - shift) / scale).astype(np.float32)
     assert np.array_equal(found.train.values.numpy().reshape(expected.shape), expected)
+
+
+def test_series_for_testing_that_training_has_as_well_are_told(tmp_path, caplog):
+    def rows(first: int) -> list[str]:
+        return [f"{k},{t},{k},{k % 2}" for k in range(first, first + 20) for t in (1, 2)]
+
+    train, test = table(tmp_path / "a.csv", rows(0)), table(tmp_path / "b.csv", rows(10))
+    source = SeriesSource("series", path=train, test_path=test, validation=0)
+    load_series(source, seed=0)
+    told = f"{test}: 10 of 20 series have the names of training series in {train}; if they are "
+    assert f"{told}the same, their scores are no test" in caplog.messages
+    caplog.clear()
+    table(test, rows(20))
+    load_series(source, seed=0)
+    assert "have the names" not in caplog.text

@@ -252,6 +252,7 @@ def _own_series(source: SeriesSource, seed: int) -> SeriesSplits:
             classes=table.classes,
         )
         test = _labelled(tested.series, source.test_path)
+        _say_shared(whole, test, source)
     splits = _divide(whole, test, names, source, seed)
     return replace(splits, layout=table.layout, division=_division(whole))
 
@@ -262,6 +263,17 @@ def _division(whole: Series) -> str:
     for part in (whole.times, whole.values, whole.mask, whole.labels, whole.starts):
         digest.update(part.numpy().tobytes())
     return digest.hexdigest()[:32]
+
+
+def _say_shared(train: Series, test: Series, source: SeriesSource) -> None:
+    """Tell of test series that are called as training series, for they may well be the same."""
+    shared = set(train.ids) & set(test.ids)
+    if shared:
+        _logger.warning(
+            "%s: %d of %d series have the names of training series in %s; if they are the same, "
+            "their scores are no test",
+            *(source.test_path, len(shared), len(test), source.path),
+        )
 
 
 def _labelled(series: Series, path: Path) -> Series:
