@@ -2,6 +2,7 @@
 
 import dataclasses
 
+import polars as pl
 import pytest
 
 from bfno.lab.errors import ConfigError, DataError
@@ -76,3 +77,23 @@ def test_a_table_that_has_changed_is_neither_tested_on_nor_trained_on(tmp_path):
     assert run.config.evaluate(run, TestRequest(str(table)))["series"] == 31
     table.write_text(before)
     assert resume(tmp_path / "run", {"train": {"epochs": 2}}).epoch_count == 2
+
+
+def test_values_and_times_that_seem_to_be_in_another_unit_are_told(tmp_path, caplog):
+    table = write_table(tmp_path / "mine.csv")
+    changes = {"data": {"path": str(table), "train_limit": None}, "train": {"epochs": 1}}
+    start(tiny("rnn-delta-t", changes), tmp_path / "run")
+    run, frame = open_run(tmp_path / "run"), pl.read_csv(table)
+    caplog.clear()
+    read_table(run, table)
+    assert not [one for one in caplog.messages if "same unit" in one]
+    other = tmp_path / "other.csv"
+    frame.with_columns(pl.col("temp") * 1.8 + 32, pl.col("time") * 60).write_csv(other)
+    read_table(run, other)
+    told = [one for one in caplog.messages if "same unit" in one]
+    assert len(told) == 2
+    assert told[0].startswith(f"{other}: series 'p") and "times as long as any of the" in told[0]
+    assert told[1] == (
+        f"{other}: most values of temp are over 5 standard deviations from the mean of the "
+        "training, where they are cut off: are they in the same unit?"
+    )

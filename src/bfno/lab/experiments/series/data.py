@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import logging
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -45,8 +46,9 @@ _OF_FILE = {"sheet", "separator", "encoding"}
 _OF_BATCHES = {"times", "order"}
 OF_FILES = ("columns", "sheet", "separator", "encoding", "decimal", "dates", "missing", "ignore")
 """Settings that another table may need where it is packed or written in another way."""
-# Durations of the longest training series: seconds instead of hours are 3,600.
-_LONGEST = 100.0
+# Durations of the longest training series: seconds instead of hours are 3,600, minutes 60.
+_LONGEST, _LONG = 100.0, 10.0
+_logger = logging.getLogger(__name__)
 
 
 def _parts(value: object) -> object:
@@ -187,7 +189,8 @@ AnySeriesDataSettings = Annotated[
 def refuse_endless(series: Series, source: object) -> None:
     """Refuse series that last so long that their times must be in another unit.
 
-    An equation would be solved over all of that time, in steps that suit the training's times.
+    A note names those that are merely suspicious. An equation would be solved over all of that
+    time, in steps that suit the training's times.
 
     Args:
         series: Scaled series: the longest one of the training lasts one.
@@ -198,14 +201,13 @@ def refuse_endless(series: Series, source: object) -> None:
     """
     longest = int(series.times.argmax())
     duration = float(series.times[longest])
+    if duration <= _LONG:
+        return
+    owner = int(torch.searchsorted(series.starts, longest, right=True)) - 1
+    why = f"series {series.ids[owner]!r} lasts {duration:.3g} times as long as any of the training"
     if duration > _LONGEST:
-        owner = int(torch.searchsorted(series.starts, longest, right=True)) - 1
-        raise DataError(
-            source,
-            f"series {series.ids[owner]!r} lasts {duration:.3g} times as long as any of the "
-            "training",
-            "give times in the unit of the training, or cut it",
-        )
+        raise DataError(source, why, "give times in the unit of the training, or cut it")
+    _logger.warning("%s: %s: are times in the same unit?", source, why)
 
 
 def read_table(run: TrainedRun, file: Path) -> SeriesTable:
@@ -223,8 +225,29 @@ def read_table(run: TrainedRun, file: Path) -> SeriesTable:
         features=run.model.feature_names,
         classes=run.model.class_names,
     )
-    refuse_endless(scaling_of(run).apply(table.series), file)
+    scaling = scaling_of(run)
+    refuse_endless(scaling.apply(table.series), file)
+    _say_far_values(table, scaling, file)
     return table
+
+
+def _say_far_values(table: SeriesTable, scaling: Scaling, file: Path) -> None:
+    """Tell of features most of whose values are cut off: they may be in another unit."""
+    if scaling.limit is None:
+        return
+    shift, scale = torch.tensor([scaling.shift, scaling.scale], dtype=torch.float64)
+    values, seen = table.series.values.double(), table.series.mask
+    is_far = ((values - shift) / scale).abs() > scaling.limit
+    # Words, and yes and no, have no unit.
+    is_amount = ((values != 0) & (values != 1) & seen).any(0)
+    most = (is_amount & (2 * (is_far & seen).sum(0) > seen.sum(0))).tolist()
+    if names := [name for name, told in zip(table.features, most, strict=True) if told]:
+        shown = f"{', '.join(names[:3])}{', …' * (len(names) > 3)}"
+        _logger.warning(
+            "%s: most values of %s are over %g standard deviations from the mean of the training, "
+            "where they are cut off: are they in the same unit?",
+            *(file, shown, scaling.limit),
+        )
 
 
 def names_series(run: TrainedRun, file: Path) -> bool:
