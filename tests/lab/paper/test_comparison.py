@@ -178,7 +178,7 @@ def test_a_run_whose_settings_changed_on_the_way_is_left_out_and_named():
     plain = [_run("mnist/node", seed) for seed in (7, 8)]
     changed = _run("mnist/node", 9, history=["train.lr=0.9 until step 12"])
     table = paper_comparison("1", [*plain, changed], "cpu")
-    why = "it was trained otherwise before it was resumed (train.lr=0.9 until step 12)"
+    why = "it had other settings before it was resumed (train.lr=0.9 until step 12)"
     assert f"mnist-node-s9: left out, {why}." in table.notes
     alone = paper_comparison("1", [changed], "cpu")
     assert "No run is finished." in alone.notes
@@ -206,14 +206,14 @@ def test_notes_do_not_deny_validation_data_where_the_last_epoch_was_asked_for():
     found = {"test_accuracy": 0.9, "validation_accuracy": 0.9}
     run = _run("mnist/anode", 7, chosen_by="last epoch", result=found)
     text = " ".join(paper_comparison("1", [run], "cpu").notes)
-    assert "Score of the last epoch." in text
+    assert "Scores are from the last epoch." in text
 
 
 def test_notes_tell_what_the_paper_quotes_and_what_an_auroc_is_worth():
     table = paper_comparison("3", [_run("physionet/latent-ode")], "cpu")
     text = " ".join(table.notes)
     assert "Rubanova et al., 2019" in text and "Jhin et al., 2021" in text
-    assert "sees only its initial state" in text and "Protocol sound" in text
+    assert "sees only the initial state" in text and "Protocol sound" in text
     quoted = {row[0]: str(row[-1]).endswith("*") for row in table.rows}
     assert quoted["ODE-RNN"] and not quoted["Latent-BFNO-NODE (ODE enc.)"]
 

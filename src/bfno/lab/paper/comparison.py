@@ -189,7 +189,7 @@ def _table(content: _Content) -> Table:
 
 def _why_left_out(run: Record) -> str:
     if run.history:
-        return f"it was trained otherwise before it was resumed ({'; '.join(run.history)})"
+        return f"it had other settings before it was resumed ({'; '.join(run.history)})"
     return "as many or more runs of its method have other settings"
 
 
@@ -274,7 +274,7 @@ def _notes(content: _Content) -> Iterator[str]:
     paper, scale, runs = content.paper, content.scale, [*content.runs.values()]
     meaning = SCALES.get(scale, "as the runs were made")
     meaning += "; compare rows, not columns" if scale == "cpu" else ""
-    but = " but for what follows" if scale == "paper" and content.variant.settings else ""
+    but = ", except for what follows" if scale == "paper" and content.variant.settings else ""
     yield f"{paper.title}. Here: {scale} scale, {meaning}{but}."
     if content.variant.settings:
         yield f"Every run here has {', '.join(content.variant.settings)}."
@@ -282,7 +282,7 @@ def _notes(content: _Content) -> Iterator[str]:
     yield from _differences_in_size(content)
     sources = dict.fromkeys(row.quoted for row in paper.rows if row.quoted)
     if sources:
-        yield f"* The paper presumably quotes this value from earlier work: {'; '.join(sources)}."
+        yield f"* The paper presumably took this value from earlier work: {'; '.join(sources)}."
     for note in paper.protocols.get(content.variant.protocol or paper.usual_protocol, ()):
         yield note.format(sets=_sets(content.variant))
     if not content.variant.measures and not set(content.data) <= set(paper.beyond):
@@ -307,7 +307,7 @@ def _circumstances(seeds: Sequence[int], runs: Sequence[Record]) -> Iterator[str
         return
     spread = "; ± is the standard deviation over seeds" if len(seeds) > 1 else ""
     named = f"{'Seeds' if len(seeds) > 1 else 'Seed'} {', '.join(map(str, seeds))}{spread}"
-    yield f"{named}. Score of {_tally(map(_epoch, runs))}."
+    yield f"{named}. Scores are from {_tally(map(_epoch, runs))}."
     yield from _recipes(runs)
     hardware, commits = _tally(map(_hardware_words, runs)), _tally(map(_commit_words, runs))
     yield f"Hardware: {hardware}. Commit: {commits}."
@@ -335,7 +335,7 @@ def _differences_in_size(content: _Content) -> Iterator[str]:
             ratio, title = max(sizes) / min(sizes), content.paper.titles[data]
             much = f"{ratio - 1:.1%} at most"
             if ratio >= _SAME_SIZE:
-                much = f"a factor of up to {ratio:.1f}, and ranks reflect that too"
+                much = f"a factor of up to {ratio:.1f}, which also affects their ranks"
             yield f"{title}: the methods differ in size by {much}."
 
 
@@ -406,8 +406,8 @@ def _tested_activity(runs: Sequence[Record]) -> Iterator[str]:
         yield f"HumanActivity: {_tally(map(_windows, tested))}."
     if any(map(is_slice_of_activity, tested)):
         yield (
-            "This is a slice of HumanActivity, not the official file of 164,860 readings, with "
-            "which the same command gives other numbers: scores are about the slice alone."
+            "This is a slice of HumanActivity, not the official file of 164,860 readings, which "
+            "would give other numbers with the same command."
         )
 
 
