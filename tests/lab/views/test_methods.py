@@ -193,7 +193,7 @@ def test_a_report_of_series_tells_protocol_metrics_and_units(tmp_path):
         "On physionet (scale cpu, protocol sound), ace-latent-ode † reaches a test AUROC of 0.8",
         "On physionet (scale cpu, protocol published), latent-ode reaches",
         "<h2>physionet, scale cpu, protocol published</h2>",
-        "every latent sample is judged for itself",
+        "every latent sample is scored separately",
         "† transductive: ",
         "test macro-F1",
         "test AUPRC",

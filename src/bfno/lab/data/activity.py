@@ -1,4 +1,4 @@
-"""People who move with tags at ankles, chest and belt: UCI's localisation data of activities."""
+"""Movements of people with tags on ankles, chest and belt: UCI's activity localisation data."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def find_activity(root: Path) -> Path:
     """Return the file, in `human_activity` or `activity` of the root or in the root itself.
 
     Raises:
-        DataError: If it is not there; the message says what to put where.
+        DataError: If it is missing; the message says what to put where.
     """
     for folder in (root / "human_activity", root / "activity", root):
         if os.path.isfile(folder / _FILE):
@@ -90,12 +90,13 @@ def read_activity(path: Path, *, public_code: bool = False) -> Series:
     """Read whole sequences, each row of which is labelled with one of `ACTIVITIES`.
 
     A row is a bin of 10 ms, counted from the first line of its sequence. Readings of one tag in one
-    bin are averaged; of two activities in one bin the first in the order of the classes counts.
+    bin are averaged; of two activities in one bin, the first in class order counts.
 
     Args:
         path: The file.
         public_code: Whether "standing up from sitting on the ground" is not a label, as in the
-            published code, which spells it differently. A row without any other is `UNLABELLED`.
+            published code, which spells it differently. A row without any other label is
+            `UNLABELLED`.
 
     Raises:
         DataError: If the file is missing or damaged; it names the row.
@@ -114,7 +115,7 @@ def windows(sequences: Series, stride: int, *, strict: bool) -> Series:
     """Return windows of `WINDOW` rows, whose times count from their first row.
 
     Args:
-        sequences: Series with a label a row; shorter ones yield no window.
+        sequences: Series with one label per row; shorter ones yield no window.
         stride: Rows from the start of a window to that of the next.
         strict: Whether a window must end before its sequence does, as in the published code.
     """

@@ -1,8 +1,7 @@
 """Reads known files out of a `.tar.gz` without unpacking it.
 
-A reader of our own for the one simple format that the official archives have: only regular files
-with exactly the expected names are read, so no path, link or device in an archive ever reaches
-the file system.
+Our own reader for the one simple format of the official archives: it reads only regular files with
+exactly the expected names, so no path, link or device in an archive ever reaches the file system.
 """
 
 from __future__ import annotations
@@ -86,7 +85,7 @@ class _Tar:
         return data
 
     def skip(self, size: int) -> None:
-        """Pass over bytes without keeping them."""
+        """Skip bytes without keeping them."""
         self._count(size)
         while size:
             got = len(self._stream.read(min(size, _PIECE)))
@@ -95,7 +94,7 @@ class _Tar:
             size -= got
 
     def drain(self) -> None:
-        """Read to the end, where gzip compares its checksum."""
+        """Read to the end, where gzip checks its checksum."""
         while piece := self._stream.read(_PIECE):
             self._count(len(piece))
 

@@ -1,4 +1,4 @@
-"""Which data sets there are, what their files are called, and where the official ones come from.
+"""The data sets, the names of their files, and where the official files come from.
 
 This module imports no torch, so that a program can list the data sets at once.
 """
@@ -32,7 +32,7 @@ class Download:
 
 @dataclass(frozen=True)
 class RemoteFile(Download):
-    """A file to download of which everything is known.
+    """A file to download, with size and checksum known.
 
     Attributes:
         name: Name it gets on disk.
@@ -49,8 +49,7 @@ class RemoteFile(Download):
 class DataFile:
     """A file that a reader needs, unpacked.
 
-    The checksum is that of the content, so that it holds for a file that somebody unpacked or
-    packed anew.
+    The checksum is that of the content, so it also holds for a file that was unpacked or repacked.
 
     Attributes:
         name: Official name.
@@ -79,12 +78,12 @@ class DataSet:
         homepage: Where its makers describe it.
         licence: What they say about its use.
         format: How its files are laid out; see `_READERS` of `bfno.lab.data.store`.
-        files: What is downloaded; empty for a set that a library brings along.
-        contents: What the reader needs; empty like `files`.
+        files: The files to download; empty for a set that comes with a library.
+        contents: The files that the reader needs; empty like `files`.
         archive_folder: Folder inside the official archive, for a set that comes as one.
         names_file: File with the class names, which may be missing.
         extras: Further small files of the archive, which may be missing.
-        pickled: Files that betray the official version in Python's pickle format.
+        pickled: Files by which the official version in Python's pickle format is recognised.
     """
 
     name: str
@@ -110,7 +109,7 @@ class DataSet:
 
     @property
     def archive(self) -> RemoteFile | None:
-        """The one archive that holds every file, if the set comes as one."""
+        """The archive that holds every file, if the set comes as one."""
         return self.files[0] if self.archive_folder else None
 
 
@@ -120,7 +119,7 @@ _Checksums = tuple[int, str, str]  # size and md5 of the packed file, sha256 of 
 def _idx(
     base: str, checksums: tuple[_Checksums, _Checksums, _Checksums, _Checksums]
 ) -> tuple[tuple[RemoteFile, ...], tuple[DataFile, ...]]:
-    """The four files of MNIST and of the sets made after it."""
+    """The four files of MNIST and of sets in its format."""
     remote, contents = [], []
     names = {
         "train-images-idx3-ubyte": 16 + 60_000 * 28 * 28,

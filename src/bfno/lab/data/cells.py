@@ -1,4 +1,4 @@
-"""Cells of tables to numbers, words and codes, a column at a time."""
+"""Converts cells of tables to numbers, words and codes, one column at a time."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class NumberFormat:
 
     Attributes:
         decimal: The decimal mark: `.`, `,`, or `.,` for either.
-        groups: What separates thousands, `,` or `.`; empty where nothing does.
+        groups: The separator of thousands, `,` or `.`; empty if there is none.
     """
 
     decimal: str = "."
@@ -44,11 +44,12 @@ class NumberFormat:
 def parse_numbers(
     cells: pl.Series, missing: Collection[str], form: NumberFormat
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return the numbers of a column, NaN for what is missing, and which cells hold something else.
+    """Return the numbers of a column, NaN for missing ones, and which cells hold something else.
 
     Args:
         cells: A column.
-        missing: Words for a missing value, in small letters; -999 is every number equal to it.
+        missing: Words for a missing value, in small letters; -999 stands for every number equal to
+            it.
         form: How text writes numbers.
     """
     import polars as pl
@@ -103,9 +104,9 @@ def _without(
 
 
 def as_words(cells: pl.Series, missing: Collection[str]) -> pl.Series:
-    """Return the cells as words, null for what is missing.
+    """Return the cells as words, null for missing ones.
 
-    Whole numbers lose a fraction of zeros, which some programs add.
+    Whole numbers lose a zero fraction, which some programs add.
 
     Example:
         >>> import polars
@@ -135,7 +136,7 @@ def codes(words: pl.Series, names: Collection[str] | None = None) -> tuple[np.nd
 
     Args:
         words: The words.
-        names: The different ones; None takes them in the order in which they first occur.
+        names: The different words; None takes them in the order of their first occurrence.
     """
     import polars as pl
 
@@ -145,7 +146,7 @@ def codes(words: pl.Series, names: Collection[str] | None = None) -> tuple[np.nd
 
 
 def booleans(words: pl.Series) -> np.ndarray | None:
-    """Return 0 and 1 for no and yes, NaN for none; None if the words are not such."""
+    """Return 0 and 1 for no and yes, NaN for none; None if the words mean something else."""
     small = words.str.to_lowercase()
     different = set(small.drop_nulls().unique())
     for no, yes in _BOOLEANS:

@@ -15,9 +15,9 @@ class FileCheck:
     Attributes:
         path: Where it is, or where it should be.
         state: `ok`, `missing`, `truncated`, `too long`, `wrong checksum`, `wrong content`,
-            `unreadable`, or `unchecked` where another file is needed to judge it.
-        size: Bytes on disk, if it is there.
-        detail: What the state rests on.
+            `unreadable`, or `unchecked` if checking it needs another file.
+        size: Bytes on disk, if it exists.
+        detail: The evidence for the state.
     """
 
     path: Path

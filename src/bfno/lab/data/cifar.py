@@ -17,7 +17,7 @@ __all__ = ["read_cifar"]
 
 
 def read_cifar(contents: Mapping[str, Content], data_set: DataSet) -> tuple[Split, Split]:
-    """Return training and test part out of the batches."""
+    """Return training and test part from the batches."""
     batches = {file.name: _batch(contents[file.name], data_set) for file in data_set.contents}
     test = [batches.pop(name) for name in list(batches) if name.startswith("test")]
     return _joined(list(batches.values())), _joined(test)

@@ -1,7 +1,7 @@
 """The bytes of a data set's files: plain, gzipped or inside the official archive.
 
-Nothing is read beyond the size of the official file, so a file that unpacks to more than it
-should costs no more memory than a right one.
+Nothing is read beyond the size of the official file, so a file that unpacks to more than it should
+costs no more memory than a correct one.
 """
 
 from __future__ import annotations
@@ -55,12 +55,12 @@ class Content:
 
 
 def again(data_set: DataSet) -> str:
-    """Return the advice for a file that has to be replaced."""
+    """Advice for a file that has to be replaced."""
     return f"replace it; `bfno data get {data_set.name}` downloads the official file"
 
 
 def find_files(folder: Path, data_set: DataSet) -> dict[str, Path]:
-    """Return the path of each needed file that lies in the folder, by its official name."""
+    """Return the path of each needed file in the folder, by its official name."""
     found: dict[str, Path] = {}
     for file in data_set.contents:
         for path in (folder / spelling for spelling in file.spellings):
@@ -85,10 +85,10 @@ def read_files(files: Mapping[str, Path], data_set: DataSet) -> dict[str, Conten
 
 
 def read_archive(archive: Path, data_set: DataSet) -> dict[str, Content]:
-    """Read the needed files, and the small ones beside them, out of the official archive.
+    """Read the needed files, and the small ones beside them, from the official archive.
 
     Raises:
-        DataError: If the archive is damaged, lacks a file or holds it as anything but a file.
+        DataError: If the archive is damaged, or lacks a file or holds something else in its place.
     """
     limits = {file.name: file.size for file in data_set.contents}
     for extra in (data_set.names_file, *data_set.extras):

@@ -1,4 +1,4 @@
-"""Dates as people write them, to moments on one clock."""
+"""Converts dates as people write them to moments on one clock."""
 
 from __future__ import annotations
 
@@ -42,10 +42,10 @@ class Dates:
     """The dates of a column.
 
     Attributes:
-        moments: Microseconds since 1970 in UTC; 0 where there is none.
+        moments: Microseconds since 1970 in UTC; 0 if there is none.
         wrong: Whether a cell holds something else than a date.
-        order: Which of `ORDERS` was needed and found, if any.
-        unclear: The first row whose day and month nothing tells apart; -1 for none.
+        order: The order from `ORDERS` that was needed and found, if any.
+        unclear: The first row whose day and month cannot be told apart; -1 for none.
         has_clock: Whether some moment is not midnight.
     """
 
@@ -58,7 +58,7 @@ class Dates:
 
 @dataclass
 class _Found:
-    """The dates that the forms have found so far."""
+    """The dates found by the formats so far."""
 
     moments: np.ndarray
     open: np.ndarray
@@ -71,11 +71,11 @@ def parse_dates(cells: pl.Series, order: str | None = None, points: str | None =
     """Read dates with or without a time of day.
 
     Args:
-        cells: Text, null for none; or dates as a file's own type.
-        order: How 03/04/2024 is meant; None looks for a day after the 12th. Years of two digits
-            are taken with points, and with slashes where an order is given or the month must come
+        cells: Text, null for none; or dates in a file's own type.
+        order: How 03/04/2024 is meant; None looks for a day after the 12th. Years of two digits are
+            accepted with points, and with slashes if an order is given or the month must come
             first.
-        points: How 03.04.2024 is meant; None is the order, and day-first without one.
+        points: How 03.04.2024 is meant; None means as `order`, or day-first without one.
     """
     if cells.dtype.is_temporal():
         moments = cells.dt.epoch("us").fill_null(0).to_numpy()
@@ -96,7 +96,7 @@ def parse_dates(cells: pl.Series, order: str | None = None, points: str | None =
 
 
 def _from_different(cells: pl.Series, order: str | None, points: str | None) -> Dates:
-    """Read each date once, where most occur often."""
+    """Read each different date once, if most occur often."""
     import polars as pl
 
     numbers, names = codes(cells)
@@ -120,7 +120,7 @@ def _has_clock(moments: np.ndarray) -> bool:
 
 
 def _take(found: _Found, form: str, groups: pl.DataFrame, rows: np.ndarray) -> None:
-    """Compute the moments of rows that have a form, and close them if they exist."""
+    """Compute the moments of rows in a format, and mark them as done if they exist."""
     day, year = _whole(groups["day"]), _whole(groups["year"])
     short = (groups["year"].str.len_chars() == 2).to_numpy()
     year = np.where(short, year + np.where(year < _FIRST_CENTURY, 2000, 1900), year)
@@ -163,7 +163,7 @@ def _ordered(
 
 
 def _may_begin_with_year(groups: pl.DataFrame, short: np.ndarray) -> bool:
-    """Whether 13/04/24 may be 2013-04-24, for every last number may be a day."""
+    """Whether 13/04/24 may be 2013-04-24, because every last number may be a day."""
     last = _whole(groups["year"])[short]
     return len(last) > 0 and bool(((1 <= last) & (last <= 31)).all())
 
@@ -188,7 +188,7 @@ def _moments(
 
 
 def _offset(zones: pl.Series) -> np.ndarray:
-    """Microseconds by which clocks of these zones are ahead."""
+    """Microseconds by which the clocks of these time zones are ahead."""
     pieces = zones.str.extract_groups(r"^([+-])(\d{2}):?(\d{2})$").struct.unnest()
     sign, hours, minutes = (pieces.to_series(place) for place in range(3))
     ahead = (_whole(hours) * 60 + _whole(minutes)) * 60_000_000

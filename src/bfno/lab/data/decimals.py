@@ -1,4 +1,4 @@
-"""Which decimal mark a table has, and whether thousands are apart."""
+"""Finds the decimal mark of a table, and whether thousands are separated."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ _GROUPS = {
 
 @dataclass
 class _Mark:
-    """Evidence for the meaning of a mark in all columns; the first cell of each kind, by column.
+    """Evidence for the meaning of a mark: the first cell of each kind, by column.
 
     Attributes:
-        decimal: A number in which it separates decimals, for it cannot separate thousands.
+        decimal: A number in which it separates decimals, because it cannot separate thousands.
         either: A number in which it may separate either.
-        groups: A number in which it separates thousands, for the other mark is there too.
+        groups: A number in which it separates thousands, because the other mark occurs too.
     """
 
     decimal: tuple[str, str] | None = None
@@ -53,16 +53,16 @@ class _Mark:
 def find_number_format(
     table: RawTable, columns: Sequence[str], said: str | None, before: str | None
 ) -> NumberFormat | None:
-    """How the numbers of a table are written; None if no number tells.
+    """The format of the numbers in a table; None if no number shows it.
 
     Args:
         table: A table of text.
         columns: Its columns that may hold numbers.
-        said: The decimal mark by the user's word, `point` or `comma`.
-        before: That of the table which training had; it decides what cells leave open.
+        said: The decimal mark given by the user, `point` or `comma`.
+        before: The mark of the training's table, which decides if the cells do not.
 
     Raises:
-        DataError: If they contradict each other, or may have decimals or thousands.
+        DataError: If the numbers contradict each other, or are ambiguous.
     """
     marks = {mark: _seen(table, columns, mark) for mark in _OTHER}
     if said is not None:
@@ -110,7 +110,7 @@ def _first(name: str, cells: pl.Series) -> tuple[str, str] | None:
 
 
 def _two_marks(table: RawTable, marks: dict[str, _Mark]) -> DataError:
-    """Points and commas, of which one may separate thousands where it always can."""
+    """Points and commas, one of which may separate thousands if it always can."""
     told = [
         f"{shown(cell)} in column {name!r}"
         for name, cell in (found.example for found in marks.values() if found.example)

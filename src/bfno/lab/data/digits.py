@@ -14,7 +14,7 @@ _TEST_SHARE, _SEED = 0.2, 0
 
 
 def read_digits() -> tuple[Split, Split]:
-    """Return training and test part: of each class, a fixed random fifth is for testing.
+    """Return training and test part; a fixed random fifth of each class is for testing.
 
     The grey levels 0 to 16 become 0 to 255.
 

@@ -1,6 +1,6 @@
 """Downloads a file so that its name appears only once its checksum is right.
 
-What has arrived is kept in `NAME.part`, from which the next attempt goes on.
+Partial downloads are kept in `NAME.part`, from which the next attempt continues.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ class Patience:
     """How long a download waits.
 
     Attributes:
-        connect: Seconds until a connection must stand.
-        stall: Seconds without a byte until it counts as broken.
-        attempts: How often it is tried.
+        connect: Seconds to wait for a connection.
+        stall: Seconds without a byte after which it counts as broken.
+        attempts: Number of attempts.
         pause: Seconds before the second attempt; doubled before each further one.
     """
 
@@ -50,7 +50,7 @@ class Patience:
 
 
 class _TryAgainError(Exception):
-    """The connection failed in a way that may pass."""
+    """The connection failed in a way that may be temporary."""
 
 
 def download(
@@ -64,19 +64,19 @@ def download(
 ) -> Path:
     """Download a file into a folder and return its path.
 
-    A file of that name with the right checksum is left alone, any other is replaced.
+    A file of that name with the right checksum is kept; any other is replaced.
 
     Args:
         file: What to download.
         folder: Where to put it.
-        fix: What to do if it cannot be had.
+        fix: What to do if it cannot be downloaded.
         url: Another address of the same file.
         progress: Told about every piece that arrives.
         patience: How long to wait and how often to try.
 
     Raises:
         ConfigError: If pooch is missing.
-        DataError: If it cannot be had; what has arrived so far stays in `NAME.part`.
+        DataError: If it cannot be downloaded; what has arrived so far stays in `NAME.part`.
     """
     patience = patience or Patience()
     fetch = _Fetch(file, folder / file.name, fix, progress, patience)
@@ -99,7 +99,7 @@ def download(
 
 
 def _retrieve(url: str, file: Download, folder: Path, fetch: _Fetch) -> Path:
-    """Let pooch fetch the file, compare its checksum and give it its name."""
+    """Let pooch fetch the file, check its checksum and name it."""
     try:
         import pooch
     except ImportError as error:
@@ -114,7 +114,7 @@ def _retrieve(url: str, file: Download, folder: Path, fetch: _Fetch) -> Path:
 
 
 class _Fetch:
-    """Fetches one file for pooch, going on where an earlier attempt stopped."""
+    """Fetches one file for pooch, continuing where an earlier attempt stopped."""
 
     def __init__(
         self,
@@ -131,7 +131,7 @@ class _Fetch:
         self.resumed = False
 
     def __call__(self, url: str, output_file: str, _: Any) -> None:
-        """Put the whole file at the place that pooch checks and then renames."""
+        """Download the whole file to the place that pooch checks and then renames."""
         try:
             with open(self._part, "ab") as part:
                 self._lock(part)
@@ -145,7 +145,7 @@ class _Fetch:
         os.replace(self._part, output_file)
 
     def refusal(self, why: str) -> DataError:
-        """Return the error that says why the file cannot be had."""
+        """The error that says why the file cannot be downloaded."""
         return DataError(self._target, why, self._fix)
 
     def _lock(self, part: IO[bytes]) -> None:
@@ -175,7 +175,7 @@ class _Fetch:
             raise _TryAgainError(one_line(error)) from error
 
     def _open(self, session: Session, url: str, start: int) -> Response:
-        """Ask for the file from a byte on, following redirects that stay encrypted."""
+        """Request the file from a byte on, following redirects that stay encrypted."""
         headers = {"Accept-Encoding": "identity"}
         if start:
             headers["Range"] = f"bytes={start}-"
@@ -193,7 +193,7 @@ class _Fetch:
         raise self.refusal("the server redirects without end")
 
     def _check_reply(self, reply: Response, part: IO[bytes]) -> None:
-        """Refuse what is not the file, and start anew where the server cannot go on."""
+        """Refuse anything but the file, and start again if the server cannot continue."""
         start = part.tell()
         if reply.status_code >= 500 or reply.status_code in {408, 429}:
             raise _TryAgainError(f"the server answers {reply.status_code} {reply.reason}")
@@ -234,7 +234,7 @@ def _empty(part: IO[bytes]) -> None:
 
 @contextmanager
 def _quiet(logger: Any) -> Iterator[None]:
-    """Keep pooch from reporting to the terminal, which is the program's own."""
+    """Keep pooch from writing to the terminal, which the program uses itself."""
     before = logger.level
     logger.setLevel("WARNING")
     try:

@@ -1,4 +1,4 @@
-"""Folders of images, one for each class: which images are for what, and reading them."""
+"""Folders of images, one per class: how they are split and read."""
 
 from __future__ import annotations
 
@@ -43,22 +43,22 @@ _IN_MEMORY = 256 << 20
 class FolderSource:
     """A folder of images, and how it is read.
 
-    Either `folder/train/CLASS/*` and `folder/test/CLASS/*`, or one of `folder/train/CLASS/*` and
-    `folder/CLASS/*`, of which a random share of each class is for testing. Images may be in folders
-    within that of their class. Whatever is left out (hidden files, those that are not images,
-    classes without any) is said in one line.
+    Either `folder/train/CLASS/*` and `folder/test/CLASS/*`, or just one of `folder/train/CLASS/*`
+    and `folder/CLASS/*`, from which a random share of each class is for testing. Images may be in
+    folders within that of their class. One line names everything left out (hidden files, files that
+    are not images, classes without images).
 
     Attributes:
         folder: Where the images are.
-        shape: Channels, height and width that they are brought to.
+        shape: Channels, height and width that they are converted to.
         labelled: Whether images have classes. If not, all images in the folder and below it are
-            taken, or those in `folder/train` and `folder/test`; every label is 0.
+            used, or those in `folder/train` and `folder/test`; every label is 0.
         test_fraction: Share of each class for testing, where the folder has no test part.
         seed: Number that fixes that share and every draw.
         corrupt: What to do with images that cannot be read: `refuse`, or `skip` to leave them out.
-        rules: 2; or 1 for what runs of earlier releases had: images in nested folders of a class
-            were left out, parts kept the order of the names, of which a limit of test images took
-            the first, and images that cannot be read were left out before all divisions.
+        rules: 2; or 1, as in earlier releases: images in nested folders of a class were left out,
+            parts kept the order of the names, a limit of test images took the first, and unreadable
+            images were left out before splitting.
     """
 
     folder: Path
@@ -77,15 +77,15 @@ def load_folder_splits(
     train_limit: int | None = None,
     test_limit: int | None = None,
 ) -> Splits:
-    """Load the images of a folder, divided for training.
+    """Load the images of a folder, split for training.
 
-    Every part is a random draw with each class in proportion, in an order of which any beginning is
-    such a draw too. Only images that the limits leave are read. Parts that are large stay on disk
+    Every part is a random draw in proportion to the classes, in an order whose every beginning is
+    such a draw too. Only images within the limits are read. Large parts stay on disk
     (`StoredImages`).
 
     Args:
         source: The folder.
-        validation: Share of the kept training images that is set apart, from 0 to below 1.
+        validation: Share of the kept training images that is held out, from 0 to below 1.
         train_limit: Training images to keep, validation included; all if there are fewer.
         test_limit: Test images to keep; all if there are fewer.
 
@@ -126,7 +126,7 @@ def load_folder_test(
 
     Args:
         source: The folder.
-        limit: How many; the same ones in the same order as by `load_folder_splits`.
+        limit: Number of images; the same ones in the same order as from `load_folder_splits`.
         drawn: Whether they are drawn; by default if the rules say so.
 
     Raises:
@@ -174,17 +174,17 @@ def load_folder(
     corrupt: str = "refuse",
     labelled: bool = True,
 ) -> ImageSet:
-    """Load all images of a folder, whose folders' names are their classes.
+    """Load all images of a folder, whose subfolders are the classes.
 
-    Classes and files are taken in the order of their names. Images are stretched to one size, put
-    on white where they are transparent and turned as their EXIF data says. `FolderSource` says
-    what the folder may look like.
+    Classes and files are in the order of their names. Images are stretched to one size, put on
+    white where they are transparent, and rotated as their EXIF data says. `FolderSource` describes
+    the folder.
 
     Args:
         folder: Where the images are.
         size: Height and width, or the side of a square. By default the size that all images have,
             if no side is above 96, else 32.
-        colour: Whether images have three channels or one. By default one if all are stored grey.
+        colour: Whether images have three channels or one. By default one if all are stored in grey.
         test_fraction: Share of each class for testing, where the folder has no test part.
         seed: Number that fixes that share.
         corrupt: What to do with images that cannot be read: `refuse`, or `skip` to leave them out
@@ -220,7 +220,7 @@ def read_image(path: Path, shape: tuple[int, int, int]) -> Tensor:
         shape: Channels (1 or 3), height and width.
 
     Returns:
-        Bytes of that shape, made in the same way as by `load_folder`.
+        Bytes of that shape, made as in `load_folder`.
 
     Raises:
         ConfigError: If no image has that shape.
@@ -274,7 +274,7 @@ class _Folder:
         return tuple(files[number] for number in found.kept)
 
     def read(self, parts: Mapping[str, Sequence[ImageFile]]) -> dict[str, Split]:
-        """Read parts of the folder, all at once; say what is left out."""
+        """Read parts of the folder, all at once; report what is left out."""
         files = [file for part in parts.values() for file in part]
         found = decode_images(self.listing, files, self.source.shape)
         self._leave_out([files[number] for number in found.errors], list(found.errors.values()))
@@ -291,7 +291,7 @@ class _Folder:
         return splits
 
     def _leave_out(self, files: Sequence[ImageFile], errors: list[DataError]) -> None:
-        """Refuse images that cannot be read, or say that they are left out, with all else."""
+        """Refuse unreadable images, or report them with everything else that is left out."""
         if errors and self.source.corrupt == "refuse":
             errors = sorted(errors, key=lambda error: str(error.what))
             more = f", and {len(errors) - 1} more cannot be read" if errors[1:] else ""
@@ -305,7 +305,7 @@ class _Folder:
     def _check_classes(
         self, parts: Mapping[str, Sequence[ImageFile]], kept: Mapping[str, Tensor]
     ) -> None:
-        """Refuse a class or a part without any image that can be read; say which parts lack one."""
+        """Refuse a class or a part without a readable image; warn if a part lacks a class."""
         present = {name: set(labels.tolist()) for name, labels in kept.items()}
         lacking = {
             name: Counter(file.label for file in part if file.label not in present[name])
@@ -343,7 +343,7 @@ def _taken(files: Sequence[ImageFile], which: Tensor) -> list[ImageFile]:
 def _looks(
     listing: Listing, size: int | tuple[int, int] | None, colour: bool | None
 ) -> tuple[int | tuple[int, int], bool]:
-    """Size and colour that suit the images, where they are not given."""
+    """Size and colour that suit the images, if not given."""
     headers = _headers(listing)
     if size is None:
         sizes = {header.size for header in headers}

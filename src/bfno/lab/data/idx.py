@@ -19,7 +19,7 @@ _BYTES = 0x0800  # the format's code for bytes; the number of axes is added to i
 
 
 def read_idx(contents: Mapping[str, Content], data_set: DataSet) -> tuple[Split, Split]:
-    """Return training and test part out of the four files."""
+    """Return training and test part from the four files."""
     images, labels, test_images, test_labels = (contents[file.name] for file in data_set.contents)
     return _split(images, labels, data_set), _split(test_images, test_labels, data_set)
 
@@ -34,7 +34,7 @@ def _split(images: Content, labels: Content, data_set: DataSet) -> Split:
 
 
 def _array(content: Content, axes: int) -> np.ndarray:
-    """The bytes in the shape that the header declares, after comparing it with the real size."""
+    """The bytes in the shape declared by the header, after checking it against the real size."""
     data, start = content.data, 4 * (1 + axes)
     if len(data) < start:
         raise content.wrong("ends within its header")

@@ -1,9 +1,9 @@
-"""Keeps decoded images, so that the next start need not decode them, nor hold all in memory.
+"""Keeps decoded images, so that the next start need not decode them or hold all in memory.
 
-The images of a folder in one shape lie in the user's cache folder, in files that are written once
-and whole. Each names the image files that it was made of, with their sizes and the times of their
-last change, and ends with a checksum. New and changed images go into new files; a start that was
-interrupted has kept what it had decoded, but for the last seconds.
+The images of a folder in one shape are in the user's cache folder, in files that are written once
+and completely. Each names the image files that it was made from, with their sizes and modification
+times, and ends with a checksum. New and changed images go into new files; an interrupted start
+keeps what it had decoded, except for the last seconds.
 """
 
 from __future__ import annotations
@@ -55,7 +55,8 @@ def telling(progress: Progress | None) -> Iterator[None]:
     """Report decoding progress to `progress` while the context is active.
 
     Args:
-        progress: Called with the number of images decoded so far and of all; None reports nothing.
+        progress: Called with the number of images decoded so far and the total; None reports
+            nothing.
     """
     token = _told.set(progress)
     try:
@@ -66,11 +67,11 @@ def telling(progress: Progress | None) -> Iterator[None]:
 
 @dataclass(frozen=True)
 class Decoded:
-    """Images that were decoded, now or before.
+    """Images decoded now or before.
 
     Attributes:
         rows: Where they are.
-        kept: Which of the files they are, by number.
+        kept: The numbers of their files.
         errors: Why the other files cannot be read, by their number.
     """
 
@@ -82,16 +83,16 @@ class Decoded:
 def decode_images(
     listing: Listing, files: Sequence[ImageFile], shape: tuple[int, int, int]
 ) -> Decoded:
-    """Decode images of a folder, those that the cache does not have in parallel.
+    """Decode images of a folder; those that are not in the cache are decoded in parallel.
 
     Args:
-        listing: All images of the folder; what the cache has of others is deleted.
-        files: Those that are wanted, and no others are decoded.
-        shape: Channels, height and width that they get.
+        listing: All images of the folder; cached images of other files are deleted.
+        files: The requested files; no others are decoded.
+        shape: Their channels, height and width.
 
     Raises:
         ConfigError: If Pillow is missing.
-        SystemFailure: If images cannot be read for a reason that says nothing of them.
+        SystemFailure: If images cannot be read for a reason that does not lie in them.
     """
     with quiet_pillow():
         cache = _Cache(listing, shape)
@@ -127,7 +128,7 @@ class _Cache:
         self._open({_key(file) for file in listing.files})
 
     def _open(self, known: set[_Key]) -> None:
-        """Open the files that are whole, and delete those that are not or are of no use."""
+        """Open intact files, and delete damaged or useless ones."""
         damaged, failures = 0, list[OSError]()
         for path in sorted(self._place.glob("*.bin")):
             try:
@@ -166,7 +167,7 @@ class _Cache:
         self.shelves.append(shelf)
 
     def add(self, files: Sequence[ImageFile]) -> dict[_Key, DataError]:
-        """Decode files, keep what can be decoded, and return why the others cannot."""
+        """Decode files, keep those that can be decoded, and return why the others cannot."""
         errors: dict[_Key, DataError] = {}
         if len(files) >= _MANY:
             _logger.warning(
@@ -190,7 +191,7 @@ class _Cache:
     def _decoded(
         self, files: Sequence[ImageFile]
     ) -> Iterator[tuple[ImageFile, np.ndarray | DataError]]:
-        """Every file with its pixels, or with what is wrong with it."""
+        """Every file with its pixels, or with its error."""
 
         def attempt(file: ImageFile) -> np.ndarray | DataError:
             try:
@@ -213,7 +214,7 @@ class _Cache:
             pool.shutdown(cancel_futures=True)
 
     def _write(self, pixels: bytearray, keys: list[_Key]) -> None:
-        """Keep images on disk; where that fails, in memory."""
+        """Keep images on disk or, if that fails, in memory."""
         contents = _framed(pixels, keys, self.shape)
         path = self._place / f"{hashlib.sha256(contents[-_DIGEST:]).hexdigest()[:24]}.bin"
         if self._is_writable:
@@ -235,7 +236,7 @@ def _cores() -> int:
 
 
 def _name(folder: Path, shape: tuple[int, int, int]) -> str:
-    """The name for the decoded images of a folder: another decoder may give other pixels."""
+    """The name for the decoded images of a folder: different decoders may give different pixels."""
     import PIL
 
     told = f"{folder.resolve()}\0{shape}\0{PIL.__version__}"
@@ -253,10 +254,10 @@ def _framed(pixels: bytearray, keys: list[_Key], shape: tuple[int, int, int]) ->
 
 
 def _read(path: Path, shape: tuple[int, int, int]) -> tuple[Shelf, list[_Key]] | None:
-    """What a file holds; None if it is damaged, or not one of these.
+    """The content of a file; None if it is damaged, or something else.
 
     Raises:
-        OSError: If the system does not give its content.
+        OSError: If the system cannot read it.
     """
     with open(path, "rb") as stream:
         try:
@@ -272,7 +273,7 @@ def _read(path: Path, shape: tuple[int, int, int]) -> tuple[Shelf, list[_Key]] |
 
 
 def _checked_keys(stream: BinaryIO, shape: tuple[int, int, int]) -> list[_Key] | None:
-    """Which images a file holds; None if its checksum or its form is not right."""
+    """The images in a file; None if its checksum or format is wrong."""
     size = os.fstat(stream.fileno()).st_size
     if size < _TAIL:
         return None

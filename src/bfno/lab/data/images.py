@@ -1,4 +1,4 @@
-"""Images with labels as tensors, and how they are divided for training."""
+"""Images with labels as tensors, and how they are split for training."""
 
 from __future__ import annotations
 
@@ -41,13 +41,13 @@ class Split:
 
 @dataclass(frozen=True)
 class ImageSet:
-    """A data set as it lies on disk.
+    """A data set as it is on disk.
 
     Attributes:
         train: The training part.
         test: The test part.
         classes: Name of each class, by its label.
-        skipped: Files that were left out because they cannot be read.
+        skipped: Files left out because they cannot be read.
     """
 
     train: Split
@@ -61,13 +61,13 @@ class Splits:
     """A data set as training sees it.
 
     Attributes:
-        train: What the model learns from.
-        validation: What decides between models, if anything does.
-        test: What is looked at once, at the end.
+        train: Images to learn from.
+        validation: Images that choose the epoch, if any.
+        test: Images used once, at the end.
         classes: Name of each class, by its label.
-        test_is_own: Whether a user chose the test images, which may differ from the others.
-        division: Identifies the images that were divided, of a folder: with one more or less, all
-            parts would be others. Empty where they are always the same.
+        test_is_own: Whether the user supplied the test images, which may differ from the others.
+        division: Identifies the images of a folder that were divided by a draw: with one more or
+            less, all parts would be others. Empty where they are always the same.
     """
 
     train: Split
@@ -80,11 +80,11 @@ class Splits:
 
 @dataclass(frozen=True)
 class Parts:
-    """Which images of a data set are for what, by their number in its training or test part.
+    """The split of a data set, by the images' numbers in its training or test part.
 
     Attributes:
         train: Training images.
-        validation: Those of the training part that decide between models, if any do.
+        validation: Those of the training part that choose the epoch, if any.
         test: Test images.
     """
 
@@ -103,17 +103,17 @@ def choose(
     test_limit: int | None = None,
     drawn: bool = True,
 ) -> Parts:
-    """Decide which images are for training, validation and testing.
+    """Choose images for training, validation and testing.
 
     Args:
         train: Labels of the training part.
         test: Labels of the test part.
         validation: Share of the kept training images that is set apart, from 0 to below 1.
-        seed: Number that fixes all draws.
+        seed: Seed of all draws.
         train_limit: Training images to keep, validation included; all if there are fewer.
         test_limit: Test images to keep; all if there are fewer.
-        drawn: Whether each part is a random draw with the classes in proportion, in an order of
-            which any beginning is one too. If not, see `divide`.
+        drawn: Whether each part is a random draw in proportion to the classes, in an order whose
+            every beginning is one too. If not, see `divide`.
 
     Raises:
         ConfigError: If a setting is out of range.
@@ -156,17 +156,17 @@ def divide(
     size: int | None = None,
     labelled: bool = True,
 ) -> Splits:
-    """Divide a data set into training, validation and test images.
+    """Split a data set into training, validation and test images.
 
     One random order of the training part decides everything: its first `train_limit` images are
     kept, and the last share of these is the validation part. Each part is then put back into the
-    order of the file. Of the test part the first images are kept: published files are in random
-    order (`bfno.lab.data.load_folder_splits` draws, for folders are in the order of classes).
+    order of the file. The first images of the test part are kept: published files are in random
+    order (`bfno.lab.data.load_folder_splits` draws, because folders are ordered by class).
 
     Args:
         images: The data set.
         validation: Share of the kept training images that is set apart, from 0 to below 1.
-        seed: Number that fixes the random order.
+        seed: Seed of the random order.
         train_limit: Training images to keep, validation included; all if there are fewer.
         test_limit: Test images to keep, the first ones of the file; all if there are fewer.
         size: Side of a square grid for all images. Sides that it divides are averaged over
@@ -210,19 +210,19 @@ def divide(
 def divide_drawn(
     images: Split, classes: tuple[str, ...], *, validation: float = 0.0, seed: int = 0
 ) -> Splits:
-    """Divide images for training and validation, with the classes in proportion.
+    """Split images for training and validation, in proportion to the classes.
 
     Args:
         images: All images.
         classes: Name of each class, by its label.
-        validation: Share that is set apart, from 0 to below 1.
-        seed: Number that fixes which.
+        validation: Share that is held out, from 0 to below 1.
+        seed: Seed of the choice.
 
     Returns:
         Splits whose test part is empty.
 
     Raises:
-        ConfigError: If the share is out of range or none of the images.
+        ConfigError: If the share is out of range or leaves a part empty.
     """
     nothing = torch.arange(0)
     parts = choose(images.labels, images.labels[nothing], validation=validation, seed=seed)
@@ -231,7 +231,7 @@ def divide_drawn(
 
 
 def _taken(split: Split, which: Tensor) -> Split:
-    """These images, without a copy if they are all of them in their order."""
+    """These images, without a copy if they are all images in order."""
     is_all = len(which) == len(split) and bool((which == torch.arange(len(which))).all())
     return split if is_all else split.take(which)
 

@@ -1,4 +1,4 @@
-"""Labels and class names as files give them."""
+"""Labels and class names from files."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ _NAMES_LIMIT = 1 << 16
 
 
 def checked_labels(labels: np.ndarray, count: int, classes: int, content: Content) -> Tensor:
-    """Return the labels as a tensor, after comparing them with the images and the classes.
+    """Return the labels as a tensor, after checking them against the images and the classes.
 
     Args:
-        labels: Whole numbers, one for each image.
+        labels: Whole numbers, one per image.
         count: Number of images.
         classes: Number of classes.
-        content: The file that they came from.
+        content: The file they came from.
 
     Raises:
         DataError: If their number or a value is wrong; it names the first wrong one.
@@ -42,7 +42,7 @@ def checked_labels(labels: np.ndarray, count: int, classes: int, content: Conten
 
 
 def class_names(folder: Path, data_set: DataSet) -> tuple[str, ...]:
-    """Return the names in the data set's own file, or the official ones where it is missing."""
+    """The names in the data set's own file, or the official ones if it is missing."""
     path = folder / (data_set.names_file or "")
     if not os.path.isfile(path):
         return data_set.class_names

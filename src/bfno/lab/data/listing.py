@@ -1,4 +1,4 @@
-"""Which image files a folder has, by class, and what in it is left out."""
+"""Lists the image files of a folder by class, and what is left out."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ class ImageFile(NamedTuple):
     """An image file.
 
     Attributes:
-        name: Where it is, below the folder that was listed.
+        name: Its path below the listed folder.
         label: Its class.
-        size: Its bytes.
+        size: Its size in bytes.
         modified: When it was written, renamed or touched, in nanoseconds.
     """
 
@@ -43,10 +43,10 @@ class ImageFile(NamedTuple):
 
 @dataclass
 class LeftOut:
-    """What is not used of a folder, so that it can be said.
+    """What is left out of a folder, for a note.
 
     Attributes:
-        names: Names of the things left out, by one word for such a thing and one for several.
+        names: Names of the things left out, by the singular and plural of their kind.
     """
 
     names: dict[tuple[str, str], list[str]] = field(default_factory=dict)
@@ -61,7 +61,7 @@ class LeftOut:
         self.add(_UNREADABLE, *names)
 
     def say(self, folder: Path) -> None:
-        """Tell the user in one line, if there is anything to tell."""
+        """Tell the user in one line, if anything was left out."""
         if self.names:
             parts = [
                 f"{len(found):,} {kind[len(found) > 1]} ({', '.join(sorted(found)[:3])}"
@@ -73,14 +73,14 @@ class LeftOut:
 
 @dataclass(frozen=True)
 class Listing:
-    """The images of a folder, none of which is read yet.
+    """The images of a folder, not yet read.
 
     Attributes:
         folder: The folder.
         classes: Name of each class, by its label.
         train: Those for training, in the order of their names.
         test: Those for testing; None if the folder has no such part.
-        left_out: What else is there.
+        left_out: Everything else in the folder.
     """
 
     folder: Path
@@ -103,10 +103,10 @@ def list_images(folder: Path, *, labelled: bool = True, nested: bool = True) -> 
     Args:
         folder: The folder.
         labelled: Whether each of those holds a folder for each class.
-        nested: Whether images of a class may be in folders within its folder.
+        nested: Whether images of a class may be in subfolders.
 
     Raises:
-        DataError: If the folder is not as described, or may not be read.
+        DataError: If the folder is not as described, or cannot be read.
     """
     if not os.path.isdir(folder):
         raise DataError(folder, "is not a folder", "name a folder of images")
@@ -143,11 +143,11 @@ def images_below(folder: Path) -> list[Path]:
 def files_below(folder: Path, suffixes: Collection[str], words: tuple[str, str]) -> list[Path]:
     """All files of a kind in a folder and below it, in the order of their names.
 
-    What else is there is said.
+    A note names everything else.
 
     Args:
         folder: The folder.
-        suffixes: How their names end.
+        suffixes: Their suffixes.
         words: What one of them is called, and what several are.
 
     Raises:
@@ -160,7 +160,7 @@ def files_below(folder: Path, suffixes: Collection[str], words: tuple[str, str])
 
 
 class _Walk:
-    """Looks through a folder, and notes what it leaves out.
+    """Searches a folder, and notes what it leaves out.
 
     Args:
         folder: The folder.
@@ -182,7 +182,7 @@ class _Walk:
         self._seen: set[str] = set()
 
     def classes(self, part: str) -> tuple[tuple[str, ...], tuple[ImageFile, ...]]:
-        """Names of the classes in a part of the folder, and the images of all."""
+        """Names of the classes in a part of the folder, and all their images."""
         fix = "put the images of each class into a folder of its own"
         place = self.folder / part
         with refusing_damage(place, fix):
@@ -233,7 +233,7 @@ class _Walk:
         return not f"{os.path.realpath(self.folder)}{os.sep}".startswith(f"{real}{os.sep}")
 
     def _below(self, name: str) -> Iterator[ImageFile]:
-        """The images in a folder and, if that is wanted, below it; no link to one is followed."""
+        """The images in a folder and, if requested, below it; links to folders are not followed."""
         for entry in self._visible(name):
             inner = _joined(name, entry.name)
             if not _is_folder(entry):
@@ -247,7 +247,7 @@ class _Walk:
                 self.left_out.add(_NESTED, *(file.name for file in deeper))
 
     def _file(self, entry: os.DirEntry[str], name: str) -> Iterator[ImageFile]:
-        """A file, if it is of the wanted kind by its name."""
+        """A file, if its name is of the requested kind."""
         if os.path.splitext(name)[1].lower() in self.suffixes and os.path.isfile(entry.path):
             about = entry.stat()
             # A file that was renamed, or given its old time back, has a new time of status.
@@ -280,5 +280,5 @@ def _joined(folder: str, name: str) -> str:
 
 
 def _in_order(files: Iterable[ImageFile]) -> tuple[ImageFile, ...]:
-    """As paths are ordered: folder by folder."""
+    """A key that orders paths folder by folder."""
     return tuple(sorted(files, key=lambda file: file.name.split("/")))

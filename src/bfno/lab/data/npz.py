@@ -22,13 +22,13 @@ _LABEL_BYTES = 8  # the widest whole numbers
 
 
 def read_npz(path: Path, data_set: DataSet) -> tuple[Split, Split]:
-    """Return training and test part out of `train_images`, `train_labels` and so on.
+    """Return training and test part from `train_images`, `train_labels` and so on.
 
-    Images are bytes with their channels last or first. What a header declares is compared with
-    the official counts and with the real size before anything is allocated.
+    Images are bytes with channels last or first. Headers are checked against the official counts
+    and the real size before anything is allocated.
 
     Raises:
-        DataError: If an array is missing, damaged, of another kind or larger than it should be.
+        DataError: If an array is missing, damaged, of another type or too large.
     """
     content = Content(str(path), np.empty(0, np.uint8), again(data_set))
     with refusing_damage(path, content.fix), zipfile.ZipFile(path) as archive:

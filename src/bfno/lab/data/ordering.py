@@ -1,4 +1,4 @@
-"""The order in which training meets series of different lengths."""
+"""The order of series of different lengths in training."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ _POOLS = 4  # at least; sorted as a whole, the series would meet the same partne
 
 
 def length_batches(lengths: Tensor, batch: int, generator: torch.Generator) -> list[Tensor]:
-    """Return random batches of indices in which series are of about the same length.
+    """Return random batches of indices of series of about the same length.
 
     Series are shuffled, sorted by length within pools of up to 16 batches and cut into batches,
     which are shuffled again. Every index occurs once; one batch may be smaller than the others.
 
     Args:
         lengths: Length of each series.
-        batch: Number of series of a batch.
-        generator: What decides the order.
+        batch: Number of series per batch.
+        generator: Generator that decides the order.
 
     Raises:
-        ConfigError: If the batch has no room.
+        ConfigError: If the batch is smaller than 1.
 
     Example:
         >>> batches = length_batches(torch.tensor([3, 9, 3, 9]), 2, torch.Generator())

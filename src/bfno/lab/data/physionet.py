@@ -1,4 +1,4 @@
-"""The records of intensive care of the PhysioNet/CinC challenge 2012."""
+"""Intensive care records of the PhysioNet/CinC challenge 2012."""
 
 from __future__ import annotations
 
@@ -70,18 +70,18 @@ def read_physionet(
 ) -> Series:
     """Read records of up to 48 hours, each labelled with whether the patient died in hospital.
 
-    Times are in hours and rounded to multiples of the quantum. What was measured more than once in
-    a row is averaged. The first row is at time 0. Records come in the order of their numbers, one
-    set after the other.
+    Times are in hours, rounded to multiples of the quantum. Repeated measurements in one row are
+    averaged. The first row is at time 0. Records are in the order of their numbers, one set after
+    the other.
 
-    What has been read is kept in the user's cache folder.
+    The result is kept in the user's cache folder.
 
     Args:
         folder: Where `set-a.tar.gz` or the folder `set-a`, and `Outcomes-a.txt` lie.
         sets: Which of the sets `a` and `b` to read.
         quantum: Hours; None is `PUBLISHED_QUANTUM`.
-        keep_impossible: Whether to keep values that stand for none: below zero, where none of the
-            parameters can be, or a height or weight of zero.
+        keep_impossible: Whether to keep values that stand for missing ones: below zero, which is
+            impossible for all parameters, or a height or weight of zero.
 
     Raises:
         ConfigError: If a setting is out of range.

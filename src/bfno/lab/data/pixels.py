@@ -1,4 +1,4 @@
-"""One image file to an array of bytes."""
+"""Reads one image file into an array of bytes."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _COLOUR = {"RGB", "RGBX", "RGBA", "RGBa", "P", "PA", "CMYK", "YCbCr", "LAB", "HS
 
 
 class SystemFailure(DataError):
-    """An image could not be read, and the system is the reason, not the image."""
+    """An image could not be read because of the system, not the image."""
 
 
 @dataclass(frozen=True)
@@ -72,12 +72,12 @@ def read_header(path: Path) -> Header:
 def decode(path: Path, shape: tuple[int, int, int]) -> np.ndarray:
     """Return an image as bytes of shape `(channels, height, width)`.
 
-    It is turned as its EXIF data says, put on white where it is transparent, brought from 16 to
-    8 bits, made grey or coloured, and stretched to the size. Sides that are a multiple of the
-    new ones are averaged over blocks; otherwise linear interpolation with antialiasing.
+    It is rotated as its EXIF data says, put on white where it is transparent, converted from 16 to
+    8 bits and to grey or colour, and stretched to the size. Sides that are a multiple of the new
+    ones are averaged over blocks; otherwise linear interpolation with antialiasing.
 
     Raises:
-        DataError: If it cannot be decoded; a `SystemFailure` if that says nothing of the image.
+        DataError: If it cannot be decoded; a `SystemFailure` if the reason is not the image.
     """
     from PIL import Image, ImageOps
 
@@ -94,7 +94,7 @@ def decode(path: Path, shape: tuple[int, int, int]) -> np.ndarray:
 
 @contextmanager
 def quiet_pillow() -> Iterator[None]:
-    """Keep Pillow from reporting to the terminal; what matters is an error here."""
+    """Keep Pillow from writing to the terminal; what matters is raised as an error."""
     try:
         from PIL import Image
     except ImportError as error:
@@ -115,7 +115,7 @@ def quiet_pillow() -> Iterator[None]:
 
 @contextmanager
 def _opened(path: Path) -> Iterator[Image]:
-    """Open an image, and turn every way in which its reading can fail into a `DataError`."""
+    """Open an image, and turn every failure to read it into a `DataError`."""
     from PIL import Image
 
     try:

@@ -1,4 +1,4 @@
-"""The folders that data sets and what is made of them lie in."""
+"""The folders of data sets and of files made from them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["cache_folder", "data_folder"]
 def data_folder(data_dir: Path | None = None) -> Path:
     """Return the folder with all data sets.
 
-    It is the one given, else the one that the environment variable `BFNO_DATA` names, else `bfno`
+    It is the given folder, or else the one in the environment variable `BFNO_DATA`, or else `bfno`
     in the user's cache folder.
 
     Example:

@@ -1,4 +1,4 @@
-"""How series are divided and scaled before a model sees them."""
+"""How series are split and scaled before a model sees them."""
 
 from __future__ import annotations
 
@@ -41,31 +41,31 @@ _UNUSED_CLASSES = tuple(f"unused {number}" for number in range(len(ACTIVITIES), 
 
 @dataclass(frozen=True)
 class SeriesSource:
-    """Which series to load, and how to divide and scale them.
+    """The series to load, and how to split and scale them.
 
-    Two protocols divide the known sets. `sound` keeps patients or recordings apart, holds back
-    series for model selection and takes every statistic from the training part. `published` does
-    what the published experiments did: no validation part, statistics of all data, and for
-    HumanActivity overlapping windows on both sides and parts that are drawn with replacement.
+    There are two protocols for the known sets. `sound` keeps patients or recordings apart, holds
+    out series for model selection and takes every statistic from the training part. `published`
+    does what the published experiments did: no validation part, statistics of all data, and for
+    HumanActivity overlapping windows on both sides and parts drawn with replacement.
 
     Attributes:
         name: `physionet`, `activity` or `series`.
-        protocol: `sound` or `published`; one's own series know only `sound`.
+        protocol: `sound` or `published`; the user's own series have only `sound`.
         dir: Folder with data sets; see `data_folder`.
-        path: For `series`, a file or folder of one's own; None for the bundled synthetic series.
-        test_path: A file or folder of one's own with the test series.
+        path: For `series`, the user's own file or folder; None for the bundled synthetic series.
+        test_path: The user's own file or folder with the test series.
         sets: For `physionet`, which of the sets `a` and `b`.
         quantum: For `physionet`, the hours that times are rounded to; None as published.
         validation: Share of the training series for model selection; 0 for none.
-        test_fraction: Share of all series for testing, where there is no `test_path`. Both shares
-            are fixed in the protocol `published`.
-        train_limit: Most training series with those for validation; None for all.
-        test_limit: Most test series; None for all.
-        labels: Whether one's own series have a label for each `series` or `row`; `auto` looks.
-            For `activity` in the protocol `published`, `public_code` does not know the activity
+        test_fraction: Share of all series for testing, if there is no `test_path`. Both shares are
+            fixed in the protocol `published`.
+        train_limit: Largest number of training series, validation included; None for all.
+        test_limit: Largest number of test series; None for all.
+        labels: Whether the user's own series have a label for each `series` or `row`; `auto`
+            detects it. For `activity` in the protocol `published`, `public_code` lacks the activity
             "standing up from sitting on the ground": training takes it for the first class, and
             tests leave it out.
-        layout: What is known about one's own tables.
+        layout: What is known about the user's own tables.
     """
 
     name: str
@@ -84,12 +84,12 @@ class SeriesSource:
 
 
 def load_series(source: SeriesSource, seed: int) -> SeriesSplits:
-    """Load series, divide and scale them.
+    """Load series, and split and scale them.
 
     Args:
         source: Which series.
-        seed: Number that fixes which training series are for validation, and what the published
-            protocol draws with replacement. The test part does not depend on it.
+        seed: Seed of the choice of validation series, and of the published protocol's draws with
+            replacement. The test part does not depend on it.
 
     Raises:
         ConfigError: If a setting is out of range.
@@ -107,7 +107,7 @@ def divided_series(
     validation: float = 0.1,
     seed: int = 0,
 ) -> SeriesSplits:
-    """Divide series in memory for training and validation, and standardise them.
+    """Split series in memory for training and validation, and standardise them.
 
     Args:
         whole: The series; each has a label.
@@ -128,7 +128,7 @@ def divided_series(
 
 
 def thinned(series: Series, limit: int | None) -> Series:
-    """Draw so many series at most, of each class in proportion; always the same ones.
+    """Draw at most a number of series, in proportion to the classes; always the same ones.
 
     They keep their order.
     """
@@ -277,7 +277,7 @@ def _say_shared(train: Series, test: Series, source: SeriesSource) -> None:
 
 
 def _labelled(series: Series, path: Path) -> Series:
-    """The series that have a label, in some row at least."""
+    """The series that have a label, at least in some row."""
     known = series.labels != UNLABELLED
     if series.by_row:
         owner = torch.arange(len(series)).repeat_interleave(series.lengths)
@@ -297,7 +297,7 @@ def _divide(
     source: SeriesSource,
     seed: int,
 ) -> SeriesSplits:
-    """Divide by series, within each class where a series has one, and standardise."""
+    """Split by series, within each class if series have one, and standardise."""
     train = whole
     if test is None:
         kept, held_out = _hold_out(whole, source.test_fraction, _TEST_SEED)
@@ -350,7 +350,7 @@ def _span(series: Series) -> float:
 
 
 def _standard(train: Series) -> Scaling:
-    """Mean 0 and deviation 1 of what was observed in training."""
+    """Scaling to mean 0 and deviation 1 of the training's observations."""
     features = train.values.shape[1]
     place = train.mask.nonzero(as_tuple=True)
     seen, column = train.values[place].double(), place[1]

@@ -1,4 +1,4 @@
-"""Columns of numbers with a unit in every cell, such as `37.2 °C`, to numbers."""
+"""Converts columns of numbers with a unit in every cell, such as `37.2 °C`, to numbers."""
 
 from __future__ import annotations
 
@@ -38,12 +38,12 @@ _KNOWN = frozenset(
 
 @dataclass(frozen=True)
 class Quantities:
-    """A table whose columns of numbers with units hold the numbers alone.
+    """A table with the units removed from its columns of numbers.
 
     Attributes:
         table: The table.
         units: The unit of each such column.
-        assumed: Columns without units, which had one in training, and that unit.
+        assumed: Columns without units that had one in training, with that unit.
     """
 
     table: RawTable
@@ -60,13 +60,13 @@ class Quantities:
 def without_units(
     table: RawTable, columns: Sequence[str], missing: Collection[str], known: Mapping[str, str]
 ) -> Quantities:
-    """Take the units away from columns of numbers that have the same one everywhere.
+    """Remove units from columns of numbers with the same unit everywhere.
 
-    A column counts as one of quantities if more than half of its cells are numbers with a unit.
+    A column counts as quantities if more than half of its cells are numbers with a unit.
 
     Args:
         table: The table.
-        columns: The columns to look at, those of numbers, times or words.
+        columns: The columns to check, of numbers, times or words.
         missing: Words for a missing number, in small letters.
         known: Unit that each column had in training.
 
@@ -111,7 +111,7 @@ class _Column:
         self.numbers = number.zip_with(number.is_not_null(), cells).cast(pl.String)
 
     def unit(self, trained: str | None) -> str | None:
-        """The unit of all cells; None if the column may as well be one of words."""
+        """The unit of all cells; None if the column may also be one of words."""
         most = self.units.drop_nulls().value_counts(sort=True)
         unit = str(most.to_series(0)[0])
         other = ((self.units != unit).fill_null(True)).to_numpy() & self.filled

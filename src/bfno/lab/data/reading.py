@@ -1,4 +1,4 @@
-"""Reading files that may be damaged or hostile: bounded memory, and one kind of error."""
+"""Reading files that may be damaged or hostile, with bounded memory and one kind of error."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class _Stream(Protocol):
 
 @contextmanager
 def refusing_damage(path: Path, fix: str) -> Iterator[None]:
-    """Turn whatever the readers of the standard library and numpy raise into a `DataError`.
+    """Turn all errors of the standard library's and numpy's readers into a `DataError`.
 
     Args:
         path: The file that is being read.
@@ -44,7 +44,7 @@ def refusing_damage(path: Path, fix: str) -> Iterator[None]:
 
 
 def one_line(error: BaseException) -> str:
-    r"""Return the error's text on one line, or its type where it has none.
+    r"""Return the error's text on one line, or its type if it has none.
 
     Example:
         >>> one_line(EOFError()), one_line(ValueError("two\nlines"))
@@ -54,7 +54,7 @@ def one_line(error: BaseException) -> str:
 
 
 def read_up_to(stream: _Stream, size: int) -> np.ndarray:
-    """Return the next bytes of a stream, fewer than asked for only at its end.
+    """Return the next bytes of a stream, fewer than requested only at its end.
 
     Example:
         >>> import io

@@ -20,14 +20,14 @@ _HARMLESS = 0.01
 
 @dataclass(frozen=True)
 class SeriesBatch:
-    """Some series side by side, padded to the longest.
+    """A batch of series, padded to the longest.
 
     Attributes:
         times: `(batch, time)`; padding repeats a series' last time.
         values: `(batch, time, features)`; zero where nothing was observed.
         mask: `(batch, time, features)`; whether the value was observed.
-        labels: `(batch,)`, or `(batch, time)` where every row has one; `UNLABELLED` for none.
-        rows: `(batch, time)`; number of the row among all of the series' table, -1 for no row.
+        labels: `(batch,)`, or `(batch, time)` if every row has one; `UNLABELLED` for none.
+        rows: `(batch, time)`; number of the row among all rows of the table, -1 for no row.
     """
 
     times: Tensor
@@ -37,7 +37,7 @@ class SeriesBatch:
     rows: Tensor
 
     def to(self, device: torch.device, dtype: torch.dtype) -> SeriesBatch:
-        """The same on another device, with numbers of another precision."""
+        """The same on another device, in another precision."""
         return SeriesBatch(
             self.times.to(device, dtype, non_blocking=True),
             self.values.to(device, dtype, non_blocking=True),
@@ -93,7 +93,7 @@ class Series:
         )
 
     def batch(self, indices: Tensor) -> SeriesBatch:
-        """Return these series side by side, each on its own times."""
+        """Return these series as a batch, each at its own times."""
         lengths = self.lengths[indices]
         number = torch.arange(int(lengths.max()))
         within = number < lengths[:, None]
@@ -114,7 +114,7 @@ class Series:
     def union_batch(self, indices: Tensor) -> SeriesBatch:
         """Return these series on the union of their times, as the published code does.
 
-        Where a series has no row at a time of another, it observes nothing.
+        If a series has no row at a time of another, nothing is observed there.
         """
         part, numbers = self.take(indices), self._rows(indices)
         times, place = part.times.unique(return_inverse=True)
@@ -135,8 +135,8 @@ class Series:
         """Return these series as the published code has them.
 
         They are on the union of their times, divided by the largest one. Times at which all values
-        of the batch add up to zero are left out. With labels of rows none is, for these would be
-        left out too: there the published code fails.
+        of the batch add up to zero are left out, except with labels of rows, which would be left
+        out too: there the published code fails.
         """
         whole = self.union_batch(indices)
         times = whole.times / (whole.times.max() or 1.0)
@@ -160,16 +160,16 @@ class Series:
 
 @dataclass(frozen=True)
 class Scaling:
-    """An affine map of times and values, remembered with a run so that new data go the same way.
+    """An affine map of times and values, kept with a run so that new data are scaled alike.
 
-    A scaled time is `time / span`; a scaled value is `(value - shift) / scale`, cut off at `limit`
+    A scaled time is `time / span`; a scaled value is `(value - shift) / scale`, clipped at `limit`
     on both sides.
 
     Attributes:
         span: Time that becomes 1.
         shift: One number per feature.
         scale: One number per feature.
-        limit: Largest absolute value; None does not cut.
+        limit: Largest absolute value; None does not clip.
     """
 
     span: float
@@ -203,12 +203,12 @@ class Scaling:
 def in_single(values: Tensor, scale: Tensor) -> Tensor:
     """Round values to single precision, in which ordinary values are scaled.
 
-    One that this would move by more than a hundredth of its scale stays as it is: far from zero,
-    single precision cannot tell apart what lies close together.
+    A value that this would move by more than a hundredth of its scale stays as it is: far from
+    zero, single precision cannot distinguish close values.
 
     Args:
         values: In double precision.
-        scale: What each of them is to be divided by.
+        scale: The divisor of each.
     """
     rounded = values.float().double()
     return rounded.where((rounded - values).abs() <= _HARMLESS * scale, values)
@@ -219,15 +219,15 @@ class SeriesSplits:
     """Series as training sees them.
 
     Attributes:
-        train: What the model learns from.
-        validation: What decides between models, if anything does.
-        test: What is looked at once, at the end.
+        train: Series to learn from.
+        validation: Series that choose the epoch, if any.
+        test: Series used once, at the end.
         features: Name of each feature.
         classes: Name of each class, by its label.
-        scaling: How raw times and values became those that a model sees.
-        layout: What one's own tables were found to be.
-        division: Identifies one's own series, which were divided: with one more or less, all parts
-            and the scaling would be others. Empty for the known sets.
+        scaling: How raw times and values were scaled for the model.
+        layout: The layout found in the user's own tables.
+        division: Identifies the user's own series, which were divided: with one more or less, all
+            parts and the scaling would be others. Empty for the known sets.
     """
 
     train: Series

@@ -57,7 +57,7 @@ _PROTOCOLS = {
     "series, every statistic is taken from the training part, and the mean over the latent "
     "samples is judged.",
     "published": "Protocol published: as in the published code, statistics are taken from all "
-    "data, there is no validation part, and every latent sample is judged for itself.",
+    "data, there is no validation part, and every latent sample is scored separately.",
 }
 
 
