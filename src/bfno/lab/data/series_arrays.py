@@ -1,4 +1,4 @@
-"""Irregular series that a Python program holds as arrays."""
+"""Irregular series from arrays in a Python program."""
 
 from __future__ import annotations
 
@@ -17,16 +17,17 @@ _LARGEST = float(np.finfo(np.float32).max)
 
 
 def series_from_arrays(times: Sequence[np.ndarray], values: Sequence[np.ndarray]) -> Series:
-    """Put arrays together to series without labels, as `read_series` does with rows of tables.
+    """Make series without labels from arrays, as `read_series` does from rows of tables.
 
-    Rows are sorted by time, those of one time merged, and times count from each series' first row.
+    Rows are sorted by time, those with the same time are merged, and times count from each series'
+    first row.
 
     Args:
         times: Time of each row, `(rows,)` for each series.
         values: `(rows, features)` for each series; NaN where nothing was observed.
 
     Raises:
-        ValueError: If arrays do not fit together, or hold no finite numbers where they have to.
+        ValueError: If arrays do not match, or hold numbers that must be finite but are not.
 
     Example:
         >>> import numpy as np

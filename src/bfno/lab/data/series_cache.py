@@ -1,4 +1,4 @@
-"""Keeps what parsing has made of large text files, so that the next run starts at once."""
+"""Keeps the result of parsing large text files, so that the next run starts at once."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _logger = logging.getLogger(__name__)
 
 
 def fingerprint(pieces: Iterable[bytes]) -> str:
-    """Return the SHA-256 of the pieces and of where each of them ends.
+    """Return the SHA-256 of the pieces and their boundaries.
 
     Example:
         >>> fingerprint([b"ab", b"c"]) == fingerprint([b"a", b"bc"])
@@ -37,14 +37,13 @@ def fingerprint(pieces: Iterable[bytes]) -> str:
 
 
 def cached(name: str, key: str, make: Callable[[], Arrays]) -> Arrays:
-    """Return what `make` makes, from the user's cache folder if it is there.
+    """Return the result of `make`, from the user's cache folder if it is there.
 
-    A file whose checksum is wrong is made anew. Where the folder cannot be written to, nothing is
-    kept.
+    A file with a wrong checksum is made again. If the folder cannot be written to, nothing is kept.
 
     Args:
-        name: What the arrays are, for the file's name.
-        key: Fingerprint of all that they depend on.
+        name: Description of the arrays, for the file's name.
+        key: Fingerprint of everything they depend on.
         make: Makes the arrays, none of which may hold objects.
     """
     path = cache_folder() / "parsed" / f"{name}-{key}.bin"

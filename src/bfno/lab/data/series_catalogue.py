@@ -1,4 +1,4 @@
-"""Which sets of irregular series there are, and where the official files come from.
+"""The known sets of irregular series, and where the official files come from.
 
 This module imports no torch, so that a program can list the data sets at once.
 """

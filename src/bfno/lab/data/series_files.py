@@ -1,4 +1,4 @@
-"""Series of one's own: a table of all of them, or a folder with a table of each."""
+"""The user's own series: one table of all, or a folder with a table of each."""
 
 from __future__ import annotations
 
@@ -30,15 +30,15 @@ _logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class SeriesTable:
-    """Series as files give them.
+    """Series from files.
 
     Attributes:
-        series: The series, neither scaled nor divided; times count from each one's first row.
+        series: The series, neither scaled nor split; times count from each one's first row.
         features: Name of each feature; `sex=f` is 1 where a column of words holds this one.
         classes: Name of each class, by its label.
         origins: Time of each series' first row in the files; 0 for dates.
-        layout: What the table was found to be.
-        begins: Where times are dates, that of each series' first row, in microseconds of UTC.
+        layout: The layout found in the table.
+        begins: If times are dates, the date of each series' first row, in microseconds of UTC.
     """
 
     series: Series
@@ -49,7 +49,7 @@ class SeriesTable:
     begins: Tensor | None = None
 
     def time_in_file(self, row: int, owner: int) -> float | str:
-        """Time of a row of a series, as the files give it: a number or an ISO date."""
+        """Time of a row of a series, as in the files: a number or an ISO date."""
         time = float(self.series.times[row])
         if self.begins is None:
             # Without the last digits that taking the origin away has changed.
@@ -67,7 +67,7 @@ def read_series(
     features: tuple[str, ...] | None = None,
     classes: tuple[str, ...] | None = None,
 ) -> SeriesTable:
-    """Read series out of CSV, Excel or Parquet files.
+    """Read series from CSV, Excel or Parquet files.
 
     Either one table whose rows name their series, or a folder with one table for each series,
     which is named after its file. In such a folder a table called `labels` may give each series'
@@ -76,7 +76,7 @@ def read_series(
 
     Args:
         path: The file or folder.
-        layout: What is known about the tables. A note says what was found out.
+        layout: What is known about the tables. A note says what was detected.
         labels: Whether each `series` or each `row` has a label. `auto` means rows if there is a
             series with two labels.
         features: Names that the features must have; their order is that of the result.
@@ -102,7 +102,7 @@ def read_series(
 def read_frame(
     frame: pl.DataFrame, layout: TableLayout, features: tuple[str, ...] | None = None
 ) -> SeriesTable:
-    """The series of a data frame in memory, each with one label at most; see `read_series`.
+    """The series of a data frame in memory, each with at most one label; see `read_series`.
 
     Args:
         frame: One table, whose rows name their series.

@@ -1,4 +1,4 @@
-"""Folders with a table of each series, put together to one table."""
+"""Combines a folder with a table of each series into one table."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def read_folder(folder: Path, layout: TableLayout) -> RawTable:
 
 
 def _series_in(folder: Path) -> tuple[dict[str, Path], Path | None]:
-    """The file of each series in the order of their names, and that of the labels."""
+    """The file of each series in the order of names, and the file of labels."""
     with refusing_damage(folder, "give yourself access"):
         paths = sorted(path for path in folder.iterdir() if not path.name.startswith("."))
     files: dict[str, Path] = {}

@@ -1,4 +1,4 @@
-"""Puts the rows of tables together to series."""
+"""Combines the rows of tables into series."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Rows:
         table: Where they come from.
         owners: Which series each row belongs to.
         times: Time of each row; seconds for dates.
-        unit: How many of these make a time of the result.
+        unit: How many of these units make one unit of the result.
         values: `(rows, features)` in double precision, NaN for what is missing.
         labels: Number of each row's label in `label_names`, or `UNLABELLED`.
         ids: Name of each series, in the order of their first rows.
@@ -46,7 +46,7 @@ class Rows:
 
 
 def static_features(rows: Rows) -> tuple[str, ...]:
-    """Names of the features that do not change within any series, but between series."""
+    """Names of the features that change between series, but not within any series."""
     order = np.argsort(rows.owners, kind="stable")
     places = np.flatnonzero(np.diff(rows.owners[order], prepend=-1))
     if len(places) == len(order):
@@ -65,12 +65,12 @@ def static_features(rows: Rows) -> tuple[str, ...]:
 def to_series(
     rows: Rows, labels: str, classes: tuple[str, ...] | None
 ) -> tuple[Series, tuple[str, ...], Tensor]:
-    """Sort the rows, merge those of one time and count times from each series' first row.
+    """Sort the rows, merge those with the same time, and count times from each series' first row.
 
     Args:
         rows: The rows.
         labels: `series`, `row` or `auto`.
-        classes: Name of each class; None takes those that occur, in order.
+        classes: Name of each class; None takes the labels that occur, in order.
 
     Returns:
         The series, the classes, and the time of each series' first row.
@@ -127,7 +127,7 @@ def _notice(rows: Rows, merged: int) -> None:
 
 
 def _merged(values: np.ndarray, begins: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Mean of what is observed in each group of rows, zero where nothing is."""
+    """Mean of the observed values in each group of rows, zero if there are none."""
     mask = ~np.isnan(values)
     values = np.where(mask, values, 0.0)
     if begins.all():
@@ -139,7 +139,7 @@ def _merged(values: np.ndarray, begins: np.ndarray) -> tuple[np.ndarray, np.ndar
 
 
 def _classes(rows: Rows) -> tuple[str, ...]:
-    """Labels in the order of their numbers if all are numbers, else of the alphabet."""
+    """Labels in numerical order if all are numbers, or else in alphabetical order."""
     try:
         return tuple(sorted(rows.label_names, key=lambda name: (float(name), name)))
     except ValueError:

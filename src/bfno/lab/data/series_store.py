@@ -27,8 +27,8 @@ _HALF, _MISSING = ("unchecked", "its other half is missing"), ("missing", "not t
 def check_series(name: str, root: Path) -> list[FileCheck]:
     """Compare the files of a set with what is known about the official ones.
 
-    HumanActivity has a checksum. The records of PhysioNet are parsed and counted, for nobody
-    published one.
+    HumanActivity has a checksum. The records of PhysioNet are parsed and counted, because no
+    checksum was published.
 
     Args:
         name: Name of the set.
@@ -44,19 +44,19 @@ def get_series(
     progress: Progress | None = None,
     sources: Mapping[str, str] | None = None,
 ) -> Path:
-    """Download what is missing or wrong of a set, and return its folder.
+    """Download missing or wrong files of a set, and return its folder.
 
     A wrong file is replaced only once the new one is there.
 
     Args:
         name: Name of the set.
         root: Folder with all data sets.
-        progress: Told about every piece that arrives.
+        progress: Called for every piece that arrives.
         sources: Other addresses of the official files, by their names.
 
     Raises:
         ConfigError: If pooch is missing.
-        DataError: If a file cannot be had or written, or is not the right one.
+        DataError: If a file cannot be downloaded or written, or is not the right one.
     """
     checks = check_series(name, root)
     folder = checks[0].path.parent
@@ -106,7 +106,7 @@ def _check_set(folder: Path, name: str) -> list[FileCheck]:
 
 
 def _judge_set(folder: Path, name: str) -> tuple[str, str]:
-    """State and detail of the records and their outcomes, which only together can be judged."""
+    """State and detail of the records and their outcomes, which can only be checked together."""
     try:
         series = read_physionet(folder, (name,))
     except DataError as error:

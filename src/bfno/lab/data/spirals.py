@@ -1,4 +1,4 @@
-"""Synthetic series that need no download: spirals and damped oscillators, seen now and then."""
+"""Synthetic series that need no download: irregularly observed spirals and damped oscillators."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class Motions:
     direction: Tensor
 
     def at(self, times: Tensor) -> Tensor:
-        """Return where the motions are, without noise.
+        """Return the positions of the motions, without noise.
 
         Args:
             times: `(count, time)`, or `(time,)` for all motions.
@@ -68,7 +68,7 @@ class Motions:
 
 
 def draw_motions(count: int, generator: torch.Generator) -> Motions:
-    """Draw motions, of each kind as many as of the others to within one.
+    """Draw motions, with the same number of each kind, up to one.
 
     Raises:
         ConfigError: If there are none to draw.
@@ -91,7 +91,7 @@ def draw_motions(count: int, generator: torch.Generator) -> Motions:
 
 
 def observe(motions: Motions, generator: torch.Generator) -> Series:
-    """Look at each motion 15 to 40 times at random moments.
+    """Observe each motion 15 to 40 times at random moments.
 
     Every coordinate has noise of deviation 0.05 and is missing with probability 0.2. Each series is
     labelled with its kind of motion.

@@ -24,7 +24,7 @@ _FOLDS_LIMIT = 1 << 17
 
 
 def read_stl(contents: Mapping[str, Content], data_set: DataSet) -> tuple[Split, Split]:
-    """Return training and test part out of the four files."""
+    """Return training and test part from the four files."""
     images, labels, test_images, test_labels = (contents[file.name] for file in data_set.contents)
     return _split(images, labels, data_set), _split(test_images, test_labels, data_set)
 

@@ -1,4 +1,4 @@
-"""Where data sets lie on disk: find, download, check and load them."""
+"""Data sets on disk: find, download, check and load them."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ _logger = logging.getLogger(__name__)
 def locate(name: str, data_dir: Path | None = None) -> Path:
     """Return the folder that holds a data set.
 
-    It is looked for in `DIR/NAME`, in the folder of the official archive beside or inside it, and
+    It is searched for in `DIR/NAME`, in the folder of the official archive beside or inside it, and
     in `DIR` itself.
 
     Args:
@@ -55,7 +55,7 @@ def locate(name: str, data_dir: Path | None = None) -> Path:
 
     Raises:
         ConfigError: If there is no data set of that name.
-        DataError: If it is not there; the message says which files to put where.
+        DataError: If it is missing; the message says which files to put where.
     """
     data_set, root = find_data_set(name), data_folder(data_dir)
     if not data_set.files:
@@ -85,17 +85,17 @@ def get(
     progress: Progress | None = None,
     sources: Mapping[str, str] | None = None,
 ) -> Path:
-    """Download what is missing or wrong of a data set, and return its folder.
+    """Download missing or wrong files of a data set, and return its folder.
 
     Args:
         name: Name of the data set.
         data_dir: Folder with all data sets; see `data_folder`.
-        progress: Told the file's name, the bytes so far and the bytes in all.
+        progress: Called with the file's name, the bytes so far and the total bytes.
         sources: Other addresses of the official files, by their names.
 
     Raises:
         ConfigError: If there is no data set of that name, or pooch is missing.
-        DataError: If a file cannot be had or written.
+        DataError: If a file cannot be downloaded or written.
     """
     if name in SERIES_SETS:
         return get_series(name, data_folder(data_dir), progress=progress, sources=sources)
@@ -136,7 +136,7 @@ def check(name: str, data_dir: Path | None = None) -> list[FileCheck]:
         data_dir: Folder with all data sets; see `data_folder`.
 
     Returns:
-        One entry for each file; none for a data set that a library brings along.
+        One entry for each file; empty for a data set that comes with a library.
 
     Raises:
         ConfigError: If there is no data set of that name.
@@ -164,13 +164,13 @@ def load(name: str, data_dir: Path | None = None, *, official: bool | None = Non
     Args:
         name: Name of the data set.
         data_dir: Folder with all data sets; see `data_folder`.
-        official: Whether to accept only the official files, by size and checksum. By default a
-            folder none of whose files is as long as the official one is taken for data of one's
-            own in that layout, with a note; where only some are shorter, they have been cut off.
+        official: Whether to accept only the official files, by size and checksum. By default, a
+            folder in which no file has the official length is taken for the user's own data in that
+            layout, with a note; if only some are shorter, they count as cut off.
 
     Raises:
         ConfigError: If there is no data set of that name, or nothing to read it from.
-        DataError: If it is not there or a file is damaged.
+        DataError: If it is missing or a file is damaged.
 
     Example:
         >>> load("digits").train.images.shape
@@ -214,7 +214,7 @@ def _contents(folder: Path, data_set: DataSet, official: bool | None) -> dict[st
 
 
 def _folders(data_set: DataSet, root: Path) -> list[Path]:
-    """Where the files may lie, in the order of preference."""
+    """Folders where the files may be, in order of preference."""
     folders = [root / data_set.name, root]
     if data_set.archive_folder:
         folders[1:1] = [root / data_set.name / data_set.archive_folder]
@@ -223,7 +223,7 @@ def _folders(data_set: DataSet, root: Path) -> list[Path]:
 
 
 def _form(folder: Path, data_set: DataSet) -> str | None:
-    """How the folder holds the data set: as files, archive or npz; `None` if it does not."""
+    """The form of the data set in the folder: files, archive or npz; `None` if it is not there."""
     if data_set.contents and len(find_files(folder, data_set)) == len(data_set.contents):
         return "files"
     if data_set.archive and os.path.isfile(folder / data_set.archive.name):
@@ -268,6 +268,6 @@ def _check_files(folder: Path, data_set: DataSet) -> list[FileCheck]:
 
 
 def _unpack(archive: Path, data_set: DataSet) -> None:
-    """Write the needed files beside the archive, each under its name only once it is whole."""
+    """Write the needed files beside the archive; each gets its name only when it is complete."""
     for name, content in read_archive(archive, data_set).items():
         write_atomically(archive.parent / name, content.data.tobytes())

@@ -1,4 +1,4 @@
-"""Images that stay on disk, and are read when they are used."""
+"""Images that stay on disk and are read when used."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _MOST_OPEN = 256  # files at a time
 
 
 class _OpenFiles:
-    """The files that were read last: they stay open, as long as there are not too many."""
+    """The files read last, which stay open as long as there are not too many."""
 
     def __init__(self) -> None:
         self._descriptors: OrderedDict[int, int] = OrderedDict()
@@ -38,7 +38,7 @@ class _OpenFiles:
         self._lock = threading.RLock()
 
     def open(self, number: int, path: Path) -> tuple[int, ...]:
-        """Open the file of a shelf; return what tells it from every other file."""
+        """Open the file of a shelf; return its identity."""
         with self._lock:
             descriptor = self._descriptors[number] = self._opened(path)
             identity = file_identity(descriptor)
@@ -84,7 +84,7 @@ _NUMBERS = itertools.count()
 
 
 def _most_open() -> int:
-    """Files that may stay open: a part of those that the system allows."""
+    """Number of files that may stay open: a part of those that the system allows."""
     allowed, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return _MOST_OPEN if allowed == resource.RLIM_INFINITY else min(_MOST_OPEN, allowed // 4)
 
@@ -96,10 +96,10 @@ def file_identity(descriptor: int) -> tuple[int, ...]:
 
 
 class Shelf:
-    """Bytes that images lie in: a file, which is opened when it is needed, or memory.
+    """The bytes of images: a file, which is opened when needed, or memory.
 
-    As long as few enough are open, nobody can take away a file; later it is refused if it is not
-    the same any more.
+    As long as few enough are open, no file can be taken away; a file that is opened again is
+    refused if it has changed.
 
     Args:
         content: The file or the bytes.
@@ -117,10 +117,10 @@ class Shelf:
             weakref.finalize(self, _FILES.close, self.number)
 
     def read(self, into: memoryview, start: int) -> None:
-        """Fill a buffer with the bytes from a place on.
+        """Fill a buffer with bytes from an offset on.
 
         Raises:
-            DataError: If there are not as many, or the disk fails.
+            DataError: If there are too few, or the disk fails.
         """
         if not isinstance(self._content, Path):
             into[:] = memoryview(self._content)[start : start + len(into)]
@@ -137,10 +137,10 @@ class Shelf:
 
 @dataclass(frozen=True)
 class Rows:
-    """Where decoded images are.
+    """The location of decoded images.
 
     Attributes:
-        shelves: What they lie in.
+        shelves: The shelves that hold them.
         shelf: Number of the shelf of each image.
         start: Its first byte there.
         shape: Channels, height and width of each.
@@ -160,7 +160,7 @@ class Rows:
         return len(self) * math.prod(self.shape)
 
     def take(self, which: Any) -> Rows:
-        """Return the rows of some images, by anything that indexes an array."""
+        """Return the rows of some images, selected by anything that indexes an array."""
         return Rows(self.shelves, self.shelf[which], self.start[which], self.shape)
 
     def read(self) -> Tensor:
@@ -174,12 +174,12 @@ class Rows:
 class StoredImages(Tensor):
     """Images on disk that look like a tensor of bytes, `(count, channels, height, width)`.
 
-    An index reads those images, as a batch of training needs them. Parts of a `split` and large
-    slices stay on disk; every other operation reads all images. A file on disk does not change
-    while this is open, so that whatever is read is the same at any time.
+    An index reads its images, as a training batch needs. Parts of a `split` and large slices stay
+    on disk; every other operation reads all images. A file on disk does not change while this is
+    open, so reads always give the same.
 
-    The bytes are read with the calls of the system and not mapped into memory: mapped pages count
-    as memory of the process, and a file that is cut off would end it.
+    The bytes are read with system calls and not mapped into memory: mapped pages count as memory of
+    the process, and a truncated file would crash it.
 
     Args:
         rows: Where the images are.
@@ -247,7 +247,7 @@ _ABOUT = {Tensor.size, Tensor.dim, Tensor.numel, Tensor.__len__, Tensor.is_float
 
 
 def _row_numbers(which: Any) -> np.ndarray | None:
-    """The images that an index names, as numbers or as a mask; None if it is of another kind."""
+    """The images that an index selects, as numbers or a mask; None if it is of another kind."""
     if isinstance(which, Tensor):
         which = which.cpu().numpy()
     elif not isinstance(which, int | list | np.ndarray | np.integer):

@@ -1,4 +1,4 @@
-"""Divides and draws labelled things so that each class keeps its share."""
+"""Splits and draws labelled items so that each class keeps its share."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ __all__ = ["drawn_order", "hold_out_of_each_class"]
 def hold_out_of_each_class(labels: Tensor, share: float, seed: int) -> tuple[Tensor, Tensor]:
     """Return the indices to keep and those to hold out, each in ascending order.
 
-    A class of two or more keeps at least one on either side; a single one is kept.
+    A class of two or more has at least one on either side; a single item is kept.
 
     Args:
         labels: Class of each thing.
         share: Part of each class to hold out.
-        seed: Number that fixes the choice.
+        seed: Seed of the choice.
 
     Example:
         >>> kept, held_out = hold_out_of_each_class(torch.tensor([0, 1, 0, 1, 1]), 0.5, seed=0)
@@ -35,12 +35,13 @@ def hold_out_of_each_class(labels: Tensor, share: float, seed: int) -> tuple[Ten
 def drawn_order(labels: Tensor, seed: int) -> Tensor:
     """Return all indices in a random order whose every beginning and end is a fair draw.
 
-    The first N things, for any N, have each class in proportion, to about one thing; twice as many
-    things as there are classes hold at least one of each. Of things of one class it is any order.
+    For any N, the first N items have each class in proportion, up to about one item; twice as many
+    items as there are classes contain at least one of each. For items of one class, it is any
+    order.
 
     Args:
         labels: Class of each thing.
-        seed: Number that fixes the order.
+        seed: Seed of the order.
 
     Example:
         >>> labels = torch.tensor([0] * 90 + [1] * 10)

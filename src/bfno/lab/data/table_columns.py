@@ -1,4 +1,4 @@
-"""A table column by column: what each of them is, and its cells as numbers."""
+"""Reads a table column by column: what each column is, and its cells as numbers."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ _MANY_CLASSES = 20
 
 
 class Understood:
-    """A table column by column, and what was found out about it.
+    """A table column by column, and what was detected about it.
 
     Args:
         table: The table.
@@ -111,7 +111,7 @@ class Understood:
         return without_units(table, columns, self.no_numbers, layout.units or {})
 
     def _number_format(self, layout: TableLayout) -> tuple[NumberFormat, str | None]:
-        """How numbers are written, and the name of their decimal mark if that is known."""
+        """The format of numbers, and the name of their decimal mark if known."""
         import polars as pl
 
         table = self.table
@@ -155,7 +155,7 @@ class Understood:
         return numbers, ids
 
     def _refuse_row_numbers(self) -> None:
-        """Refuse an `id` that differs in every row beside another column that names series."""
+        """Refuse an `id` that differs in every row if another column names series."""
         names = [name for name in self.table.frame.columns if name != "id"]
         other = find_column(self.table.source, names, "id", None, ())
         if other and self.table.frame[other].is_duplicated().any():
@@ -191,7 +191,7 @@ class Understood:
         return values, features
 
     def _feature(self, name: str) -> list[tuple[str, np.ndarray]]:
-        """The features that a column is: one of numbers, one of each word, or none."""
+        """The features from a column: one of numbers, one per word, or none."""
         import polars as pl
 
         cells = self.table.frame[name]
@@ -263,7 +263,7 @@ class Understood:
         return []
 
     def _require_columns(self, path: Path, words: Mapping[str, tuple[str, ...]]) -> None:
-        """Compare columns with those that the features came from, before any cell is read."""
+        """Compare columns with those of the training's features, before any cell is read."""
         origin = {f"{name}={word}": name for name, known in words.items() for word in known}
         wanted = tuple(dict.fromkeys(origin.get(name, name) for name in self.wanted or ()))
         require_names(path, tuple(self.columns), wanted)
@@ -314,7 +314,7 @@ class Understood:
         return f"label {self.label!r} ({count:,} {kinds}{meant}, one per {of})"
 
     def doubt(self, rows: Rows) -> str | None:
-        """Warn where the labels look like measurements rather than classes."""
+        """Warn if the labels look like measurements rather than classes."""
         count, series = len(rows.label_names), len(rows.ids)
         if self.label is None or self.is_fixed or count <= _MANY_CLASSES or 2 * count <= series:
             return None
@@ -325,7 +325,7 @@ class Understood:
         )
 
     def _missing_words(self) -> Iterable[str]:
-        """The words that were taken for missing values, of which a user may think otherwise."""
+        """The words that were taken for missing values, for the user to check."""
         import polars as pl
 
         counts: dict[str, int] = {}

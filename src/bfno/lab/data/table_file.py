@@ -1,4 +1,4 @@
-"""Tables as files hold them: CSV in its dialects, Excel and Parquet, read by polars."""
+"""Reads tables from files with polars: CSV in its dialects, Excel and Parquet."""
 
 from __future__ import annotations
 
@@ -45,11 +45,11 @@ _NAMES_FIX = "name or delete it, and delete lines above the column names"
 
 @dataclass(frozen=True)
 class FileFormat:
-    """How cells are packed into a file; None is found out.
+    """How cells are stored in a file; None is detected.
 
     Attributes:
         sheet: Sheet of an Excel file.
-        separator: What stands between the cells of text, a name in `SEPARATORS`.
+        separator: Separator of cells in text, a name in `SEPARATORS`.
         encoding: Encoding of text.
     """
 
@@ -64,12 +64,12 @@ class RawTable:
 
     Attributes:
         source: The file or folder.
-        frame: The cells; text is without blanks at its ends, an empty cell is null.
+        frame: The cells; text has no blanks at its ends, an empty cell is null.
         numbers: Number of each row in its file.
         files: The files.
-        places: Place of each row's file among these.
-        is_typed: Whether the file itself says which cells are numbers, as Excel does.
-        remarks: What was found out about the files, for the user.
+        places: Number of each row's file among these.
+        is_typed: Whether the file itself says which cells are numbers, as in Excel.
+        remarks: What was detected about the files, for the user.
     """
 
     source: Path
@@ -90,7 +90,7 @@ def read_tables(paths: Sequence[Path], wanted: FileFormat) -> list[RawTable]:
     """Read the cells of files; text files with the same columns in sequence become one table.
 
     The number of a row is that of the line or of the sheet's row; Parquet counts from 1. Rows
-    without any cell are passed over.
+    without any cell are skipped.
 
     Raises:
         ConfigError: If polars or fastexcel is missing.
@@ -160,7 +160,7 @@ def _polars(path: Path) -> Any:
 
 @contextmanager
 def _refusing(path: Path, fix: str) -> Iterator[None]:
-    """Like `refusing_damage`, and for the panics of polars, which are not exceptions of Python."""
+    """Like `refusing_damage`, but also for panics of polars, which are not Python exceptions."""
     import polars
 
     try:
@@ -171,7 +171,7 @@ def _refusing(path: Path, fix: str) -> Iterator[None]:
 
 
 def _compact(table: RawTable) -> RawTable:
-    """The table without blanks around cells, rows without cells and nameless empty columns."""
+    """The table without blanks around cells, empty rows and nameless empty columns."""
     pl = _polars(table.source)
     frame = table.frame.clone()
     for place, dtype in enumerate(frame.dtypes):  # one by one, so that memory holds one twice
@@ -190,7 +190,7 @@ def _compact(table: RawTable) -> RawTable:
 
 
 def _named(path: Path, row: int, frame: pl.DataFrame, names: Sequence[str]) -> pl.DataFrame:
-    """Give the columns their names; those without name may only be empty, or count the rows.
+    """Name the columns; those without a name may only be empty, or count the rows.
 
     Excel leaves empty columns behind, and pandas writes the number of each row before it.
 
@@ -224,7 +224,7 @@ def _counts_rows(place: int, column: pl.Series) -> bool:
 
 @dataclass(frozen=True)
 class _Text:
-    """A text file that was checked, but whose rows are not yet cut into cells."""
+    """A text file that was checked, but not yet split into cells."""
 
     path: Path
     line: int
@@ -253,7 +253,7 @@ def _read_text(path: Path, wanted: FileFormat) -> _Text:
 
 
 def _parsed(texts: Sequence[_Text]) -> RawTable:
-    """Cut the rows of text files with the same columns into cells."""
+    """Split the rows of text files with the same columns into cells."""
     first = texts[0]
     pl = _polars(first.path)
     numbers = np.concatenate([text.numbers for text in texts])
@@ -310,10 +310,10 @@ _CODEC_TITLES |= {f"utf-16-{end}": "UTF-16" for end in ("le", "be")}
 
 
 def _encoding(path: Path, content: bytes) -> str:
-    """UTF-16 by its marks or zeros, else UTF-8, else Western European text of Windows.
+    """UTF-16 if it has its marks or zeros, or else UTF-8, or else Western European Windows text.
 
     Raises:
-        DataError: If it is UTF-8 with wrong bytes here and there, or no text at all.
+        DataError: If it is UTF-8 with some wrong bytes, or not text at all.
     """
     if content.startswith(b"\xef\xbb\xbf"):
         return "utf-8-sig"
@@ -336,9 +336,9 @@ def _encoding(path: Path, content: bytes) -> str:
 
 
 def _separator(path: Path, content: bytes, wanted: str | None) -> tuple[str, bool]:
-    """Find what separates the cells, and tell whether it was not given and is not the comma.
+    """Find the separator of cells; return whether it was detected and is not the comma.
 
-    It is what cuts the first rows into equally many cells, the most if there are several.
+    It splits the first rows into equally many cells; of several such, it gives the most cells.
 
     Raises:
         DataError: If two do so equally well.
@@ -395,7 +395,7 @@ def _row_numbers(path: Path, body: bytes, separator: str, width: int, line: int)
     """Number of each row in the file, after checking that all have as many cells as the first.
 
     Raises:
-        DataError: If one has not, or has quotation marks where none belong.
+        DataError: If one has not, or has misplaced quotation marks.
     """
     mark = separator.encode()
     skeleton = _ended(body).translate(None, bytes({*range(256)} - {*mark, *b'\n"'}))
@@ -489,7 +489,7 @@ def _sheet(path: Path, names: list[str], wanted: str | None) -> tuple[str, tuple
 
 
 def _refuse_vast_sheets(path: Path) -> None:
-    """Refuse a workbook that would not fit into memory, by what it says about itself."""
+    """Refuse a workbook that would not fit into memory, by its own declarations."""
     if not zipfile.is_zipfile(path):
         return
     with zipfile.ZipFile(path) as archive:

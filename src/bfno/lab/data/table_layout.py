@@ -1,4 +1,4 @@
-"""Which column of a table is what, and how its cells are to be understood."""
+"""The role of each column of a table, and how its cells are read."""
 
 from __future__ import annotations
 
@@ -55,33 +55,33 @@ _MEANINGS = {"id": "with the names of the series", "time": "with times", "label"
 
 @dataclass(frozen=True)
 class TableLayout:
-    """Which column is what, and how cells are to be understood; None is found out.
+    """The role of each column, and how cells are read; None is detected.
 
-    What a table was found to be is a layout too, which reads other tables the same way.
+    The result of reading a table is a layout too, which reads other tables in the same way.
 
     Attributes:
         id: Column with the names of the series.
         time: Column with times.
         label: Column with labels; a table may have none.
         decimal: Decimal mark of numbers in text, `point` or `comma`.
-        trained_decimal: That of the table which training had; a mark belongs to its file, so this
-            one only decides what the cells leave open.
-        quantities: Whether cells like `80 kg` are numbers, where a column has one unit.
-        units: The unit of each such column; None looks.
+        trained_decimal: The mark of the training's table; a mark belongs to its file, so this one
+            only decides if the cells do not.
+        quantities: Whether cells like `80 kg` are numbers, if a column has one unit.
+        units: The unit of each such column; None detects it.
         dates: What times are: `numbers`, `dates`, or dates like 03/04/2024 that are `day-first`
             or `month-first`.
         points: How dates like 03.04.2024 are meant; None is as `dates` says, else `day-first`.
-        unit: What dates become: a name in `UNITS`, or `auto` for days if all are midnights, else
-            hours.
-        missing: Words for a missing value, besides the empty cell; None is `MISSING`, which
-            always holds among numbers.
-        categorical: Columns of words even where these are numbers.
+        unit: Unit of times from dates: a name in `UNITS`, or `auto` for days if all are midnights,
+            or else hours.
+        missing: Words for a missing value, besides the empty cell; None is `MISSING`, which always
+            applies among numbers.
+        categorical: Columns to read as words even if they hold numbers.
         ignore: Columns to leave out.
-        most_categories: Most different words of a column that becomes features.
+        most_categories: Largest number of different words in a column that becomes features.
         categories: The words of each such column; None takes those that occur.
         booleans: Columns of zeros and ones, or of words for these, which other columns of numbers
-            must not hold; None does not know.
-        file: How cells are packed into the file.
+            must not hold; None if unknown.
+        file: How cells are stored in the file.
     """
 
     id: str | None = None
@@ -108,7 +108,7 @@ class TableLayout:
         return frozenset(MISSING if self.missing is None else map(str.lower, self.missing))
 
     def facts(self) -> dict[str, Any]:
-        """Return what decides the meaning of cells, as values of JSON."""
+        """The settings that decide the meaning of cells, as JSON values."""
         return {
             **{name: getattr(self, name) for name in _FACTS},
             "decimal": self.decimal,
@@ -123,7 +123,7 @@ class TableLayout:
 
     @staticmethod
     def from_facts(facts: Mapping[str, Any], file: FileFormat) -> TableLayout:
-        """The layout that `facts` tells of, for a file of any format."""
+        """The layout from `facts`, for a file of any format."""
         missing = facts["missing"]
         booleans = facts.get("booleans")  # older runs have none of what `get` asks for
         return TableLayout(
@@ -140,7 +140,7 @@ class TableLayout:
         )
 
     def for_file(self, file: FileFormat) -> TableLayout:
-        """The same for a file of another format."""
+        """The same layout for a file of another format."""
         return replace(self, file=file, decimal=None, trained_decimal=self.decimal)
 
 
@@ -150,7 +150,7 @@ _FACTS = ("id", "time", "label", "dates", "unit")
 def find_column(
     path: Path, names: Sequence[str], role: str, wanted: str | None, taken: Iterable[str]
 ) -> str | None:
-    """Return the column for `id`, `time` or `label`, by its given or by a common name; or None.
+    """Return the column for `id`, `time` or `label`, by its given name or a common one; or None.
 
     Raises:
         DataError: If several may be meant.
@@ -202,7 +202,7 @@ def require_column(
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
-    """Return what to say about a name that is not known.
+    """The advice for an unknown name.
 
     Example:
         >>> nearest("hart", ["heart", "lung"])
@@ -213,7 +213,7 @@ def nearest(name: str, known: Iterable[str]) -> str:
 
 
 def require_names(path: Path, found: Sequence[str], wanted: Sequence[str]) -> tuple[str, ...]:
-    """Return the wanted names, after refusing ones that differ, whatever their order.
+    """Return the requested names, after refusing different ones; the order does not matter.
 
     Raises:
         DataError: If one is missing or unknown.

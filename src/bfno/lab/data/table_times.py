@@ -29,8 +29,8 @@ class Times:
 
     Attributes:
         values: Numbers as they are in the table; for dates, seconds since `epoch`.
-        layout: What was known about the table, and what was found out about its times.
-        dates: The dates, if these are some.
+        layout: What was known about the table, and what was detected about its times.
+        dates: The dates, if the times are dates.
         epoch: The first date, in microseconds of UTC.
     """
 
@@ -41,7 +41,7 @@ class Times:
 
     @property
     def note(self) -> str:
-        """How the times were read, as a note behind the name of their column."""
+        """How the times were read, as a note after the name of their column."""
         if self.dates is None:
             return ""
         order = f"{self.dates.order.replace('-', ' ')}, " if self.dates.order else ""
@@ -65,7 +65,7 @@ def read_times(
         form: How numbers are written.
 
     Raises:
-        DataError: If a row has no time, or one that may be another.
+        DataError: If a row has no time, or an ambiguous one.
     """
     cells, kind = table.frame[column], layout.dates
     if cells.dtype.is_temporal():
@@ -138,7 +138,7 @@ def _from_dates(
 def _other_order(
     table: RawTable, column: str, words: pl.Series, dates: Dates, order: str
 ) -> DataError:
-    """A date that does not exist in the order that was given or found in training."""
+    """The error for a date that does not exist in the order given, or found in training."""
     index = int(dates.wrong.argmax())
     (other,) = (one for one in ORDERS if one != order)
     why = f"{shown(words[index])} is not a date with the {order.replace('-', ' ')}"
@@ -148,7 +148,7 @@ def _other_order(
 
 
 def _unclear(table: RawTable, column: str, index: int, cell: str) -> DataError:
-    """A date of which nothing tells how it is meant."""
+    """The error for an ambiguous date."""
     # Dates of two digits of the year may begin with it, and the month is never beyond 12.
     is_month = int(re.split(r"\D", cell, maxsplit=1)[0]) <= 12
     fix = "say --set data.dates=day-first"
@@ -168,9 +168,9 @@ def _are_digits(words: pl.Series, numbers: np.ndarray, wrong: np.ndarray) -> boo
 
 
 def with_joined_clock(table: RawTable, layout: TableLayout) -> RawTable:
-    """Put a date and a time of day in two columns together into `date time`.
+    """Combine a date and a time of day in two columns into `date time`.
 
-    They stay apart where the layout takes one of them as the time by itself, or leaves one out.
+    They stay separate if the layout uses one of them as the time by itself, or leaves one out.
     """
     import polars as pl
 

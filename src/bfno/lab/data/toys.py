@@ -1,4 +1,4 @@
-"""Points in the plane whose density is known, made on the spot."""
+"""Points in the plane with known density, generated on the spot."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ def toy_points(name: str, count: int, seed: int) -> Tensor:
 
     Args:
         name: The shape.
-        count: How many points.
-        seed: Number that fixes them.
+        count: Number of points.
+        seed: Their seed.
 
     Raises:
         ConfigError: If there is no such shape, or nothing to draw.
