@@ -1,1 +1,1 @@
-"""Measurements and what is made of them."""
+"""Tables, curves, figures and pages from records."""

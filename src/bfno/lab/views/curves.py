@@ -1,4 +1,4 @@
-"""Metrics over the epochs: what there is to draw, for figures, for pages and for a terminal."""
+"""Metrics over the epochs, ready to draw in figures, pages and terminals."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _NOTE = "A curve goes from its own lowest to its own highest value."
 
 @dataclass(frozen=True)
 class EpochPoint:
-    """What the seeds of a method have measured in an epoch.
+    """The measurements of a method's seeds in an epoch.
 
     Attributes:
         epoch: The epoch, from 1.
@@ -44,7 +44,7 @@ class EpochPoint:
 
 
 def epoch_values(runs: Iterable[Record], key: str) -> dict[int, list[float]]:
-    """What runs have measured in each epoch, whether it is finite or not.
+    """The measurements of runs in each epoch, finite or not.
 
     Args:
         runs: The runs.
@@ -78,14 +78,14 @@ def mean_points(runs: Iterable[Record], key: str) -> list[Point]:
 
 
 def counted_points(runs: Iterable[Record], key: str) -> list[EpochPoint]:
-    """The `epoch_points` worth drawing: a model without an ODE has no evaluations."""
+    """The `epoch_points` worth drawing: evaluations of a model without an ODE are left out."""
     points = epoch_points(runs, key)
     is_drawn = find_metric(key).name != "nfe" or any(point.mean for point in points)
     return points if is_drawn else []
 
 
 def epoch_ticks(first: int, last: int) -> list[int]:
-    """Where an axis of epochs has numbers: at the first, and at round ones after it.
+    """The ticks of an epoch axis: the first epoch, and round numbers after it.
 
     Example:
         >>> epoch_ticks(1, 30)
@@ -99,18 +99,18 @@ def epoch_ticks(first: int, last: int) -> list[int]:
 
 
 def known_keys(runs: Iterable[Record]) -> set[str]:
-    """Keys of all that runs have measured in their epochs."""
+    """Keys of all metrics that runs have measured in their epochs."""
     return {key for run in runs for epoch in run.epochs for key in epoch}
 
 
 @dataclass(frozen=True)
 class Plot:
-    """Curves that stand together where nothing can be chosen.
+    """Curves in one drawing, for places where nothing can be selected.
 
     Attributes:
-        title: What stands above them.
-        unit: What stands at the axis.
-        keys: Keys of one metric or two, each with what tells it from the other.
+        title: The title above them.
+        unit: The label of the axis.
+        keys: Keys of one or two metrics, each with a name that distinguishes it.
     """
 
     title: str
@@ -119,7 +119,7 @@ class Plot:
 
 
 def plots(runs: Sequence[Record]) -> list[Plot]:
-    """What a page draws of a task: the loss, the metric that runs are judged by, and evaluations.
+    """The drawings of a task on a page: loss, the metric that runs are judged by, and evaluations.
 
     Args:
         runs: Runs of one task.
@@ -144,16 +144,16 @@ def _loss_plot(known: set[str]) -> Plot:
 
 
 def _splits(known: set[str], name: str) -> dict[str, str]:
-    """Keys to draw with their names: training, if it has this metric, and what was held out."""
+    """Keys to draw with their names: training, if it has this metric, and held-out data."""
     found = [split for split in ("train", "test", "validation") if f"{split}_{name}" in known]
     # A third kind of dashes would not be told apart.
     return {f"{split}_{name}": SPLITS[split] for split in found[:2]}
 
 
 def charts(runs: Sequence[Record]) -> list[dict[str, Any]]:
-    """The charts of a task, each with the metrics to choose from: what was learned, at what cost.
+    """The charts of a task, each with the metrics to choose from: results and costs.
 
-    A cost that is the same in all epochs is not worth a chart.
+    A cost that is the same in all epochs gets no chart.
 
     Args:
         runs: Runs of one task.
@@ -171,7 +171,7 @@ def charts(runs: Sequence[Record]) -> list[dict[str, Any]]:
 
 
 def changes(runs: Iterable[Record], key: str) -> bool:
-    """Whether a metric changes over the epochs of some run: else its last value says it all."""
+    """Whether a metric changes over the epochs of some run; otherwise its last value is enough."""
     # Solvers count whole evaluations; what differs by less was averaged over other batches.
     digits = find_metric(key).digits
     values = ([epoch.get(key) for epoch in run.epochs] for run in runs)
@@ -180,15 +180,15 @@ def changes(runs: Iterable[Record], key: str) -> bool:
 
 
 def curves(groups: Sequence[Replicates], keys: Sequence[str]) -> list[dict[str, Any]]:
-    """The curves of each method: one for each seed, and the mean where there are several.
+    """The curves of each method: one per seed, and the mean if there are several.
 
     Args:
         groups: The methods.
         keys: The metrics.
 
     Returns:
-        For each curve the place of its method, its name, whether it is the one to look at, and
-        by metric its points, epoch and value.
+        For each curve the place of its method, its name, whether it is the main one, and its points
+        by metric, epoch and value.
     """
     found = []
     for place, group in enumerate(groups):
@@ -206,11 +206,11 @@ def curves(groups: Sequence[Replicates], keys: Sequence[str]) -> list[dict[str, 
 
 
 def sparkline(values: Sequence[float], width: int = _WIDEST) -> str:
-    """Values as blocks from the lowest to the highest, in a row.
+    """Values as a row of blocks, from the lowest to the highest.
 
     Args:
-        values: The values; what is not a number leaves a gap.
-        width: The most characters; more values than that are averaged.
+        values: The values; those that are not numbers leave a gap.
+        width: Largest number of characters; more values are averaged.
 
     Example:
         >>> sparkline([0.1, 0.2, 0.4, 0.8])
@@ -229,13 +229,13 @@ def sparkline(values: Sequence[float], width: int = _WIDEST) -> str:
 
 
 def curve_table(groups: Sequence[Replicates]) -> Table | None:
-    """How each method got to its result: headline metric, loss and evaluations over the epochs.
+    """The progress of each method: headline metric, loss and evaluations over the epochs.
 
     Args:
         groups: The methods of one task, as from `replicates`.
 
     Returns:
-        A row for each method; none if the runs recorded no epochs.
+        A row for each method; None if the runs recorded no epochs.
     """
     shown = _metrics([run for group in groups for run in group.runs])
     if not shown:
@@ -258,7 +258,7 @@ def method_objects(runs: Iterable[Record]) -> list[dict[str, Any]]:
 
 
 def _mean_names(group: Replicates, keys: Sequence[str]) -> dict[str, list[str]]:
-    """Metrics by what their mean is of: not every seed need have recorded every one."""
+    """Metrics by the name of their mean: not every seed needs to have recorded every one."""
     found: dict[str, list[str]] = {}
     for key in keys:
         seeds = [run.seed for run in group.runs if mean_points([run], key)]
@@ -282,7 +282,7 @@ def _fits_an_axis(value: float) -> bool:
 
 
 def _metrics(runs: Sequence[Record]) -> list[Metric]:
-    """The metrics to draw: of each kind the first that the runs have."""
+    """The metrics to draw: the first of each kind that the runs have."""
     offered = {chart["title"]: list(chart["metrics"]) for chart in charts(runs)}
     learning, cost = offered.get("Learning", []), offered.get("Cost", [])
     losses = [key for key in ("train_cross_entropy", "train_loss") if key in learning]

@@ -1,7 +1,7 @@
-"""What a trained classifier was asked to show: features, errors, its state over time.
+"""The exhibit of a trained classifier: features, errors, states over time.
 
-A run's folder holds it as `exhibit.json` once a report or a figure has asked for it. All pictures
-are PNG files in base64.
+It is in a run's folder as `exhibit.json`, once a report or a figure has needed it. All pictures are
+PNG files in base64.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _MOST_BYTES = 16 * 2**20
 
 
 def _png(text: str) -> str:
-    """The text itself, once it is sure to hold a PNG and nothing that could leave an attribute."""
+    """The text itself, after checking that it holds a PNG and cannot break out of an attribute."""
     if not base64.b64decode(text, validate=True).startswith(_PNG):
         raise ValueError("not a PNG")
     return text
@@ -56,13 +56,13 @@ class Placed(NamedTuple):
 
     @property
     def is_wrong(self) -> bool:
-        """Whether the model takes it for something else."""
+        """Whether the model misclassifies it."""
         return self.label != self.predicted
 
 
 @dataclass(frozen=True)
 class Scatter:
-    """Features that enter the head, brought into the plane by t-SNE.
+    """Features that enter the head, mapped to the plane by t-SNE.
 
     Attributes:
         points: Place of each test image, `(x, y)`.
@@ -88,13 +88,13 @@ class Scatter:
 
 @dataclass(frozen=True)
 class Mistake:
-    """A test image that the model takes for something else.
+    """A misclassified test image.
 
     Attributes:
         image: The image, a PNG in base64.
         label: Its class.
         predicted: What the model takes it for.
-        probability: How sure the model is.
+        probability: The model's confidence.
     """
 
     image: Png
@@ -111,7 +111,7 @@ class FlowImage:
         frames: The state at each time, side by side in one PNG in base64; each frame reaches from
             its own darkest to its own brightest point.
         label: Its class.
-        probabilities: What the head says of the state at each time, for each class.
+        probabilities: The head's probability of each class for the state at each time.
     """
 
     frames: Png
@@ -124,13 +124,13 @@ class Flow:
     """How the hidden state of the last ODE moves from h(0) to h(1).
 
     Attributes:
-        times: When it was looked at, from first to last.
+        times: Times of the frames, from first to last.
         steps: Where the solver's steps begin and end.
         height: Height of a frame in pixels.
         width: Width of a frame in pixels.
         images: The images.
-        shown: What a frame shows: the `image` that the state began as, or, where the ODE acts on
-            features of it, the `strength` of these, the mean of their sizes.
+        shown: What a frame shows: the `image` itself, or, if the ODE acts on its features, their
+            `strength`, the mean of their absolute values.
     """
 
     times: list[float]
@@ -176,14 +176,14 @@ class Spectrum:
 
 @dataclass(frozen=True)
 class Exhibit:
-    """What a classifier has to show.
+    """The exhibit of a classifier.
 
     Attributes:
         step: The training step whose weights it has.
         scatter: Features in the plane.
-        mistakes: The surest errors, the surest first.
-        flow: Hidden states over time; none where the model has no ODE.
-        spectra: One for each operator layer; empty where the field has none.
+        mistakes: The most confident errors, the most confident first.
+        flow: Hidden states over time; None if the model has no ODE.
+        spectra: One for each operator layer; empty if the field has none.
     """
 
     step: int
@@ -194,7 +194,7 @@ class Exhibit:
 
 
 def read_exhibit(folder: Path) -> Exhibit | None:
-    """Read what a run shows; none if nobody has asked it yet.
+    """Read the exhibit of a run; None if there is none yet.
 
     Args:
         folder: Where the run is.
@@ -218,7 +218,7 @@ def read_exhibit(folder: Path) -> Exhibit | None:
 
 
 def class_name(run: Record, label: int) -> str:
-    """The name of a class, or its number where the run names none."""
+    """The name of a class, or its number if the run names no classes."""
     return run.classes[label] if 0 <= label < len(run.classes) else str(label)
 
 

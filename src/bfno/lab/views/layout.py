@@ -1,4 +1,4 @@
-"""A table, and how it is written: as plain text, Markdown, CSV or LaTeX."""
+"""Tables, written as plain text, Markdown, CSV or LaTeX."""
 
 from __future__ import annotations
 
@@ -56,12 +56,12 @@ class Column:
     """A column of a table.
 
     Attributes:
-        key: Its name for programs: the key of the record where there is one.
+        key: Its name for programs: the key in records, if there is one.
         title: Its name for people; it may have several lines.
         numeric: Whether it holds numbers.
         measured: Whether these may have a standard deviation.
         group: Heading that it shares with its neighbours.
-        for_programs: Whether only programs need it; people are not shown it.
+        for_programs: Whether only programs need it; it is not shown to people.
     """
 
     key: str
@@ -83,7 +83,7 @@ class Table:
 
 
 def cell_text(cell: Cell) -> str:
-    """A cell as people read it; a dash where there is nothing."""
+    """A cell as people read it; a dash if it is empty."""
     if cell is None:
         return "–"
     if isinstance(cell, tuple):
@@ -92,9 +92,9 @@ def cell_text(cell: Cell) -> str:
 
 
 def escaped(text: str) -> str:
-    r"""The text in one line, with everything escaped that could steer a terminal.
+    r"""The text on one line, with all characters escaped that could control a terminal.
 
-    Names of classes, files and runs come from outside: they may hold anything.
+    Names of classes, files and runs come from outside and may hold anything.
 
     Example:
         >>> print(escaped("red \x1b[31m, two\nlines, 猫"))
@@ -109,7 +109,7 @@ def escaped(text: str) -> str:
 
 
 def as_text(table: Table) -> str:
-    """The table as aligned plain text, its notes below."""
+    """The table as aligned plain text, with its notes below."""
     lines = _plain_lines(as_rich(table))
     for note in table.notes:
         lines += ["", *textwrap.wrap(escaped(note), TEXT_WIDTH)]
@@ -117,11 +117,11 @@ def as_text(table: Table) -> str:
 
 
 def as_rich(table: Table, rule: str = "-") -> RichTable:
-    """The table for rich, as wide as it has to be: headings and the best cells in bold.
+    """The table for rich, as wide as necessary, with headings and the best cells in bold.
 
     Args:
         table: The table; its notes are left out.
-        rule: What the line below the headings is made of.
+        rule: The character of the line below the headings.
     """
     from rich.box import Box
     from rich.console import Group
@@ -204,7 +204,7 @@ def as_csv(table: Table) -> str:
 
 
 def csv_text(rows: Iterable[Iterable[object]]) -> str:
-    """Rows as CSV, in which no text is a formula: a leading apostrophe makes it text.
+    """Rows as CSV, in which no text is a formula: a leading apostrophe prevents it.
 
     Example:
         >>> print(csv_text([["=cmd()", "-0.5", "-x"]]), end="")
@@ -216,7 +216,7 @@ def csv_text(rows: Iterable[Iterable[object]]) -> str:
 
 
 def _harmless(cell: object) -> object:
-    """The cell as text that a program for tables does not compute, nor a terminal obey."""
+    """The cell as text that no spreadsheet computes and no terminal obeys."""
     if not isinstance(cell, str):
         return cell
     computed = cell.startswith(("=", "+", "-", "@", "\t", "\r")) and not _NUMBER.fullmatch(cell)
@@ -232,9 +232,9 @@ def for_people(table: Table) -> Table:
 def stacked(table: Table, width: int) -> list[Table]:
     """Cut a table between groups of columns so that each part fits a width as plain text.
 
-    Columns before the first group are repeated; a group that is too wide by itself stays whole.
-    A table without groups is cut between any two columns, and repeats the first that hold words.
-    The last part has the notes.
+    Columns before the first group are repeated; a group that is too wide by itself is not cut. A
+    table without groups is cut between any two columns, and repeats its first columns of words. The
+    last part has the notes.
     """
     lead, units = _cuts(table.columns)
     parts: list[list[int]] = []
@@ -250,11 +250,11 @@ def stacked(table: Table, width: int) -> list[Table]:
 
 
 def write_table(table: Table, file: Path, layout: str | None) -> Path:
-    """Write a table to a file, or over it.
+    """Write a table to a file, replacing it if it exists.
 
     Args:
         table: The table.
-        file: Where it goes.
+        file: The file.
         layout: One of `FORMATS`; None chooses by the file's suffix.
 
     Raises:
@@ -266,7 +266,7 @@ def write_table(table: Table, file: Path, layout: str | None) -> Path:
 
 
 def find_format(layout: str | None, file: Path | None) -> str:
-    """The format that was asked for, by its name or by the suffix of a file; text if neither.
+    """The requested format, by its name or the suffix of a file; text if neither is given.
 
     Raises:
         ConfigError: If there is no such format.
@@ -306,7 +306,7 @@ def _part(table: Table, columns: list[int]) -> Table:
 
 
 def _cuts(columns: tuple[Column, ...]) -> tuple[list[int], list[list[int]]]:
-    """Columns that every part of a table repeats, and the units that the others form."""
+    """Columns that every part of a table repeats, and the units of the other columns."""
     spans = [(name, list(range(first, last + 1))) for name, first, last in _spans(columns)]
     if any(name for name, _ in spans):
         lead = [index for name, places in spans if not name for index in places]
@@ -343,7 +343,7 @@ def _spans(columns: tuple[Column, ...]) -> list[tuple[str, int, int]]:
 
 
 def _headings(table: Table) -> list[list[str]]:
-    """The lines of each column's title, as many for all, the last of them side by side."""
+    """The lines of each column's title, padded to the same number at the top."""
     titles = [column.title.split("\n") for column in table.columns]
     height = max(map(len, titles))
     return [[""] * (height - len(title)) + title for title in titles]
@@ -352,7 +352,7 @@ def _headings(table: Table) -> list[list[str]]:
 def _group_lines(table: Table) -> list[list[str]]:
     """The lines above the title of each column: the name of a group above its first column.
 
-    A long name that would make that column wider is broken into lines.
+    A long name that would widen its column is broken into lines.
     """
     names = {first: name for name, first, _ in _spans(table.columns) if name}
     lines = []

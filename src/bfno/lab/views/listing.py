@@ -1,4 +1,4 @@
-"""A list of runs: what has become of each, how far it came, and how good it is."""
+"""A list of runs: state, progress and score of each."""
 
 from __future__ import annotations
 
@@ -25,19 +25,19 @@ _LONGEST_SETTINGS = 1 << 20
 
 @dataclass(frozen=True)
 class ListedRun:
-    """What a list says of a run.
+    """An entry of a list of runs.
 
     Attributes:
         run: Its folder.
-        state: What has become of it. `failed`: it ended with an error, and has to be resumed with
-            other settings; `damaged`: its files cannot be understood.
+        state: Its state. `failed`: it ended with an error, and has to be resumed with other
+            settings; `damaged`: its files cannot be understood.
         experiment: What was trained, `data/method`; empty if its files do not say.
         scale: At which size.
         seed: With which seed.
         epochs: Finished epochs.
-        of_epochs: How many it was asked for.
+        of_epochs: Number of epochs requested.
         metric: Key of the metric that it is judged by.
-        score: That metric: of the kept weights, or of the last epoch so far.
+        score: Value of that metric: of the kept weights, or of the last epoch so far.
         seconds: Time of the training so far.
         why: Why it failed, or is damaged.
     """
@@ -56,21 +56,21 @@ class ListedRun:
 
     @property
     def progress(self) -> str:
-        """How many epochs it has finished, of how many."""
+        """Number of finished epochs, of the number requested."""
         if self.epochs is None:
             return ""
         return str(self.epochs) if self.of_epochs is None else f"{self.epochs} of {self.of_epochs}"
 
     @property
     def rank(self) -> float:
-        """A number to sort by: the best score is the smallest, none comes last."""
+        """A number to sort by: the best score has the smallest; runs without a score come last."""
         metric = find_metric(self.metric or "")
         place = [one.key for one in HEADLINES].index(metric.key) if metric in HEADLINES else 99
         worst = 1e9
         return place * worst + min(max(metric.rank(self.score), -worst / 2), worst / 2)
 
     def told(self) -> str:
-        """What has become of a run that is not finished, in words."""
+        """The state of an unfinished run, in words."""
         if self.state == "training":
             return f"unfinished, in training: {self.progress} epochs are done"
         if self.state == "failed":
@@ -90,7 +90,7 @@ ORDERS: dict[str, Callable[[ListedRun], Any]] = {
 
 
 def look_for_runs(root: Path) -> list[ListedRun]:
-    """The runs below a folder, two folders deep, or the one that the folder itself is.
+    """The runs below a folder, two folders deep, or the folder itself if it is a run.
 
     Args:
         root: Where to look.
@@ -107,7 +107,7 @@ def look_for_runs(root: Path) -> list[ListedRun]:
 
 
 def look_at(folder: Path) -> ListedRun:
-    """What a list says of a run; whatever is wrong with its files is said there, too."""
+    """The entry of a run; problems with its files are part of it."""
     run = RunFolder(folder)
     try:
         record = run.record() if os.path.lexists(run.record_file) else None
@@ -119,7 +119,7 @@ def look_at(folder: Path) -> ListedRun:
 
 
 def read_finished(folders: Iterable[Path]) -> tuple[dict[Path, Record], list[ListedRun]]:
-    """Read runs, each once: those that are finished, and what is said of the others.
+    """Read runs, each once: the finished ones, and the entries of the others.
 
     Args:
         folders: Where the runs are.
@@ -147,7 +147,7 @@ def read_finished(folders: Iterable[Path]) -> tuple[dict[Path, Record], list[Lis
 
 
 def run_table(runs: Sequence[ListedRun]) -> Table:
-    """A list of runs as a table; below it, why runs failed or are damaged."""
+    """A list of runs as a table, with the reasons why runs failed or are damaged below it."""
     columns = (
         Column("run", "run", numeric=False),
         Column("state", "state", numeric=False),
@@ -231,7 +231,7 @@ def _unfinished(run: RunFolder) -> ListedRun:
 
 
 def _settings(run: RunFolder) -> Mapping[str, Any]:
-    """The settings of a run as they are written, without checking each: a list takes no time."""
+    """The settings of a run as written, without checking each, which keeps a list fast."""
     try:
         found = parse_yaml(read_plain(run.config_file, _LONGEST_SETTINGS))
     except FileNotFoundError:

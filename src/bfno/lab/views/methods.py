@@ -1,4 +1,4 @@
-"""Runs as methods to compare: which runs may be compared, and which differ in their seed alone."""
+"""Runs as methods to compare: which are comparable, and which differ only in their seed."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _MOST_SETTINGS_IN_A_NAME = 3
 
 
 def kind_of(run: Record) -> str:
-    """Tell what a run learned: images, series or densities; each kind has its own metrics."""
+    """What a run learned: images, series or densities; each kind has its own metrics."""
     if _DENSITIES & run.result.keys():
         return "densities"
     return "series" if run.section("data").get("protocol") else "images"
@@ -36,7 +36,7 @@ def is_transductive(run: Record) -> bool:
 
 
 def sample_name(run: Record) -> str:
-    """Name what a run's test counted: series, time points, or plain samples."""
+    """The unit of a run's test: series, time points, or plain samples."""
     data = run.section("data")
     if not data.get("protocol"):
         return "samples"
@@ -51,11 +51,11 @@ def sample_name(run: Record) -> str:
 
 @dataclass(frozen=True)
 class Replicates:
-    """Runs that differ in nothing but their seed.
+    """Runs that differ only in their seed.
 
     Attributes:
-        label: The method, and in brackets what tells it from others of the same name; with a
-            dagger if predictions for one series depend on the others.
+        label: The method, and in brackets what distinguishes it from others of the same name; with
+            a dagger if predictions for one series depend on the others.
         runs: The runs, by seed.
     """
 
@@ -64,7 +64,7 @@ class Replicates:
 
     @property
     def task(self) -> tuple[str, str, str]:
-        """Data, scale and protocol: what two methods must share to be compared."""
+        """Data, scale and protocol, which two methods must share to be comparable."""
         return task_of(self.runs[0])
 
     @property
@@ -78,7 +78,7 @@ class Replicates:
         return Estimate.of(values, find_metric(key).digits)
 
     def seconds(self, digits: int = find_metric("seconds").digits) -> Estimate | None:
-        """How long the training took, over the seeds."""
+        """Training time over the seeds."""
         return Estimate.of((run.seconds for run in self.runs), digits)
 
     def score(self) -> Estimate | None:
@@ -87,10 +87,10 @@ class Replicates:
 
 
 def replicates(runs: Iterable[Record]) -> list[Replicates]:
-    """Gather the runs that differ in their seed alone, by task and then best first.
+    """Group the runs that differ only in their seed, by task and then best first.
 
     The order does not depend on that of the runs. Runs of the same seed are not replicates of each
-    other: the first of each seed, by name, stand together, and so do the second ones.
+    other: the first of each seed, by name, form one group, and so do the second ones.
     """
     methods: dict[tuple[str, ...], list[list[Record]]] = defaultdict(list)
     for (method, _), same in sorted(by_settings(runs).items()):
@@ -116,7 +116,7 @@ def _one_per_seed(runs: Iterable[Record]) -> list[list[Record]]:
 def by_settings(
     runs: Iterable[Record],
 ) -> dict[tuple[tuple[str, ...], str], list[Record]]:
-    """The runs of each task and method that differ in their seed and circumstances alone."""
+    """The runs of each task and method that differ only in their seed and circumstances."""
     methods: dict[tuple[str, ...], list[Record]] = defaultdict(list)
     for run in runs:
         methods[(*task_of(run), run.method)].append(run)
@@ -130,7 +130,8 @@ def by_settings(
 def _labels(method: str, groups: list[list[Record]]) -> list[str]:
     """The method's name for each of its groups, with the settings in which they differ.
 
-    A run that was resumed with other settings says which it had before: its score is also theirs.
+    A run that was resumed with other settings names its earlier ones, on which its score depends
+    too.
     """
     marks = [f" [{'; '.join(group[0].history)}]" if group[0].history else "" for group in groups]
     marks = [

@@ -1,4 +1,4 @@
-"""What is known of every metric: its title, its decimals, which way is better, and its unit.
+"""The facts about every metric: its title, decimals, direction and unit.
 
 Tables, figures, pages and the terminal all take these facts from here. A metric's key in records
 and epochs is its split and its name: `test_accuracy`, `train_loss`, `forward_nfe`.
@@ -42,12 +42,12 @@ class Metric:
 
     Attributes:
         name: Its name without the split: `accuracy`.
-        words: What people call it.
-        digits: Decimals that are worth printing in a table.
-        higher_is_better: Which way is up.
+        words: Its name for people.
+        digits: Number of decimals in tables.
+        higher_is_better: Whether higher values are better.
         form: How a single value is printed, as `format` takes it.
-        unit: What a value counts, where its name does not say so.
-        split: The part of the data that it was measured on: `test`, or the pass of a solver.
+        unit: Its unit, if the name does not say it.
+        split: The split that it was measured on, such as `test`, or the pass of a solver.
     """
 
     name: str
@@ -91,11 +91,11 @@ class Metric:
         return "unknown" if value is None else format(value, self.form)
 
     def estimate(self, runs: Iterable[Any], seeds: int = 0) -> Estimate | None:
-        """Its mean and deviation over runs, some of which may lack it; none without any.
+        """Its mean and deviation over runs, some of which may lack it; None without any.
 
         Args:
             runs: The runs.
-            seeds: How many there should be; fewer are remarked on.
+            seeds: How many seeds there should be; a remark tells of fewer.
         """
         values = [run.result[self.key] for run in runs if self.key in run.result]
         found = Estimate.of(values, self.digits)
@@ -151,7 +151,7 @@ _WAYS = {*SPLITS, *(metric.split for metric in COSTS)}
 
 
 def find_metric(key: str) -> Metric:
-    """The metric that has this key in records; a new one for an unknown key.
+    """The metric with this key in records; a new one for an unknown key.
 
     Example:
         >>> find_metric("test_nll").title, find_metric("forward_nfe").title
@@ -178,10 +178,11 @@ class Estimate:
 
     Attributes:
         mean: Mean of the measurements.
-        std: Their standard deviation, dividing by one less than their number; none for a single.
-        digits: Decimals that are worth printing.
-        remark: What has to stand beside it.
-        lacks_seeds: Whether others that it is compared with were measured more often.
+        std: Their standard deviation, dividing by one less than their number; None for a single
+            one.
+        digits: Number of decimals to print.
+        remark: A remark to print beside it.
+        lacks_seeds: Whether others in the comparison were measured more often.
 
     Example:
         >>> str(Estimate.of([0.96, 0.98], digits=2))
@@ -196,7 +197,7 @@ class Estimate:
 
     @classmethod
     def of(cls, values: Iterable[float | None], digits: int) -> Estimate | None:
-        """The estimate from measurements, some of which may be missing; none without any."""
+        """The estimate from measurements, some of which may be missing; None without any."""
         # Sorted, so that two places that read the runs in another order print the same digits.
         known = sorted(value for value in values if value is not None)
         if not known:
@@ -208,7 +209,7 @@ class Estimate:
         return cls(middle, math.sqrt(squares / (len(known) - 1)), digits)
 
     def with_seeds(self, seeds: int, most: int) -> Estimate:
-        """The same, with a remark if it is over fewer seeds than others have.
+        """The same, with a remark if it has fewer seeds than others.
 
         Example:
             >>> str(Estimate(0.97, None, 2).with_seeds(1, 3))
@@ -227,7 +228,7 @@ class Estimate:
 def mean(values: Sequence[float]) -> float:
     """The mean over seeds.
 
-    Not that of the statistics module: it raises on infinities, which a diverged run may hold.
+    Not that of the statistics module, which raises errors on infinities from diverged runs.
     """
     return sum(values) / len(values)
 
@@ -239,15 +240,15 @@ def _number(value: float, digits: int) -> str:
 def chance_of_lead(
     ours: Sequence[float | None], others: Sequence[float | None], rivals: int = 1
 ) -> float | None:
-    """How often methods that are equal would lie at least as far apart: Welch's test.
+    """The chance that equal methods would differ at least as much: Welch's test.
 
-    Where no seed of either method differs from another, an exact test of the order of the seeds.
+    If the seeds of each method all agree, an exact test of the order of the seeds.
 
     Args:
         ours: A score for each seed.
         others: Those of the other method.
-        rivals: How many methods the other one is the best of. The more there are, the likelier it
-            is that one of them was lucky; the probability is multiplied by their number.
+        rivals: Number of methods of which the other is the best. The more there are, the likelier
+            it is that one of them was lucky; the probability is multiplied by their number.
 
     Returns:
         A probability; None if there are not two numbers of each.
@@ -269,7 +270,7 @@ def chance_of_lead(
 
 
 def name_of_test(ours: Sequence[float | None], others: Sequence[float | None]) -> str:
-    """Name the test by which `chance_of_lead` finds its probability."""
+    """The name of the test that `chance_of_lead` uses."""
     known = _repeated(ours, others)
     spread = known is None or _differ(*known)
     return "Welch's test over the seeds" if spread else "an exact test of the seeds' order"
@@ -278,18 +279,18 @@ def name_of_test(ours: Sequence[float | None], others: Sequence[float | None]) -
 def interval_of_lead(
     ours: Sequence[float | None], others: Sequence[float | None], rivals: int = 1
 ) -> tuple[float, float] | None:
-    """Where the difference of two methods lies with a probability of 95 %: Welch's interval.
+    """The 95 % confidence interval of the difference of two methods: Welch's interval.
 
-    Zero is outside exactly if `chance_of_lead` is less than `LIMIT`. There is none where no seed of
-    either method differs from another.
+    Zero is outside exactly if `chance_of_lead` is less than `LIMIT`. There is no interval if the
+    seeds of each method all agree.
 
     Args:
         ours: A score for each seed.
         others: Those of the other method.
-        rivals: How many methods the other one is the best of: the more, the wider the interval.
+        rivals: Number of methods of which the other is the best: the more, the wider the interval.
 
     Returns:
-        Both ends; None without two numbers of each, or without any spread.
+        Both ends; None without at least two numbers of each, or without any spread.
 
     Example:
         >>> low, high = interval_of_lead([0.95, 0.96, 0.95], [0.92, 0.93, 0.92])
@@ -307,13 +308,13 @@ def interval_of_lead(
 
 
 def rank_correlation(ours: Sequence[float], others: Sequence[float]) -> tuple[float, float] | None:
-    """Spearman's rank correlation of two lists of numbers, and the chance of one as far from zero.
+    """Spearman's rank correlation of two lists, and the chance of one at least as far from zero.
 
-    The chance counts the orders of one list: all of them up to eight numbers, beyond that a fixed
-    sample.
+    The chance is counted over orders of one list: all of them for up to eight numbers, a fixed
+    sample for more.
 
     Returns:
-        None where all numbers of a list are equal.
+        None if all numbers of a list are equal.
 
     Example:
         >>> rank_correlation([1, 2, 3, 4], [10, 20, 40, 30])
@@ -352,7 +353,7 @@ def odds(chance: float) -> str:
 def _repeated(
     ours: Sequence[float | None], others: Sequence[float | None]
 ) -> tuple[list[float], list[float]] | None:
-    """The numbers of both methods; none unless each has two that are finite."""
+    """The numbers of both methods; None unless each has two finite ones."""
     first, second = ([one for one in some if one is not None] for some in (ours, others))
     if min(len(first), len(second)) < 2 or not all(map(math.isfinite, first + second)):
         return None
@@ -374,7 +375,7 @@ def _welch(first: Sequence[float], second: Sequence[float]) -> Any:
 
 
 def counted(number: int, noun: str) -> str:
-    """A number of things.
+    """A number with its noun, in the plural where needed.
 
     Example:
         >>> counted(1, "run"), counted(2, "run")

@@ -1,4 +1,4 @@
-"""What was trained and what the result is, in sentences."""
+"""The training and its result, in sentences."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ _CALIBRATION = ("calibration_error", "calibrated_error")
 
 
 def subtitle(groups: Sequence[Replicates]) -> str:
-    """How many runs of how many methods learned what, and from how many samples if all alike.
+    """The number of runs and methods, what they learned, and the samples if all have the same.
 
     Args:
         groups: The methods of a page.
@@ -77,7 +77,7 @@ def scale_notes(groups: Iterable[Replicates]) -> list[str]:
 
 
 def data_title(run: Record) -> str:
-    """Name a run's data: one's own files by their names, others by that of the set."""
+    """The name of a run's data: the user's own files by their names, others by the data set."""
     own = dict(run.own_data)
     tested = own.pop("test_path", "")
     names = listed([*own.values()]) if own else run.data
@@ -85,7 +85,7 @@ def data_title(run: Record) -> str:
 
 
 def opening(groups: Sequence[Replicates]) -> str:
-    """The result of a task in the one sentence that every reader understands.
+    """The result of a task in one sentence for every reader.
 
     Args:
         groups: The methods of one task, best first, as from `replicates`.
@@ -130,7 +130,7 @@ def _tested_things(run: Record, count: int) -> str:
 
 
 def _chance(run: Record) -> list[str]:
-    """How often a guess would be right; empty where nothing tells."""
+    """How often a guess would be right; empty if unknown."""
     counts = [sum(row) for row in run.confusion]
     if not sum(counts):
         return []
@@ -141,7 +141,7 @@ def _chance(run: Record) -> list[str]:
 
 
 def _weakest(group: Replicates) -> str:
-    """The class that is found the least often, over all seeds; empty where none stands out."""
+    """The class that is found least often, over all seeds; empty if none stands out."""
     shapes = {len(run.confusion) for run in group.runs}
     if len(shapes) != 1 or 0 in shapes:
         return ""
@@ -197,13 +197,13 @@ def _loss(group: Replicates, loss: float) -> _Claim:
 
 
 def _tested(group: Replicates, noun: str) -> str:
-    """How many things a method was tested on, as far as its record tells."""
+    """The number of things a method was tested on, if its record has it."""
     count = group.runs[0].samples.get("test")
     return noun if count is None else f"{count:,.0f} {noun}"
 
 
 def _percent(share: float) -> str:
-    """A share in whole percent, without claiming perfection that is not there."""
+    """A share in whole percent, which is not rounded to 0 or 100 %."""
     if 0.005 < share < 0.995 or share in (0.0, 1.0):
         return f"{100 * share:.0f} %"
     return "less than 1 %" if share < 0.5 else "more than 99 %"
@@ -220,7 +220,7 @@ _CLAIMS: dict[str, Callable[[Replicates, float], _Claim]] = {
 
 
 def calibration(run: Record) -> str:
-    """Whether a classifier is as sure as it is right; empty if that was not measured."""
+    """A sentence on a classifier's calibration; empty if it was not measured."""
     error, after = (run.result.get(f"test_{name}") for name in _CALIBRATION)
     if error is None or not math.isfinite(error):
         return ""
@@ -239,7 +239,7 @@ def calibration(run: Record) -> str:
 
 
 def coverage(run: Record) -> str:
-    """Whether the predictive intervals of a model of series hold; empty if it has none."""
+    """A sentence on the coverage of a series model's intervals; empty if it has none."""
     share = run.result.get("test_coverage_90")
     if share is None or not math.isfinite(share):
         return ""
@@ -247,7 +247,7 @@ def coverage(run: Record) -> str:
 
 
 def trust(run: Record) -> str:
-    """How far what a model says of its own certainty can be believed, as far as it was measured."""
+    """Sentences on how reliable a model's own certainty is, as far as it was measured."""
     return " ".join(filter(None, (calibration(run), coverage(run))))
 
 

@@ -38,7 +38,7 @@ _THROUGH_THE_SOLVER = "the gradient goes through the solver's own steps"
 
 
 def comparisons(runs: Iterable[Record]) -> list[Table]:
-    """Compare any runs: a table for each kind of task and metric that runs are judged by.
+    """Compare any runs: one table per kind of task and metric that runs are judged by.
 
     Args:
         runs: The runs, in any order.
@@ -52,7 +52,7 @@ def comparisons(runs: Iterable[Record]) -> list[Table]:
 
 
 def comparison(runs: Iterable[Record]) -> Table:
-    """Compare runs: one row for those that differ in their seed alone, the best first.
+    """Compare runs: one row for those that differ only in their seed, the best first.
 
     Args:
         runs: Runs of one kind of task; each headline metric that one of them has is a column.
@@ -144,7 +144,7 @@ def _measured(metric: Metric) -> tuple[Column, Callable[[Replicates], Estimate |
 
 
 def _solves(group: Replicates) -> bool:
-    """Whether a method has an ODE: one without never counts an evaluation."""
+    """Whether a method has an ODE: without one, evaluations are never counted."""
     return any(_is_counted(group.result(metric.key)) for metric in COSTS)
 
 

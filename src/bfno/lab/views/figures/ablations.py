@@ -62,7 +62,7 @@ def branches_figure(methods: Methods) -> Drawn | None:
 
 
 def operators_figure(methods: Methods) -> Drawn | None:
-    """FNO, AFNO and BFNO as fields: the metric over the epochs, and in the end.
+    """FNO, AFNO and BFNO as fields: the metric over the epochs, and at the end.
 
     Args:
         methods: Methods of one task; nothing is drawn unless they have two operators.
@@ -100,7 +100,7 @@ def _operator(run: Record) -> str | None:
 
 
 def _by_branches(groups: Sequence[Replicates]) -> list[tuple[int, Replicates]]:
-    """One method for each number of branches, the one that is named after it first."""
+    """One method per number of branches; one named after the number comes first."""
     found: dict[int, Replicates] = {}
     for group in sorted(groups, key=lambda group: group.label, reverse=True):
         number = _branches(group.runs[0])
@@ -124,7 +124,7 @@ def _metric(group: Replicates) -> Metric:
 
 
 def _draw_finals(axes: Axes, points: Sequence[tuple[float, Replicates, Look]]) -> list[float]:
-    """The mean of each method's seeds; one with fewer seeds than another says how many.
+    """The mean of each method's seeds; a method with fewer seeds than another says how many.
 
     Args:
         axes: The panel.

@@ -1,4 +1,4 @@
-"""Figures that compare methods: over the epochs, and against what they cost.
+"""Figures that compare methods: over the epochs, and against their cost.
 
 Over the epochs there is a line for each method, a band over its seeds if methods are few, and a
 panel for each task.
@@ -43,7 +43,7 @@ _ALIKE = 0.01  # of an axis: lines nearer than that are one to the eye
 
 
 def draw_series(axes: Axes, points: Sequence[EpochPoint], look: Look, *, band: bool = True) -> None:
-    """The mean as a line, with a band from the lowest to the highest where these differ."""
+    """The mean as a line, with a band from the lowest to the highest value if these differ."""
     epochs = [point.epoch for point in points]
     low, high = [point.low for point in points], [point.high for point in points]
     spacing = math.ceil(len(points) / _MOST_MARKERS)
@@ -57,7 +57,7 @@ def draw_series(axes: Axes, points: Sequence[EpochPoint], look: Look, *, band: b
 
 
 def scale_epochs(axes: Axes, points: Sequence[EpochPoint]) -> None:
-    """Whole epochs from the first on; a logarithmic axis where values span magnitudes."""
+    """Whole epochs from the first on; a logarithmic axis if values span orders of magnitude."""
     first, last = min(point.epoch for point in points), max(point.epoch for point in points)
     axes.set_xticks(epoch_ticks(first, last))
     axes.margins(x=0.03)
@@ -71,7 +71,7 @@ def logarithmic(axes: Axes, between: tuple[float, ...] = (1.0,)) -> None:
 
     Args:
         axes: The panel.
-        between: Which multiples of the powers of ten have a number.
+        between: The multiples of the powers of ten that get a number.
     """
     from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
@@ -86,7 +86,7 @@ def curves_figure(
     title: str,
     key_of: Callable[[Record], str | None],
 ) -> Drawn | None:
-    """A metric against the epochs, a panel for each task; none if no run has measured it.
+    """A metric against the epochs, a panel for each task; None if no run has measured it.
 
     Args:
         methods: Methods of one kind of task.
@@ -130,7 +130,7 @@ class _Panel:
             axes.annotate(f"{count} alike", end, fontsize=8, **place)
 
     def _coinciding(self) -> Iterator[tuple[tuple[int, float], int]]:
-        """Where lines end that nobody can see apart, and how many they are."""
+        """The ends of lines that cannot be told apart, and the number of these lines."""
         means = [point.mean for _, points in self.series for point in points]
         step = _ALIKE * (max(means) - min(means)) or 1.0
         alike = Counter(
@@ -156,7 +156,7 @@ def _panels(methods: Methods, key_of: Callable[[Record], str | None]) -> Iterato
 
 
 def task_title(task: tuple[str, str, str]) -> str:
-    """A task as a panel names it.
+    """The title of a task's panel.
 
     Example:
         >>> task_title(("mnist", "cpu", "")), task_title(("physionet", "cpu", "sound"))
@@ -190,13 +190,13 @@ def panel_grid(
 def method_panels(
     figure: Figure, count: int, styles: Mapping[str, Look], *, lines: bool = True
 ) -> list[Axes]:
-    """Panels that compare methods, with one legend on their right, where it covers no line.
+    """Panels that compare methods, with one legend on the right, where it covers no line.
 
     Args:
         figure: An empty figure, which gets its size.
         count: How many panels.
         styles: The look of each method.
-        lines: Whether the methods have lines, or dots alone.
+        lines: Whether the methods have lines, or only dots.
     """
     size = (LONE_WIDTH, LONE_HEIGHT) if count == 1 else (PANEL_WIDTH, PANEL_HEIGHT)
     names = [short_name(label) for label in styles]
@@ -235,11 +235,11 @@ def headline_figure(methods: Methods, metric: Metric) -> Drawn | None:
 
 
 def epoch_figure(methods: Methods, name: str) -> Drawn | None:
-    """One of `EPOCH_FIGURES`; none if no run has measured it.
+    """One of `EPOCH_FIGURES`; None if no run has measured it.
 
     Args:
         methods: Methods of one kind of task.
-        name: Which.
+        name: Its name.
     """
     metric = EPOCH_FIGURES[name]
     return curves_figure(methods, metric.caption, lambda _: metric.key)

@@ -48,14 +48,14 @@ _MOST_DOTS, _MOST_PATHS = 2000, 60
 
 @dataclass(frozen=True)
 class PlanePicture:
-    """What there is to draw of a density in the plane.
+    """The data of a picture of a density in the plane.
 
     Attributes:
         window: Least and greatest value of x, then of y, that the grid reaches.
         density: Density on the grid, `(rows, columns)`; rows go up with y.
         data: Points of the data, `(points, 2)`.
         samples: Points drawn from the model, `(points, 2)`.
-        paths: Way of points from noise to data, `(times, points, 2)`; None where a model has none.
+        paths: Paths of points from noise to data, `(times, points, 2)`; None if a model has none.
     """
 
     window: tuple[float, float, float, float]
@@ -66,16 +66,16 @@ class PlanePicture:
 
 
 def check_picture(out: Path, kinds: tuple[str, ...] = KINDS, *, force: bool = False) -> Path:
-    """Make sure that a picture may be written, before the work that it is to hold.
+    """Make sure that a picture can be written, before computing it.
 
     Args:
-        out: The file; folders on the way to it may be missing.
+        out: The file; its folder may be missing.
         kinds: Endings that its name may have, without the dot.
-        force: Whether it may be there already.
+        force: Whether an existing file may be replaced.
 
     Raises:
-        ConfigError: If it is a folder, is there already, has another ending, or lies below
-            something that is not a folder.
+        ConfigError: If it is a folder, exists already, has another ending, or lies below something
+            that is not a folder.
     """
     check_new(out, kinds, force=force)
     existing_folder(out)
@@ -88,10 +88,10 @@ def write_picture(content: bytes, out: Path, *, force: bool = False) -> Path:
     Args:
         content: What the file will hold.
         out: The file.
-        force: Whether to overwrite a file that is there.
+        force: Whether to overwrite an existing file.
 
     Raises:
-        ConfigError: If the file is there already, or its ending says nothing.
+        ConfigError: If the file exists already, or its ending is unknown.
         DataError: If it cannot be written.
     """
     check_picture(out, force=force)
@@ -104,7 +104,7 @@ def image_grid(images: np.ndarray, columns: int | None = None) -> bytes:
 
     Args:
         images: Bytes `(images, channels, height, width)` with one channel or three.
-        columns: Images in a row; None makes the grid about as wide as high.
+        columns: Images per row; None makes the grid about as wide as high.
 
     Raises:
         ConfigError: If there are too many.
@@ -121,7 +121,8 @@ def image_columns(columns: Mapping[str, np.ndarray], kind: str = "png") -> bytes
     """Grids of images side by side, each below its name.
 
     Args:
-        columns: Bytes `(images, channels, height, width)` by name: real ones, those of a model.
+        columns: Bytes `(images, channels, height, width)` by name: real images, or a model's
+            samples.
         kind: `png` or `svg`.
 
     Raises:
@@ -151,7 +152,7 @@ def image_columns(columns: Mapping[str, np.ndarray], kind: str = "png") -> bytes
 
 
 def density_figure(picture: PlanePicture, kind: str = "png") -> bytes:
-    """A row of panels: the data, the density, samples, and the paths that led to some of them.
+    """A row of panels: the data, the density, samples, and the paths to some of them.
 
     Args:
         picture: What to draw.
@@ -176,7 +177,7 @@ def density_figure(picture: PlanePicture, kind: str = "png") -> bytes:
 
 
 def _mosaic(images: np.ndarray, columns: int | None, width: int) -> np.ndarray:
-    """Images enlarged and laid out in rows on white, about so many pixels wide.
+    """Images enlarged and laid out in rows on white, with about a given width in pixels.
 
     Returns:
         Bytes `(height, width, channels)`.

@@ -1,4 +1,4 @@
-"""Figures of what classifiers show: features in the plane, spectra of layers, states over time."""
+"""Figures of classifiers' exhibits: features in the plane, spectra of layers, states over time."""
 
 from __future__ import annotations
 
@@ -58,10 +58,10 @@ _FRAME, _GAP, _UNDER, _LEFT, _AXIS, _EDGE = 1.05, 0.12, 0.3, 0.95, 0.95, 0.12
 
 
 def tsne_figure(shown: Shown) -> Drawn | None:
-    """Features that enter the head in the plane, a panel for each run; none if nobody has any.
+    """Features that enter the head in the plane, a panel for each run; None if no run has any.
 
     Args:
-        shown: Runs of one task, with what they show.
+        shown: Runs of one task, with their exhibits.
     """
     scatters = [(run, exhibit.scatter.placed()) for run, exhibit in shown]
     panels = [(run, placed) for run, placed in scatters if placed]
@@ -82,10 +82,10 @@ def tsne_figure(shown: Shown) -> Drawn | None:
 
 
 def spectra_figure(shown: Shown) -> Drawn | None:
-    """Energy at each frequency before and after each operator layer; none if there is no layer.
+    """Energy at each frequency before and after each operator layer; None if there is no layer.
 
     Args:
-        shown: Runs of one task, with what they show: a row of panels for each.
+        shown: Runs of one task, with their exhibits: a row of panels for each.
     """
     rows = [(run, exhibit.spectra) for run, exhibit in shown if exhibit.spectra]
     if not rows:
@@ -114,14 +114,14 @@ def spectra_figure(shown: Shown) -> Drawn | None:
 
 
 def flow_figure(run: Record, exhibit: Exhibit) -> Drawn | None:
-    """States of a few images from the first time to the last; none if the run shows no image.
+    """States of a few images from the first time to the last; None if the run shows no image.
 
-    Below each stands how sure the head would be of the true class; above is the time, with the
-    solver's steps.
+    Below each is the head's probability of the true class; above is the time, with the solver's
+    steps.
 
     Args:
         run: A classifier.
-        exhibit: What it shows.
+        exhibit: Its exhibit.
 
     Raises:
         DataError: If the pictures do not hold the frames.
@@ -168,7 +168,7 @@ def _short_class(run: Record, label: int) -> str:
 
 
 def _titles(runs: Sequence[Record]) -> list[str]:
-    """Name each run beside the others: its method, and what tells it from runs like it."""
+    """A title for each run: its method, and what distinguishes it from similar runs."""
     labels = {id(run): group.label for group in replicates(runs) for run in group.runs}
     return [short_name(labels[id(run)]) for run in runs]
 
@@ -198,7 +198,7 @@ def _draw_scatter(axes: Axes, run: Record, placed: Sequence[Placed]) -> None:
 def _name_classes(
     axes: Axes, run: Record, places: Mapping[int, Sequence[tuple[float, float]]]
 ) -> None:
-    """The name of each class in the midst of its points."""
+    """The name of each class in the middle of its points."""
     centres = {label: _centre(points) for label, points in sorted(places.items())}
     _spread(list(centres.values()), _NEAR * _extent(places))
     for label, (x, y) in centres.items():
@@ -219,7 +219,7 @@ def _extent(places: Mapping[int, Sequence[tuple[float, float]]]) -> float:
 
 
 def _spread(centres: list[list[float]], apart: float) -> None:
-    """Move names that would cover each other up, in place, until they are apart."""
+    """Move overlapping names apart, in place."""
     centres.sort(key=lambda place: place[1])
     for index, (x, _) in enumerate(centres):
         for other in centres[:index]:
@@ -250,7 +250,7 @@ def _draw_spectrum(axes: Axes, spectrum: Spectrum) -> None:
 
 
 def _chosen(times: int) -> list[int]:
-    """Choose which of so many times to show: the first, the last, and some between."""
+    """Choose which times to show: the first, the last, and some in between."""
     return sorted({round(place) for place in np.linspace(0, times - 1, min(_FRAMES, times))})
 
 
@@ -270,7 +270,7 @@ def _frames(image: FlowImage, flow: Flow) -> list[np.ndarray]:
 
 
 def _draw_frame(axes: Axes, frame: np.ndarray, image: FlowImage, index: int) -> None:
-    """A frame, and below it how sure the head would be of the true class, as a bar too."""
+    """A frame, and below it the head's probability of the true class, also as a bar."""
     from matplotlib.patches import Rectangle
 
     axes.imshow(frame, interpolation="nearest")

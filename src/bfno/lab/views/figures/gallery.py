@@ -1,4 +1,4 @@
-"""Finds the figures that runs can give, and writes them."""
+"""Draws all figures that runs allow, and writes them."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class _Place:
 
 
 def check_gallery(out: Path) -> Path:
-    """Make sure that figures may be written to a folder, before they are drawn.
+    """Make sure that figures can be written to a folder, before drawing them.
 
     Args:
         out: The folder, which may be missing.
@@ -68,19 +68,18 @@ def check_gallery(out: Path) -> Path:
 
 
 def write_figures(folders: Sequence[Path], out: Path, *, force: bool = False) -> list[Path]:
-    """Write every figure that runs can give, as SVG and as PNG.
+    """Write every figure that the runs allow, as SVG and PNG.
 
     Args:
         folders: The runs, in any order.
         out: The folder to write to.
-        force: Whether to overwrite figures that are there.
+        force: Whether to overwrite existing figures.
 
     Returns:
         The files.
 
     Raises:
-        ConfigError: If a run is not finished, the runs give no figure, or a figure is there
-            already.
+        ConfigError: If a run is not finished, the runs allow no figure, or a figure exists already.
         DataError: If a run cannot be read, or a file cannot be written.
     """
     check_gallery(out)
@@ -100,7 +99,7 @@ def write_figures(folders: Sequence[Path], out: Path, *, force: bool = False) ->
 
 
 def draw_figures(runs: Sequence[Record], folders: Sequence[Path]) -> dict[str, Drawn]:
-    """Every figure that runs can give, by name: a pure function of the files in their folders.
+    """Every figure that the runs allow, by name: a pure function of the files in their folders.
 
     Args:
         runs: The runs, in any order.
@@ -162,7 +161,7 @@ def _exhibits(places: Sequence[_Place], data: str) -> Named:
 
 
 def _first_seeds(places: Sequence[_Place]) -> list[_Place]:
-    """One run of each method: pictures of every seed would say the same. Ours come first."""
+    """One run of each method, ours first: pictures of every seed would show the same."""
     folders = {id(place.run): place for place in places}
     groups = replicates([place.run for place in places])
     groups.sort(key=lambda group: ("bfno" not in group.label, group.label))
@@ -176,7 +175,7 @@ def _has_pictures(place: _Place) -> bool:
 
 
 def _file_name(name: str) -> str:
-    """The name with nothing in it that a file system could take for something else.
+    """The name without characters that have a meaning in file systems.
 
     Example:
         >>> _file_name("../My data (own.csv)")
@@ -186,7 +185,7 @@ def _file_name(name: str) -> str:
 
 
 def _free(name: str, taken: dict[str, Drawn]) -> str:
-    """The name, with a number behind it if another figure has it."""
+    """The name, with a number if another figure has it."""
     number, free = 1, name
     while free in taken:
         number += 1
@@ -226,7 +225,7 @@ def samples_figure(places: Sequence[tuple[Record, Path]]) -> Drawn | None:
 
 
 def kept_reconstruction(run: Record, folder: Path) -> Drawn | None:
-    """The series that `bfno reconstruct` drew of a run; none if it did not.
+    """The series that `bfno reconstruct` drew for a run; None if there are none.
 
     Args:
         run: The run.
@@ -246,7 +245,7 @@ def kept_reconstruction(run: Record, folder: Path) -> Drawn | None:
 
 
 def _painted(alt: str, pixels: np.ndarray | None, png: bytes | None) -> Drawn:
-    """A picture as a figure that holds nothing else."""
+    """A picture as a figure of its own."""
     assert pixels is not None
 
     def paint(figure: Figure) -> None:

@@ -2,8 +2,8 @@
 
 A series is a plain dictionary: its name as `series`, the time `end` of its last observation, and
 `curves`, a dictionary by feature of `times` and `values` that were observed and of `mean`, `low`
-and `high` of the reconstruction at the times `at`. It may have `hidden`, which rows the model was
-not shown, and `level`, the share that predictive intervals are to cover; curves then have
+and `high` of the reconstruction at the times `at`. It may have `hidden`, the pattern of rows hidden
+from the model, and `level`, the share that predictive intervals should cover; curves then have
 `hidden_times` and `hidden_values`, and `lower` and `upper` ends of the intervals.
 """
 
@@ -40,15 +40,15 @@ _HIDDEN = {"markerfacecolor": "white", "markeredgecolor": INK, "markeredgewidth"
 
 
 def check_new(out: Path, kinds: Sequence[str], *, force: bool = False) -> Path:
-    """Make sure that a file may be written, before the work that it is to hold.
+    """Make sure that a file can be written, before computing its content.
 
     Args:
         out: The file.
         kinds: Endings that its name may have, without the dot.
-        force: Whether it may be there already.
+        force: Whether an existing file may be replaced.
 
     Raises:
-        ConfigError: If it is a folder, is there already, or has another ending.
+        ConfigError: If it is a folder, exists already, or has another ending.
     """
     if out.is_dir():
         raise ConfigError(out, "is a folder", f"name a file, such as {out / f'series.{kinds[0]}'}")
@@ -66,10 +66,10 @@ def write_reconstruction(series: Sequence[Series], out: Path, *, force: bool = F
     Args:
         series: The series.
         out: A file that ends in .svg, .png or .csv.
-        force: Whether to overwrite a file that is there.
+        force: Whether to overwrite an existing file.
 
     Raises:
-        ConfigError: If the file is there already, or its ending says nothing.
+        ConfigError: If the file exists already, or its ending is unknown.
         DataError: If it cannot be written.
     """
     check_new(out, (*_KINDS, "csv"), force=force)
@@ -111,8 +111,8 @@ def reconstruction_figure(series: Sequence[Series], kind: str = "svg") -> bytes:
 
     Dots are observations, circles those that were hidden from the model, the line is the mean of
     the model's samples. The band is the predictive interval; without one, it reaches from the
-    lowest to the highest sample. Where a series goes on after its last observation, the ground is
-    shaded.
+    lowest to the highest sample. Where a series continues after its last observation, the
+    background is shaded.
 
     Args:
         series: The series, all with the same features.
@@ -183,7 +183,7 @@ def _draw(axes: Axes, curve: Mapping[str, Any], end: float) -> None:
 def _limits(curve: Mapping[str, Any], end: float) -> tuple[float, float] | None:
     """Heights that show all up to the end, and beyond it as much again above and below.
 
-    An extrapolation that runs away would otherwise press everything else into a line.
+    A diverging extrapolation would otherwise squeeze everything else into a line.
     """
     points = list(zip(curve["at"], *_band(curve), strict=True))
     inner = [*curve["values"], *curve.get("hidden_values", ())]
@@ -200,14 +200,14 @@ def _limits(curve: Mapping[str, Any], end: float) -> tuple[float, float] | None:
 
 
 def _band(curve: Mapping[str, Any]) -> tuple[Sequence[float], Sequence[float]]:
-    """What is drawn around the line: the predictive interval, else the range of the samples."""
+    """The band around the line: the predictive interval, or else the range of the samples."""
     if curve.get("lower") is None:
         return curve["low"], curve["high"]
     return curve["lower"], curve["upper"]
 
 
 def _legend(series: Sequence[Series]) -> dict[str, Any]:
-    """Handles of what the figure shows, by their labels."""
+    """Legend handles of the figure, by their labels."""
     from matplotlib.lines import Line2D
     from matplotlib.patches import Patch
 

@@ -1,8 +1,7 @@
-"""The one style of all figures: colours, letters, and how a figure becomes bytes.
+"""The style of all figures: colours, fonts, and how a figure becomes bytes.
 
-The same runs give the same bytes. Text and paper of an SVG take the colours of the page that it
-stands in, if it is themed and the page defines `--ink`, `--paper` and so on; alone, a figure is
-dark on white.
+The same runs give the same bytes. Text and background of an SVG take the colours of its page, if it
+is themed and the page defines `--ink`, `--paper` and so on; by itself, a figure is dark on white.
 """
 
 from __future__ import annotations
@@ -116,7 +115,7 @@ _ABLATION = re.compile(r"bfno-node-(branches|small).*|a?fno-node.*")
 
 @dataclass(frozen=True)
 class Look:
-    """How a method is drawn, so that it can be told from others without colours too.
+    """How a method is drawn, so that it can be recognised without colours too.
 
     Attributes:
         colour: Its colour.
@@ -140,7 +139,7 @@ class Drawn:
     Attributes:
         alt: What it shows, for those who cannot see it.
         svg: The figure as SVG.
-        png: The figure as PNG; none if its run keeps the picture as SVG only.
+        png: The figure as PNG; None if its run has the picture only as SVG.
     """
 
     alt: str
@@ -149,14 +148,14 @@ class Drawn:
 
 
 def is_ablation(method: str) -> bool:
-    """Whether a method is a variant of ours that ablations alone compare."""
+    """Whether a method is a variant of ours for ablations only."""
     return _ABLATION.fullmatch(method) is not None
 
 
 def looks(labels: Iterable[str]) -> dict[str, Look]:
     """A look for each method: ours first, the rest by name, those of ablations last.
 
-    A method keeps its look in all figures that are given the same looks.
+    A method has the same look in all figures that get the same looks.
     """
 
     def place(label: str) -> tuple[bool, bool, str]:
@@ -177,10 +176,10 @@ def _look(index: int) -> Look:
 
 @dataclass(frozen=True)
 class Methods:
-    """Methods of a drawing, or those of them that a figure shows.
+    """The methods of a drawing, or those of them that a figure shows.
 
-    Names and looks come from all runs of the drawing. A figure that made its own from the runs
-    that it shows would give a method another colour than the figure beside it.
+    Names and looks come from all runs of the drawing. Otherwise a figure of some runs would give a
+    method another colour than the figure beside it.
 
     Attributes:
         groups: Runs that differ in their seed alone, by task and then best first.
@@ -201,7 +200,7 @@ class Methods:
         return cls(groups, looks(group.label for group in groups))
 
     def part(self, keep: Callable[[Record], bool]) -> Methods:
-        """Some of the runs, under the names and looks that they have among all."""
+        """Some of the runs, with the names and looks that they have among all."""
         kept = [
             Replicates(group.label, tuple(run for run in group.runs if keep(run)))
             for group in self.groups
@@ -209,7 +208,7 @@ class Methods:
         return replace(self, groups=tuple(group for group in kept if group.runs))
 
     def main(self) -> Methods:
-        """Without ablations, which have figures of their own; all of a task with nothing else."""
+        """Without ablations, which have their own figures; tasks with nothing else keep all."""
         found = []
         for _, groups in self.tasks():
             others = [group for group in groups if not is_ablation(group.runs[0].method)]
@@ -222,7 +221,7 @@ class Methods:
         return [(task, list(groups)) for task, groups in by_task]
 
     def looks_of(self, groups: Iterable[Replicates]) -> dict[str, Look]:
-        """The looks of these alone, in the order of all."""
+        """The looks of only these, in the order of all."""
         shown = {group.label for group in groups}
         return {label: look for label, look in self.looks.items() if label in shown}
 
@@ -248,7 +247,7 @@ def drawing(salt: str, kind: str = "svg") -> Iterator[tuple[Figure, io.BytesIO]]
     """An empty figure, and the buffer that gets its bytes, which are the same every time.
 
     Args:
-        salt: Makes the names inside a figure its own, since many share one page.
+        salt: Makes the names inside a figure unique, because many share one page.
         kind: `svg` or `png`.
 
     Raises:
@@ -285,7 +284,7 @@ def _saved(figure: Figure, kind: str) -> bytes:
 
 
 def _light(png: bytes) -> bytes:
-    """The same picture in fewer bytes: fewer colours if need be, then fewer pixels."""
+    """The same picture in fewer bytes: fewer colours if necessary, then fewer pixels."""
     from PIL import Image
 
     picture = Image.open(io.BytesIO(png)).convert("RGB")
@@ -328,12 +327,12 @@ def _themed(colour: re.Match[str]) -> str:
 
 
 def short_name(name: str) -> str:
-    """The name, cut off where it would not fit a figure."""
+    """The name, shortened if it would not fit into a figure."""
     return name if len(name) <= _LONGEST_NAME else name[: _LONGEST_NAME - 1] + "…"
 
 
 def read_picture(file: Path) -> bytes | None:
-    """The content of a picture in the folder of a run; none if there is none.
+    """The content of a picture in the folder of a run; None if there is none.
 
     Raises:
         DataError: If it is too large or cannot be read.

@@ -34,7 +34,7 @@ _CURVE_WIDTH, _CURVE_HEIGHT, _LEGEND_ROW = 4.2, 3.0, 0.19  # inches
 
 
 def curve_drawings(runs: Sequence[Record]) -> list[str]:
-    """Loss, metric and function evaluations against epochs, each as far as the runs have it.
+    """Loss, metric and function evaluations against epochs, as far as the runs have them.
 
     Args:
         runs: Runs of one task; those that differ in their seed alone become a mean and a band.
@@ -47,7 +47,7 @@ def curve_drawings(runs: Sequence[Record]) -> list[str]:
 
 
 def confusion_matrix(run: Record) -> str | None:
-    """Draw which classes a run takes for which; None if it recorded no such counts."""
+    """Draw a run's confusion matrix; None if it recorded none."""
     size = len(run.confusion)
     if not size:
         return None
@@ -100,7 +100,7 @@ def _curves(runs: Sequence[Record], plot: Plot) -> str | None:
 
 
 def _legend_shape(labels: list[str]) -> tuple[int, int]:
-    """Columns and rows: as many columns as the longest name leaves room for."""
+    """Columns and rows: as many columns as fit beside the longest name."""
     columns = max(1, 42 // (max(len(short_name(label)) for label in labels) + 5))
     return columns, math.ceil(len(labels) / columns)
 
@@ -108,7 +108,7 @@ def _legend_shape(labels: list[str]) -> tuple[int, int]:
 def _add_legends(
     axes: Axes, methods: dict[str, Look], styles: dict[str, Any], columns: int
 ) -> None:
-    """Colours and markers tell the methods, below; dashes what was measured, by the title."""
+    """Add legends: colours and markers of the methods below, dashes of the metrics by the title."""
     from matplotlib.lines import Line2D
 
     dashes = [Line2D([], [], color=INK, linestyle=style) for style in styles.values()]
@@ -123,7 +123,7 @@ def _add_legends(
 
 
 def _draw_counts(axes: Axes, counts: list[list[int]]) -> None:
-    """Cells as dark as their share of the true class, with their counts where these fit."""
+    """Draw cells as dark as their share of the true class, with their counts if these fit."""
     from matplotlib.colors import to_rgb
 
     size = len(counts)

@@ -1,4 +1,4 @@
-"""What a page shows of a classifier's exhibit, as data for the template and the script."""
+"""A classifier's exhibit, as data for a page's template and script."""
 
 from __future__ import annotations
 
@@ -50,13 +50,13 @@ class ShownFlow:
 
 
 def flow_view(shown: Sequence[ShownFlow]) -> dict[str, Any] | None:
-    """The slider of a task and all that it moves, as the template shows it before the script runs.
+    """The slider of a task and everything it moves, as shown before the script runs.
 
     Args:
         shown: One run of each method.
 
     Returns:
-        Its times and methods; none if there is nothing to watch.
+        Its times and methods; None if there is nothing to show.
     """
     watched = _watched(shown)
     if not watched:
@@ -69,7 +69,7 @@ def flow_view(shown: Sequence[ShownFlow]) -> dict[str, Any] | None:
 
 
 def flow_data(shown: Sequence[ShownFlow]) -> dict[str, Any] | None:
-    """What the script needs to move the slider: times, and what each method shows at each."""
+    """The script's data for the slider: times, and what each method shows at each time."""
     watched = _watched(shown)
     if not watched:
         return None
@@ -91,7 +91,7 @@ def mistakes_view(mistakes: Sequence[Mistake], run: Record) -> list[dict[str, st
 
 
 def scatter_view(scatter: Scatter, run: Record) -> dict[str, Any] | None:
-    """Points in a square of the page, each a glyph of its class; errors are ringed."""
+    """Points in a square, each a glyph of its class; errors are ringed."""
     placed = scatter.placed()
     if not placed:
         return None
@@ -109,7 +109,7 @@ def scatter_view(scatter: Scatter, run: Record) -> dict[str, Any] | None:
 
 
 def spectra_view(spectra: Sequence[Spectrum]) -> list[dict[str, Any]]:
-    """Curves of energy against frequency, both axes fitted, energy as its logarithm."""
+    """Curves of the logarithm of energy against frequency, with both axes fitted."""
     return [view for spectrum in spectra if (view := _spectrum_view(spectrum))]
 
 
@@ -161,7 +161,7 @@ def _finest_times(shown: Sequence[ShownFlow]) -> list[float]:
 
 
 def _moment(flow: Flow, time: float) -> dict[str, Any]:
-    """Where in the strip of frames a time is, in which step, and what the head says there."""
+    """The place of a time in the strip of frames, its step, and the head's output there."""
     frame = min(range(len(flow.times)), key=lambda place: abs(flow.times[place] - time))
     begun = sum(start <= time + _ROUNDING for start in _finite(flow.steps))
     count = _step_count(flow)
@@ -209,7 +209,7 @@ def _image_view(image: FlowImage, run: Record) -> dict[str, Any]:
 
 
 def _bars(image: FlowImage) -> list[int]:
-    """The classes to show, the true one always: those that are likely at some time."""
+    """The classes to show: the true one, and those that are likely at some time."""
     rows = image.probabilities
     known = range(min(map(len, rows)))
     likely = sorted(

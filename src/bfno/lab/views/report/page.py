@@ -1,4 +1,4 @@
-"""One HTML page about runs, to read, print or send: no network, nothing but the runs."""
+"""One self-contained HTML page about runs, to read, print or send."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def write_report(folders: Sequence[Path], out: Path, force: bool = False) -> Pat
 
 
 def check_page(out: Path, force: bool = False) -> None:
-    """Refuse a page that cannot be written, before anything is done for it.
+    """Refuse a page that cannot be written, before doing any work for it.
 
     Args:
         out: The file to write.
@@ -112,9 +112,9 @@ def render_report(
 
     Args:
         runs: Runs of one task or of several.
-        pictures: What the folder of each run has of the pictures that a page shows.
-        exhibits: What the classifier of each run shows.
-        unfinished: Runs that have no result yet, which the page names.
+        pictures: The pictures for a page from the folder of each run.
+        exhibits: The exhibit of each run's classifier.
+        unfinished: Runs without a result, which the page names.
     """
     try:
         from jinja2 import Environment, StrictUndefined
@@ -159,9 +159,9 @@ Task = tuple[str, str, str]
 
 @dataclass(frozen=True)
 class _Shown:
-    """The runs of a page in its order, and what else there is of each, by its identity.
+    """The runs of a page in its order, with their pictures and exhibits, by identity.
 
-    Two runs may be equal in all that they recorded, so that equality does not tell them apart.
+    Two runs may have equal records, so equality does not distinguish them.
     """
 
     groups: list[Replicates]
@@ -174,7 +174,7 @@ class _Shown:
         return _runs(self.groups)
 
     def mark(self, group: Replicates, run: Record) -> dict[str, Any]:
-        """How a method is drawn among those of its task, and where on the page a run of it is."""
+        """The look of a method within its task, and the anchor of its run on the page."""
         # By place, not by name: a name may hold anything.
         place = next(place for place, other in enumerate(self.ordered, 1) if other is run)
         return _mark(self.looks[group.task][group.label], f"run-{place}")
@@ -184,8 +184,8 @@ def _mark(look: style.Look, anchor: str) -> dict[str, Any]:
     """What the template needs to mark a method.
 
     Args:
-        look: How figures draw it.
-        anchor: Where on the page its run is.
+        look: Its look in figures.
+        anchor: The anchor of its run on the page.
     """
     return {
         "hue": style.PALETTE.index(look.colour),
@@ -196,7 +196,7 @@ def _mark(look: style.Look, anchor: str) -> dict[str, Any]:
 
 
 def _dashes(dashes: Any) -> str:
-    """Dashes in units of the drawing; matplotlib has them in widths of the line."""
+    """Dashes in units of the drawing; matplotlib counts them in line widths."""
     if isinstance(dashes, str):
         return "none"
     return " ".join(f"{_LINE_WIDTH * part:g}" for part in dashes[1])
@@ -227,7 +227,7 @@ def _runs(groups: list[Replicates]) -> list[Record]:
 
 
 def _content(shown: _Shown) -> dict[str, Any]:
-    """All that the template shows."""
+    """Everything that the template shows."""
     ordered = shown.ordered
     tasks = [_task(members, shown) for _, members in _by_task(shown.groups)]
     data = list(dict.fromkeys(map(data_title, ordered)))
@@ -290,7 +290,7 @@ def _epoch_ticks(runs: Sequence[Record]) -> list[int]:
 
 
 def _watched(groups: list[Replicates], shown: _Shown) -> list[ShownFlow]:
-    """One run of each method that has states to show: ours beside the plain one, then the best."""
+    """One run of each method with states to show: ours and the plain one, then the best."""
     found = []
     for group in sorted(
         groups, key=lambda group: ("bfno" not in group.label, group.label != "node")

@@ -1,4 +1,4 @@
-"""What a page says about one run: how to train it again, what it measured, what it shows."""
+"""The part of a page about one run: its command, measurements, and pictures."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class _Drawn:
 
     Attributes:
         file: Its name.
-        title: What it is called on the page.
+        title: Its title on the page.
         alt: What it shows, for those who cannot see it.
         media: Its media type.
     """
@@ -72,14 +72,14 @@ def read_pictures(folder: Path) -> Pictures:
 def run_view(
     run: Record, label: str, mark: dict[str, Any], pictures: Pictures, exhibit: Exhibit | None
 ) -> dict[str, Any]:
-    """All that the template shows of a run.
+    """Everything that the template shows about a run.
 
     Args:
         run: The run.
-        label: Its method, with what tells it from others of the same name.
+        label: Its method, with what distinguishes it from others of the same name.
         mark: Its colour and its place on the page.
-        pictures: What its folder has of the pictures that a page shows.
-        exhibit: What its classifier shows, if it was asked.
+        pictures: The pictures for a page from its folder.
+        exhibit: The exhibit of its classifier, if any.
     """
     return {
         "run": run,
@@ -155,7 +155,7 @@ def setting_text(value: Any) -> str:
 
 
 def portable(text: str) -> str:
-    """The text; of an absolute path only the last part, because the rest is private."""
+    """The text; for an absolute path, only its last part, because the rest is private."""
     for kind in (PurePosixPath, PureWindowsPath):
         path = kind(text)
         if path.is_absolute() or text.startswith("~/"):

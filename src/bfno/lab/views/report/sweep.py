@@ -1,4 +1,4 @@
-"""One HTML page about a sweep: what was best, which settings mattered, and all trials."""
+"""One HTML page about a sweep: the best trial, the settings that mattered, and all trials."""
 
 from __future__ import annotations
 
@@ -230,9 +230,9 @@ class _Scale:
         name: What it shows.
         low: The value at its foot.
         high: The value at its top.
-        logarithmic: Whether it is divided so.
-        choices: The values of an axis that has no numbers.
-        metric: What values are, if they are scores.
+        logarithmic: Whether it is logarithmic.
+        choices: The values of an axis without numbers.
+        metric: The metric of the values, if they are scores.
     """
 
     def __init__(
@@ -250,7 +250,7 @@ class _Scale:
 
     @classmethod
     def of(cls, found: SweepResult, name: str) -> _Scale:
-        """The axis of a setting, as long as its values in the trials that were finished."""
+        """The axis of a setting, covering its values in the finished trials."""
         values = [one.values[name] for one in found.ranked]
         if found.ranges[name].startswith("choice("):
             try:
@@ -261,7 +261,7 @@ class _Scale:
         return cls(name, min(values), max(values), logarithmic=name in found.logarithmic)
 
     def height(self, value: Any) -> float:
-        """Where a value is."""
+        """The height of a value."""
         if self.choices:
             low, high, value = 0.0, len(self.choices) - 1.0, float(self.choices.index(value))
         else:
