@@ -90,7 +90,7 @@ class LatentGenerator(nn.Module):
             ValueError: If trajectories depend on each other.
         """
         if self.couples_series:
-            raise ValueError("trajectories that depend on each other have no rate of their own")
+            raise ValueError("trajectories that depend on each other have no separate rates")
         series = torch.arange(len(times), device=times.device)
         row = torch.randint(times.shape[1], (len(times),), device=times.device)
         states, moments = path[:, series, row], times[series, row].repeat(len(path))

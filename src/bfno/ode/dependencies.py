@@ -290,7 +290,7 @@ class Gathering:
                 raise GradientError(
                     "the field keeps something from one call for the next that depends on the "
                     "state, through which no gradient can flow when the graphs of steps are let "
-                    "go; compute it anew, or use memory=0"
+                    "go; compute it again, or use memory=0"
                 )
 
     def refuse_others(self, results: Iterable[Any], since: int, inputs: Collection[Tensor]) -> None:

@@ -507,7 +507,7 @@ FAILED = (
 )
 NOT_REPEATABLE = (
     "the field gave another result when the backward pass repeated a call: a tensor that it uses "
-    "was replaced or changed since the solve, or it keeps a state of its own (spectral_norm in "
+    "was replaced or changed since the solve, or it keeps its own state (spectral_norm in "
     "training mode, a random number generator other than torch's, a counter); call backward() "
     "before anything changes, or use gradient='direct'"
 )

@@ -504,7 +504,7 @@ class _Reporter:
         if copy._version != version:
             raise ValueError(
                 "on_step must not change the state in place: it is given a copy, and the solve "
-                "goes on without the change; write y = y * 2 instead of y.mul_(2)"
+                "continues without the change; write y = y * 2 instead of y.mul_(2)"
             )
 
 

@@ -146,7 +146,7 @@ def test_steps_that_are_never_enough_are_an_error(adaptive, monkeypatch):
     opened = open_run(adaptive)
     for parameter in opened.model.block.parameters():
         parameter.data.mul_(2)  # a steeper field
-    with pytest.raises(ConfigError, match=r"1 fixed steps are .* times .*--steps"):
+    with pytest.raises(ConfigError, match=r"1 fixed steps miss .* times .*--steps"):
         opened.config.portable(opened, ExportRequest())
 
 

@@ -30,12 +30,12 @@ def test_eval_says_why_batches_make_no_difference(run, capsys):
         assert main([*words, "--json"]) == 0
         found.append(json.loads(capsys.readouterr().out))
     alone, together = found
-    assert alone["independent"] == "every sample was solved by steps of its own"
+    assert alone["independent"] == "every sample was solved with its own steps"
     # Single precision, and tolerances of 1e-2 that a kink of the field may call upon.
     assert alone["loss"] == pytest.approx(together["loss"], rel=1e-4)
     assert alone["confusion"] == together["confusion"]
     assert main(words) == 0
-    assert "independent: every sample was solved by steps of its own\n" in capsys.readouterr().out
+    assert "independent: every sample was solved with its own steps\n" in capsys.readouterr().out
 
 
 def test_predict_says_that_files_are_solved_alone(run, tmp_path, capsys):
@@ -56,7 +56,7 @@ def built(experiment):
 
 def test_series_of_a_latent_model_keep_apart():
     config, model = built("activity/latent-ode")
-    assert config.make_independent(model) == "every sample was solved by steps of its own"
+    assert config.make_independent(model) == "every sample was solved with its own steps"
     times = torch.rand(4, 6).sort(dim=1).values * torch.tensor([[1.0], [1.0], [3.0], [0.1]])
     values = torch.randn(4, 6, len(model.feature_names))
     mask = torch.ones_like(values, dtype=torch.bool)

@@ -52,7 +52,7 @@ def test_a_step_that_is_far_harder_than_others_is_told_before_the_epoch_ends(tak
     epoch = {"solves": 1 + len(before), "forward_nfe": taken + sum(before)}
     sign = sign_of_a_hard_step(step, epoch, _task())
     assert bool(sign) == hard
-    assert not hard or "took 3,000 evaluations, those before it in this epoch 8" in sign
+    assert not hard or "took 3,000 evaluations, but those before it in this epoch 8" in sign
 
 
 def test_a_training_tells_of_hard_steps_once_an_epoch(tmp_path, monkeypatch, caplog):

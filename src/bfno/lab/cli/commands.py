@@ -364,7 +364,7 @@ def _changes(
     epochs: int | None = None,
     data_dir: Path | None = None,
 ) -> dict[str, Any]:
-    """The settings that a command names, by --set or by an option of their own."""
+    """The settings that a command names, by --set or by their own options."""
     from bfno.lab.errors import ConfigError
     from bfno.lab.experiments.trees import merged, nested, read_settings, setting
 

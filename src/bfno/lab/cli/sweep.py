@@ -161,7 +161,7 @@ def _planned(arguments: _Arguments) -> tuple[SweepPlan, Path]:
 
 
 def _write(made: Sweep) -> SweepResult:
-    """Write what was found so far; a later start writes it anew."""
+    """Write the results so far; a later start replaces them."""
     from bfno.lab.files import write_atomically
     from bfno.lab.views.report.sweep import render_sweep
 

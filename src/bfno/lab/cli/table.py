@@ -135,7 +135,7 @@ def _choice(arguments: _Arguments) -> Choice:
 
 
 _PUBLISHED = "published"  # the protocol that is a setting of data too
-# Settings that have an option of their own.
+# Settings that have their own option.
 _OPTIONS = {"experiment": "--only", "scale": "--scale", "data.name": "--data"}
 
 

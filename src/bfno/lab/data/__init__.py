@@ -1,4 +1,4 @@
-"""Images, irregular series and points as tensors: named data sets, one's own files, their division.
+"""Images, irregular series and points as tensors: named data sets, your own files, their splits.
 
 Each name is imported when it is first used, so that listing the data sets loads no torch.
 """

@@ -135,7 +135,7 @@ def images_below(folder: Path) -> list[Path]:
     """All images in a folder and below it, in the order of their names; says what else is there.
 
     Raises:
-        DataError: If there are none, or it may not be read.
+        DataError: If there are none, or it cannot be read.
     """
     return files_below(folder, SUFFIXES, ("image", "images"))
 
@@ -151,7 +151,7 @@ def files_below(folder: Path, suffixes: Collection[str], words: tuple[str, str])
         words: What one of them is called, and what several are.
 
     Raises:
-        DataError: If there are none, or it may not be read.
+        DataError: If there are none, or it cannot be read.
     """
     walk = _Walk(folder, True, suffixes, words)
     _, files = walk.unlabelled("")
@@ -183,7 +183,7 @@ class _Walk:
 
     def classes(self, part: str) -> tuple[tuple[str, ...], tuple[ImageFile, ...]]:
         """Names of the classes in a part of the folder, and all their images."""
-        fix = "put the images of each class into a folder of its own"
+        fix = "put the images of each class into its own folder"
         place = self.folder / part
         with refusing_damage(place, fix):
             names = [entry.name for entry in self._visible(part) if self._is_class(entry)]

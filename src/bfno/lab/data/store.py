@@ -258,7 +258,7 @@ def _check_files(folder: Path, data_set: DataSet) -> list[FileCheck]:
         size = path.stat().st_size
         try:
             state = state_of(read_file(path, file, again(data_set)).data, file)
-            detail = file.digest or "size only; nobody published a checksum"
+            detail = file.digest or "only the size; no checksum was published"
             if state in {"truncated", "too long"}:
                 detail = f"the official file has {file.size:,} bytes, unpacked"
         except DataError as error:

@@ -131,7 +131,7 @@ class Shelf:
                 return
         except OSError as error:
             why = (error.strerror or str(error)).lower()
-        fix = "start again; decoded images are then made anew"
+        fix = "start again; the images are then decoded again"
         raise DataError(self._content, f"cannot be read ({why})", fix)
 
 

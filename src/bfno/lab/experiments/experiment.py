@@ -83,13 +83,13 @@ class Experiment(Settings, ABC):
     data_names: ClassVar[tuple[str, ...]]
     """What may stand before the slash in the name of such an experiment."""
     own_data: ClassVar[Mapping[str, OwnData]] = {}
-    """The names among them that mean data of one's own."""
+    """The names among them that stand for the user's own data."""
     in_memory: ClassVar[str]
     """The name for samples that a Python program holds, which no command can name."""
     deciding: ClassVar[tuple[tuple[str, str], ...]] = ()
     """Settings, as section and name, on which the preset of the others depends."""
     recommended: ClassVar[Mapping[str, str]] = {}
-    """The method for data of one's own where the name of the experiment has none."""
+    """The method for the user's own data if the name of the experiment has none."""
     of_files: ClassVar[tuple[str, ...]] = ()
     """Settings of `data` that may be others for other files than those of the training."""
     solves_files_alone: ClassVar[bool] = False
@@ -227,7 +227,7 @@ class Experiment(Settings, ABC):
             solver.settings = {**kept, "gradient": "direct", "independent": True}
         if not solvers:
             return "the model has no solver whose steps samples would share"
-        return "every sample was solved by steps of its own"
+        return "every sample was solved with its own steps"
 
     def conclude(self, run: TrainedRun, data: Any) -> Conclusion:
         """Compute results once, after the training, with the chosen weights.

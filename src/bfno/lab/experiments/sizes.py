@@ -47,7 +47,7 @@ def model_sizes() -> list[dict[str, Any]]:
             return kept["models"]
     except (OSError, ValueError, KeyError, TypeError):
         pass
-    _logger.info("%s is not that of these sources: the models are counted anew", _KEPT)
+    _logger.info("%s is not for these sources: counting the models again", _KEPT)
     return list(count_models())
 
 

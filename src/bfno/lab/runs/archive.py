@@ -26,9 +26,9 @@ __all__ = [
 ]
 
 Kept = Literal["added", "updated", "replaced by another record"]
-"""What became of the record of a run."""
+"""What happened to the record of a run."""
 LARGEST_PICTURE = 200_000
-"""Most bytes of a picture, so that many fit a repository."""
+"""Largest size of a picture in bytes, so that many fit into a repository."""
 _DEPTH = 3  # folders between the one that is named and a run
 _LONGEST_NAME = 100
 

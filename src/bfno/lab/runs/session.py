@@ -67,7 +67,7 @@ def start(
     Args:
         config: Complete settings.
         folder: Folder of the run; must not hold another run.
-        watchers: Who is told of steps and epochs.
+        watchers: Told of steps and epochs.
         data: Samples in memory, divided as `config.load` would; None loads those of the settings.
 
     Raises:
@@ -101,7 +101,7 @@ def resume(
     Args:
         folder: The run.
         changes: Nested settings to change, of training or solver, such as more epochs.
-        watchers: Who is told of steps and epochs.
+        watchers: Told of steps and epochs.
         data: Samples in memory, the same as in the beginning; None loads those of the settings.
 
     Raises:
@@ -168,8 +168,8 @@ def _say_how_the_rate_goes_on(trainer: Trainer, before: int | str) -> None:
         return
     rate = trainer.learning_rate(trainer.progress.step)
     _logger.warning(
-        "the cosine schedule of %d epochs is stretched to %d: the learning rate goes on at %.2g, "
-        "%.2g %% of train.lr, and falls to 0. To begin the schedule anew: --set train.restart=%d",
+        "the cosine schedule of %d epochs is stretched to %d: the learning rate continues at %.2g, "
+        "%.2g %% of train.lr, and falls to 0. To restart the schedule: --set train.restart=%d",
         *(done, trainer.epochs, rate, 100 * rate / settings.lr, done),
     )
 

@@ -82,7 +82,7 @@ def sign_of_a_hard_step(step: Mapping[str, float], epoch: Mapping[str, float], t
     if taken < _TIMES_THE_USUAL * usual:
         return ""
     return (
-        f"a step took {taken:,.0f} evaluations, those before it in this epoch {usual:.0f}: the "
+        f"a step took {taken:,.0f} evaluations, but those before it in this epoch {usual:.0f}: the "
         f"equation has become stiff, and such steps may take minutes. {task.remedy_for_growth}"
     )
 
@@ -121,8 +121,8 @@ def _coarse(epoch: Epoch, task: Task) -> str:
     split = _solved_twice(epoch)
     return (
         f"the solver of the training is too coarse for this field: its {task.selection} is off by "
-        f"{epoch[f'{split}_solver_error']:.2g} on {split} samples, so the loss is not to be "
-        "trusted. Train anew with a smaller solver.step, lower solver.rtol and solver.atol, or a "
+        f"{epoch[f'{split}_solver_error']:.2g} on {split} samples, so the loss cannot be "
+        "trusted. Train again with a smaller solver.step, lower solver.rtol and solver.atol, or a "
         "lower train.lr; --set solver.method=dopri5 with --set solver.step=null adapts its steps."
     )
 
@@ -136,7 +136,7 @@ def _below_zero(epoch: Epoch) -> str:
     return (
         f"{epoch[_PENALTY]:.0%} of the samples had a negative regulariser, which an integral of "
         "squares cannot be: the solver of the training is too coarse for it. They counted as zero. "
-        "Train anew with lower solver.rtol and solver.atol or a smaller solver.step, or with a "
+        "Train again with lower solver.rtol and solver.atol or a smaller solver.step, or with a "
         "lower train.lr."
     )
 

@@ -67,7 +67,7 @@ def scale_notes(groups: Iterable[Replicates]) -> list[str]:
     """
     published = {group.task[1]: False for group in groups}
     for group in groups:
-        # Nobody has published numbers of one's own files.
+        # There are no published numbers for the user's own files.
         published[group.task[1]] |= not group.runs[0].own_data
     return [
         f"Scale {scale}: {SCALES[scale]}."

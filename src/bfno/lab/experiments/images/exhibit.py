@@ -81,7 +81,7 @@ def _test_images(run: TrainedRun, most: int) -> Split:
 
 
 def _spread(count: int, most: int) -> Tensor:
-    """Places of at most so many of some samples, evenly spread: these may be sorted by class."""
+    """Places of a number of samples at most, evenly spread, as these may be sorted by class."""
     return torch.arange(min(count, most)) * count // max(min(count, most), 1)
 
 

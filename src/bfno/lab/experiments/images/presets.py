@@ -91,7 +91,7 @@ NETS: Mapping[str, Tree] = {
     },
     "cnn": {"kind": "cnn", "width": 20},
 }
-"""Networks for images of one's own, for every data set: one with ODE blocks, one without."""
+"""Networks for the user's own images, for every data set: one with ODE blocks, one without."""
 
 # How they are trained. Flips would make other digits of digits.
 _NET_RECIPE: Tree = {

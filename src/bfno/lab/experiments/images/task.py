@@ -59,9 +59,9 @@ class ImageTask(Task):
 
     selection = "accuracy"
     remedy_for_overfitting = (
-        "More images help; or train anew with stronger changes of those there are (augment.shift, "
-        "augment.zoom, augment.mix), a smaller model.width, or --set train.select=best "
-        "--set train.patience=10, which ends such a training early."
+        "More images help; or train again with stronger augmentation (augment.shift, augment.zoom, "
+        "augment.mix), a smaller model.width, or --set train.select=best --set train.patience=10, "
+        "which ends such a training early."
     )
 
     def __init__(
@@ -131,7 +131,7 @@ class ImageTask(Task):
         if counts[most] > _UNEQUAL * counts[fewest]:
             _logger.warning(
                 "the classes are unequal, from %d training images of %s to %d of %s; each class "
-                "weighs the same (train.class_weights)",
+                "has the same weight (train.class_weights)",
                 counts[fewest],
                 self.data.classes[fewest],
                 counts[most],
