@@ -107,7 +107,7 @@ def test_claims_stand_at_the_top_by_what_became_of_them(folder, written):
     runs = [read_run(place) for place in sorted(folder.glob("cpu/*"))]
     verdicts = verdicts_of(runs)
     counts, text = counts_text(verdicts), findings_text(verdicts)
-    tested = f"Runs here test 1 of the paper's {len(PAPER_CLAIMS)} claims. The verdicts (cpu scale)"
+    tested = f"Runs here test 1 of the paper's {len(PAPER_CLAIMS)} claims. Verdicts (cpu scale)"
     assert counts == f"**The paper's claims.** {tested}: 1 borne out and 0 not borne out.\n"
     others = f"{len(PAPER_CLAIMS) - 1} claims about CIFAR-10, CIFAR-100, Fashion-MNIST"
     assert text.splitlines() == [
@@ -138,7 +138,7 @@ def test_outcomes_are_counted_and_decided_claims_named():
     ]
     text, tested = findings_text(verdicts), f"Runs here test 1 of the paper's {len(PAPER_CLAIMS)}"
     assert counts_text(verdicts) == (
-        f"**The paper's claims.** {tested} claims. The verdicts of all 3 comparisons (cpu scale, "
+        f"**The paper's claims.** {tested} claims. Verdicts of all 3 comparisons (cpu scale, "
         "unless a line says otherwise): 0 borne out, 1 not borne out, 1 undecided and 1 not "
         "comparable.\n"
     )

@@ -208,7 +208,9 @@ def predict(
     ],
     layout: Annotated[
         str | None,
-        typer.Option("--format", help="table (default), csv or json; a file's ending says it too."),
+        typer.Option(
+            "--format", help="table, csv or json; default table, or by the file's ending."
+        ),
     ] = None,
     out: Annotated[
         Path | None, typer.Option("--out", "-o", help="File to write: .csv, .json or .jsonl.")

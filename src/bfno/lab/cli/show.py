@@ -138,7 +138,7 @@ def results(
 ) -> None:
     """Write one Markdown page with the paper's tables, claims and figures.
 
-    It has those that the runs can fill, beside the paper's numbers.
+    The page has what the runs can show, beside the paper's numbers.
 
     With --from, the records of other runs are first copied into the folder, without weights: small
     enough for version control. With --overview, the summary and the best of each table also go

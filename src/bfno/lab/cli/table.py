@@ -88,7 +88,7 @@ class _Arguments:
 @app.command()
 @takes(_Arguments)
 def table(arguments: _Arguments) -> int:
-    """Make a table of the paper, beside the paper's numbers.
+    """Reproduce a table of the paper, beside its numbers.
 
     Trains the runs that are missing. If it is stopped or killed, start it again: it continues with
     what is still missing.

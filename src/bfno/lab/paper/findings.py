@@ -135,7 +135,7 @@ def counts_text(verdicts: Sequence[Verdicts]) -> str:
     several = f" of all {len(said)} comparisons" if len(said) > len(claims) else ""
     where = _most(verdicts).title + (", unless a line says otherwise" if verdicts[1:] else "")
     tested = f"Runs here test {len(claims)} of the paper's {len(PAPER_CLAIMS)} claims"
-    verdict = f"The verdicts{several} ({where}): {listed(counts)}"
+    verdict = f"Verdicts{several} ({where}): {listed(counts)}"
     return f"**The paper's claims.** {tested}. {verdict}.\n"
 
 
