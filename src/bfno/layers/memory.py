@@ -19,7 +19,7 @@ from torch import Tensor, nn
 __all__ = ["free_memory", "recycled"]
 
 IDLE_BYTES = 512 << 20
-"""Most memory that is kept in stock."""
+"""Largest amount of memory kept in stock."""
 
 SMALLEST = 1 << 16
 """Bytes below which the C library keeps freed memory itself."""

@@ -11,7 +11,7 @@ from torch import Tensor
 __all__ = ["Schedule", "make_schedule"]
 
 MOST_TICKS = 100_000
-"""Most steps of one series; no sensible setting needs more, and more would seem to hang."""
+"""Largest number of steps of one series; no sensible setting needs more."""
 
 
 @dataclass(frozen=True)

@@ -355,7 +355,7 @@ def latent_noise(samples: int, mean: Tensor, *, training: bool) -> Tensor:
 
 
 _NOISE_SEED = 1991
-"""Any number will do, as long as it stays the same."""
+"""Any number works, as long as it stays the same."""
 
 
 def dense(inputs: int, outputs: int) -> nn.Linear:

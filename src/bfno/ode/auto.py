@@ -28,7 +28,7 @@ _EVERY = 4
 _CALM = 0.5
 """Share of the explicit method's stability bound below which its steps would do."""
 _LOOKS = 2
-"""Looks in a row at a calm field after which explicit steps go on."""
+"""Looks in a row at a calm field after which explicit steps resume."""
 
 
 class AutoStepper(Stepper):

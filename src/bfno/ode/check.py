@@ -29,7 +29,7 @@ from bfno.ode.tableaus import Tableau, find_method
 __all__ = ["GradientCheck", "check_gradient"]
 
 _FINER = 10
-"""How many times smaller the tolerance is that a gradient is compared with."""
+"""Factor by which the tolerance of the reference solve is smaller."""
 
 
 @dataclass(frozen=True)

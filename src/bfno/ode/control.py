@@ -24,7 +24,7 @@ __all__ = [
 Ratios = tuple[float, float]
 """Error ratios of the last two accepted steps, the last one first."""
 FIRST_RATIOS: Ratios = (1.0, 1.0)
-"""What stands for them before there are any, and has no say."""
+"""Stand for them before there are any, without any effect."""
 
 Norm = Callable[[Tensor], Tensor | float]
 

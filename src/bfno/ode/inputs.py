@@ -42,7 +42,7 @@ __all__ = [
 GRADIENTS = ("checkpoint", "direct", "adjoint")
 
 RTOL, ATOL = 1e-4, 1e-6
-"""Tolerances of a solve that is given none."""
+"""Default tolerances of a solve."""
 
 _ADJOINT_OPTIONS = ("method", "rtol", "atol", "step", "seminorm")
 

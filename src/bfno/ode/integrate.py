@@ -33,7 +33,7 @@ __all__ = [
 
 
 SLIVER = 1 + 1e-9
-"""By how much a step may be longer, to take along what rounding would leave before a stop."""
+"""By how much a step may be longer, to include what rounding would leave before a stop."""
 
 
 class Stop(NamedTuple):

@@ -33,7 +33,7 @@ __all__ = ["FAILED", "NOT_REPEATABLE", "Recording", "Replayer", "Room", "Surroun
 Saved = list[tuple[Tensor, int]]
 
 KEPT_BYTES = 512 << 20
-"""How much memory the graphs of all solves together may keep that are not told otherwise."""
+"""Memory that the graphs of all solves without their own limit may keep together."""
 
 
 class RandomState(NamedTuple):

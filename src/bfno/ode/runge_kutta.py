@@ -22,7 +22,7 @@ Row = tuple[float, ...]
 
 
 _CLOSE = 1e-10
-"""How exactly sums of coefficients have to be right; published ones are rounded."""
+"""Tolerance for sums of coefficients; published ones are rounded."""
 
 
 @dataclass(frozen=True, repr=False)

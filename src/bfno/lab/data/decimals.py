@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 __all__ = ["DECIMAL_NAMES", "find_number_format"]
 
 DECIMAL_NAMES = {".": "point", ",": "comma"}
-"""What settings call the decimal marks."""
+"""Names of the decimal marks in settings."""
 
 _MARKS = {name: mark for mark, name in DECIMAL_NAMES.items()}
 _OTHER = {".": ",", ",": "."}

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 __all__ = ["Patience", "Progress", "download"]
 
 Progress = Callable[[str, int, "int | None"], None]
-"""Called with the file's name, the bytes so far and the bytes in all."""
+"""Called with the file's name, the bytes so far and the total bytes."""
 
 _PIECE = 1 << 14  # less than that is lost when a connection breaks off
 _REDIRECTS = 5

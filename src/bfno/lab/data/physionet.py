@@ -24,7 +24,7 @@ FiO2 GCS Glucose HCO3 HCT HR K Lactate Mg MAP MechVent Na NIDiasABP NIMAP NISysA
 Platelets RespRate SaO2 SysABP Temp TroponinI TroponinT Urine WBC
 """
 PARAMETERS = tuple(_NAMES.split())
-"""What is measured, in the order of the features."""
+"""The measured quantities, in the order of the features."""
 
 OUTCOMES = ("survived", "died")
 """Name of each class: whether the patient died in hospital."""

@@ -12,7 +12,7 @@ from bfno.lab.data.table_layout import TableLayout
 __all__ = ["UNLABELLED", "Scaling", "Series", "SeriesBatch", "SeriesSplits", "in_single"]
 
 UNLABELLED = -1
-"""The label of what has none."""
+"""The label of rows and series without one."""
 
 # Share of a feature's scale by which single precision may move a value.
 _HARMLESS = 0.01

@@ -32,7 +32,7 @@ _PARQUET = (".parquet", ".pq")
 TABLE_SUFFIXES = (".csv", ".tsv", *_EXCEL, *_PARQUET)
 """Endings of files that are tables of series; one with another ending is read as text."""
 SEPARATORS = {"comma": ",", "semicolon": ";", "tab": "\t", "bar": "|"}
-"""What may stand between cells, by the name in settings."""
+"""Possible separators of cells, by their names in settings."""
 
 _LIMIT = 1 << 30  # bytes of text
 _CELLS = 1 << 28

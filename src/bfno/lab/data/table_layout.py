@@ -16,7 +16,7 @@ __all__ = ["UNITS", "TableLayout", "find_column", "naming", "nearest", "require_
 __all__ += ["require_names"]
 
 UNITS = {"days": 86_400.0, "hours": 3600.0, "minutes": 60.0, "seconds": 1.0}
-"""Seconds of each unit that dates may become."""
+"""Seconds per unit, for times from dates."""
 
 _OWNERS = (
     "series",

@@ -46,7 +46,7 @@ __all__ = [
 ]
 
 Shown = Literal["exhibit", "samples", "reconstruction"]
-"""What a report shows of a trained model: answers to questions, drawn samples, or curves."""
+"""What a report shows of a trained model: an exhibit, samples, or reconstructed series."""
 
 
 @dataclass(frozen=True)
@@ -81,17 +81,17 @@ class Experiment(Settings, ABC):
     """
 
     data_names: ClassVar[tuple[str, ...]]
-    """What may stand before the slash in the name of such an experiment."""
+    """Possible names before the slash of such an experiment."""
     own_data: ClassVar[Mapping[str, OwnData]] = {}
     """The names among them that stand for the user's own data."""
     in_memory: ClassVar[str]
-    """The name for samples that a Python program holds, which no command can name."""
+    """The name for samples in the memory of a Python program, which no command can use."""
     deciding: ClassVar[tuple[tuple[str, str], ...]] = ()
     """Settings, as section and name, on which the preset of the others depends."""
     recommended: ClassVar[Mapping[str, str]] = {}
     """The method for the user's own data if the name of the experiment has none."""
     of_files: ClassVar[tuple[str, ...]] = ()
-    """Settings of `data` that may be others for other files than those of the training."""
+    """Settings of `data` that may differ for other files than those of the training."""
     solves_files_alone: ClassVar[bool] = False
     """Whether `predict` solves each file by itself."""
 

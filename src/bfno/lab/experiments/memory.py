@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 __all__ = ["MEMORY", "InMemory", "fingerprint", "gone", "is_in_memory", "source_of"]
 
 MEMORY = "memory"
-"""What `data.name` says of such samples; only the program that holds them can train on them."""
+"""The `data.name` of such samples; only the program that holds them can train on them."""
 
 
 class InMemory(Settings):

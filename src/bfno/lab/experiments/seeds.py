@@ -7,9 +7,9 @@ import hashlib
 __all__ = ["FIRST_SEED", "MOST_SEEDS", "derive_seed", "first_seeds"]
 
 FIRST_SEED = 7
-"""The seed of a run that was given none."""
+"""The default seed."""
 MOST_SEEDS = 1000
-"""More runs of one method than anybody has time for."""
+"""Largest number of seeds: more runs of one method than anyone has time for."""
 
 
 def first_seeds(count: int) -> list[int]:

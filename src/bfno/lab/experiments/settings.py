@@ -29,7 +29,7 @@ __all__ = [
 
 Scale = Literal["smoke", "cpu", "paper"]
 SCALES: tuple[str, ...] = get_args(Scale)
-"""How large an experiment is: seconds, minutes on a processor, or the paper's size."""
+"""The scale of an experiment: seconds, minutes on a processor, or the paper's size."""
 
 DATA_PLACES = ("dir", "folder", "path", "test_path")
 """Settings of data that say where files are, which is private."""

@@ -91,9 +91,9 @@ class Task(ABC):
     """Everything the loop knows about a task."""
 
     data: Any
-    """The divided samples: `train`, `validation` and `test`, each of some length.
+    """The split samples: `train`, `validation` and `test`, each with a length.
 
-    `validation` is None where nothing is held out. `test` is empty where it is not to be seen.
+    `validation` is None if nothing is held out. `test` is empty if it must not be seen.
     """
 
     selection: str
@@ -103,13 +103,13 @@ class Task(ABC):
     """Whether the best epoch is the one where that metric is smallest, not largest."""
 
     remedy_for_growth: str = "Loosen solver.rtol and solver.atol, or lower train.lr."
-    """What helps where solves take ever more evaluations."""
+    """Advice if solves take more and more evaluations."""
 
     remedy_for_overfitting: str = (
         "More samples help, or a new training of a smaller model; --set train.patience=10 ends "
         "such a training early."
     )
-    """What helps where a model learns its samples by heart."""
+    """Advice if a model overfits."""
 
     @property
     def splits(self) -> tuple[str, ...]:

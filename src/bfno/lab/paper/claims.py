@@ -242,9 +242,10 @@ def how_sure(full_size: bool) -> str:
         f"A claim is *borne out* if its method leads every other with p < {LIMIT:g}, and *not "
         f"borne out* if it is behind the best other with p < {LIMIT:g}, corrected for the number "
         "of others. Otherwise it is *undecided*, neither shown nor contradicted, or *not "
-        "comparable* if the paper counted evaluations with other solver settings. p is that of Welch's t-test over the seeds or, "
-        "for evaluations that are the same with every seed, of an exact test of their order; it "
-        "is not corrected for the number of claims. Runs that diverged or failed come last. "
+        "comparable* if the paper counted evaluations with other solver settings. p is that of "
+        "Welch's t-test over the seeds or, for evaluations that are the same with every seed, of "
+        "an exact test of their order; it is not corrected for the number of claims. Runs that "
+        "diverged or failed come last. "
         f"Two or three seeds can prove only large differences.{'' if full_size else small}"
     )
 

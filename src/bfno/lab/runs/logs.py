@@ -29,7 +29,7 @@ __all__ = ["LOGS", "MLflowLog", "MetricsLog", "TensorBoardLog", "WandbLog", "mak
 _logger = logging.getLogger(__name__)
 
 Ending = Literal["FAILED", "KILLED"]
-"""How a training ended that has no result, as MLflow calls it: by an error, or by a signal."""
+"""MLflow's names for the end of a training without a result: by an error, or by a signal."""
 
 _COUNTERS = {"epoch", "step"}
 _PROJECT = "bfno"

@@ -31,7 +31,7 @@ MEBIBYTE = 2**20
 SPLITS = {"test": "test", "validation": "validation", "train": "training"}
 """Parts of the data that metrics are about, as keys and as people say them."""
 LIMIT = 0.05
-"""A lead that chance alone gives more often than this proves nothing."""
+"""Significance level: a lead that chance alone gives more often proves nothing."""
 _MOST_IN_ALL_ORDERS = 8
 _ORDERS = 100_000
 

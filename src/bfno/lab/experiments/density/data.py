@@ -99,7 +99,7 @@ DensityDataSettings = Annotated[
     | Annotated[MemoryPointsSettings, Tag("memory")],
     Discriminator(_kind),
 ]
-"""The settings of any of them; the name says of which."""
+"""The settings of any data; the name says of which."""
 
 
 @dataclass(frozen=True)

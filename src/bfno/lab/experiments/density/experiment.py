@@ -63,7 +63,7 @@ DENSITY_DATA: Mapping[str, str] = {
     **{f"{name}-density": name for name in (*IMAGE_DATA, "folder")},
     **{name: name for name in TOYS},
 }
-"""What may stand before the slash of an experiment, and the name of its data set."""
+"""Names before the slash of an experiment, and the names of their data sets."""
 
 DENSITY_METHODS: tuple[str, ...] = tuple(read_presets("density")["methods"])
 """The methods, in the order of the paper's table."""

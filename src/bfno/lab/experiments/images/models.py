@@ -56,7 +56,7 @@ FIELDS: dict[str, Callable[[ODESettings, int], nn.Module]] = {
 }
 """Fields of images by name, besides one for each of `bfno.fields.operator.LAYERS`.
 
-Each makes, of the model's settings and the channels that it sees, a module that returns
+From the model's settings and the number of its input channels, each makes a module that returns
 `model.channels` of them.
 """
 
@@ -192,7 +192,7 @@ class CNNSettings(Settings):
 
 
 ImageModelSettings = ODESettings | NetSettings | CNNSettings
-"""The model of an image classifier, told apart by its `kind`."""
+"""The model of an image classifier, distinguished by its `kind`."""
 
 
 def _completed(

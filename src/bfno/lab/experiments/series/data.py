@@ -45,7 +45,7 @@ _OF_LAYOUT |= {"quantities"}
 _OF_FILE = {"sheet", "separator", "encoding"}
 _OF_BATCHES = {"times", "order"}
 OF_FILES = ("columns", "sheet", "separator", "encoding", "decimal", "dates", "missing", "ignore")
-"""Settings that another table may need where it is packed or written in another way."""
+"""Settings that may differ for a table that is stored or written differently."""
 # Durations of the longest training series: seconds instead of hours are 3,600, minutes 60.
 _LONGEST, _LONG = 100.0, 10.0
 _logger = logging.getLogger(__name__)

@@ -17,7 +17,7 @@ __all__ = ["PATTERNS", "SHARE", "Expected", "expect_hidden", "hidden_rows", "sur
 __all__ += ["take_rows"]
 
 PATTERNS = ("interpolation", "extrapolation")
-"""Which rows are hidden: some between the first and the last, or the last ones."""
+"""The patterns of hidden rows: some between the first and the last, or the last ones."""
 SHARE = 0.3
 """Share of the observed rows of a series that is hidden unless a user says otherwise."""
 _SEED = 0  # which rows are hidden is always the same

@@ -40,7 +40,7 @@ FACT = "predictive_intervals"
 """Name of the intervals among the facts of a run."""
 
 AT_ITS_TIME = "model.gaps=own and model.reconstruction=own"
-"""Settings of an ODE-RNN that expects a row by a state at the time of that row."""
+"""Settings of an ODE-RNN that predicts a row from the state at the time of that row."""
 
 
 @dataclass(frozen=True)

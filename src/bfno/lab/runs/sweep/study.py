@@ -70,7 +70,7 @@ def _halving(epochs: int) -> BasePruner:
 
 
 PRUNERS = {"median": _median, "halving": _halving, "none": lambda epochs: NopPruner()}
-"""How trials are stopped early: a pruner for so many epochs, by its name."""
+"""Rules for stopping trials early: pruners for a number of epochs, by name."""
 
 
 @dataclass(frozen=True)

@@ -41,7 +41,7 @@ KINDS = ("png", "svg")
 _GRID_WIDTH, _COLUMN_WIDTH, _MARGIN, _TITLE = 800, 420, 20, 48
 _WHITE = 255
 MOST_IMAGES = 4096
-"""How many images fit a picture."""
+"""Largest number of images in a picture."""
 _PANEL = 2.6  # inches
 _MOST_DOTS, _MOST_PATHS = 2000, 60
 

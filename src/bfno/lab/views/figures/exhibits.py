@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 __all__ = ["Shown", "flow_figure", "spectra_figure", "tsne_figure"]
 
 Shown = Sequence[tuple[Record, Exhibit]]
-"""Runs of one task, each with what it shows."""
+"""Runs of one task, each with its exhibit."""
 
 _SIDE, _LONE_SIDE = 2.6, 4.0  # inches of a panel, and of one that is alone
 # With more classes than this, names would cover the points.

@@ -38,7 +38,7 @@ __all__ = ["check_gallery", "draw_figures", "write_figures"]
 
 _KINDS = {"images": "", "series": "series-", "densities": "density-"}
 PICTURES = "figures"
-"""The folder of pictures in that of a run, where other commands have left them."""
+"""The folder within a run's folder where other commands leave pictures."""
 _WIDTH = 4.0  # inches of a picture of images
 _WIDE = 2.5  # times as wide as high: such a picture has a row for itself
 Named = Iterator[tuple[str, Drawn | None]]

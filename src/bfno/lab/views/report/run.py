@@ -23,7 +23,7 @@ __all__ = ["EXAMINED", "Pictures", "portable", "read_pictures", "run_view", "set
 
 _WORDS = {"gpus": "GPUs"}
 EXAMINED = 1000
-"""Most test images that an exhibit looks at."""
+"""Largest number of test images in an exhibit."""
 
 
 @dataclass(frozen=True)
