@@ -197,6 +197,28 @@ def test_bad_images_are_left_out_if_asked(tmp_path, caplog):
     assert caplog.messages == [f"{tmp_path}: left out {named}"]
 
 
+@pytest.mark.parametrize("parts", [("",), ("train/", "test/")])
+def test_copies_of_training_images_among_the_test_images_are_told(tmp_path, parts, caplog):
+    noise = np.random.RandomState(0).randint(0, 256, (2, 8, 6, 4, 3), np.uint8)
+    for name, images in zip(("cat", "dog"), noise, strict=True):
+        for number, image in enumerate(images):
+            for copy in range(2):
+                place = tmp_path / parts[copy % len(parts)] / name / f"{number}-{copy}.png"
+                place.parent.mkdir(parents=True, exist_ok=True)
+                Image.fromarray(image).save(place)
+        save(tmp_path / parts[0] / name / "blank.png")
+        save(tmp_path / parts[-1] / name / "blank-too.png")
+    splits = load_folder_splits(FolderSource(tmp_path, (3, 6, 4)))
+    learned = {image.numpy().tobytes() for image in splits.train.images}
+    tested = [image.numpy().tobytes() for image in splits.test.images if image.any()]
+    copies = sum(image in learned for image in tested)
+    assert copies > 0
+    assert caplog.messages == [
+        f"{tmp_path}: {copies} of {len(splits.test)} test images have the same pixels as a "
+        "training image; remove copies, or the scores are too good"
+    ]
+
+
 def test_a_class_of_bad_images_only_is_refused(tmp_path):
     pets(tmp_path)
     (tmp_path / "emu").mkdir()

@@ -6,7 +6,7 @@ import hashlib
 import logging
 import os
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -34,6 +34,8 @@ __all__ = [
 ]
 
 _logger = logging.getLogger(__name__)
+_AT_A_TIME = 256
+"""Images that are looked at together; large parts are on disk."""
 _USUAL_SIDE, _LARGEST_COMMON_SIDE = 32, 96
 # Images of a part that take more bytes than that stay on disk.
 _IN_MEMORY = 256 << 20
@@ -116,7 +118,29 @@ def load_folder_splits(
         test_is_own=opened.listing.test is not None,
         division=_division(opened.listing),
     )
+    _say_copies(found, source.folder)
     return checked(found, labelled=source.labelled)
+
+
+def _say_copies(splits: Splits, folder: Path) -> None:
+    """Tell of test images that are training images too, whatever their files are called."""
+    learned = set(_fingerprints(splits.train))
+    copies = sum(one in learned for one in _fingerprints(splits.test))
+    if copies:
+        _logger.warning(
+            "%s: %d of %d test images have the same pixels as a training image; remove copies, or "
+            "the scores are too good",
+            *(folder, copies, len(splits.test)),
+        )
+
+
+def _fingerprints(split: Split) -> Iterator[bytes]:
+    """A checksum for each image, except for blank ones, which are alike without being copies."""
+    for images in split.images.split(_AT_A_TIME):
+        pixels = images[:].flatten(2)
+        has_content = (pixels.amin(2) < pixels.amax(2)).any(1)
+        for row in pixels[has_content].numpy():
+            yield hashlib.blake2b(row.tobytes(), digest_size=16).digest()
 
 
 def load_folder_test(
