@@ -269,7 +269,7 @@ def test_compare_keeps_densities_and_classifiers_apart(runs, capsys):
         (["nowhere"], 2, "nowhere"),
         (["unfinished"], 2, "bfno resume"),
         (["glow", "-n", "0"], 2, "-n"),
-        (["glow", "-n", "9999"], 2, "ask for fewer"),
+        (["glow", "-n", "9999"], 2, "ask for at most 4,096"),
         (["glow", "--temperature", "inf"], 2, "--temperature"),
         (["glow", "--temperature", "-1"], 2, "--temperature"),
         (["glow", "--steps", "1"], 2, "--steps"),
@@ -313,7 +313,7 @@ def test_wrong_words_are_one_line_and_write_nothing(
 def test_several_runs_need_a_name_for_their_picture(runs, capsys):
     capsys.readouterr()
     assert main(["sample", *(str(runs / name) for name in IMAGES)]) == 2
-    assert "name it with -o" in error_line(capsys)
+    assert "name a file with -o" in error_line(capsys)
 
 
 def test_predict_of_points_and_bad_files_is_one_line(runs, files, tmp_path, capsys):

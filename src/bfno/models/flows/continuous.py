@@ -125,7 +125,7 @@ class ContinuousFlow(Flow):
         z = latent.view(len(latent), *self.event_shape)
         first, end = self._times(z)
         shares = shares.to(end)
-        is_late = len(shares) == 1 or bool((shares[:1] != 0).all())
+        is_late = bool((shares[:1] != 0).any())
         start = shares.new_zeros(int(is_late))  # where the way begins
         way = self._solve_back(z, end + (first - end) * torch.cat((start, shares)))
         return way[len(start) :]
