@@ -16,7 +16,7 @@ from bfno.ode import Stats
 __all__ = ["ODERNNEncoder", "Posterior", "RNNEncoder", "SeriesEncoder"]
 
 _SMALLEST_DEVIATION = 1e-6
-"""Keeps the divergence from the prior finite where a network answers zero."""
+"""Keeps the divergence from the prior finite if a network returns zero."""
 
 
 class Posterior:
@@ -43,10 +43,10 @@ class SeriesEncoder(nn.Module, ABC):
     """Reads series backwards, from the last row to the first; the base of every encoder.
 
     Args:
-        latents: Numbers in the initial state.
+        latents: Size of the initial state.
 
     Attributes:
-        latents: Numbers in the initial state.
+        latents: Size of the initial state.
         stats: Cost of the solver in the last call, if the encoder has one.
 
     Example:
@@ -74,12 +74,12 @@ class RNNEncoder(SeriesEncoder):
 
     Args:
         features: Number of features.
-        latents: Numbers in the initial state.
-        size: Numbers in the network's state.
+        latents: Size of the initial state.
+        size: Size of the network's state.
         units: Hidden units between the last state and the distribution.
-        rows: `observed` as above, each row with the time since the one read before. `public_code`
-            does what the published code does: it also reads rows in which nothing was observed, and
-            pairs each row with the time to the row it reads next.
+        rows: `observed` as above, each row with the time since the one read before it.
+            `public_code` does what the published code does: it also reads rows in which nothing
+            was observed, and pairs each row with the time to the row that it reads next.
 
     Example:
         >>> values = torch.ones(5, 6, 3)
@@ -105,7 +105,7 @@ class RNNEncoder(SeriesEncoder):
 
     def forward(self, times: Tensor, values: Tensor, mask: Tensor) -> Posterior:
         mask, is_public = mask.bool(), self.rows == "public_code"
-        values = values.where(mask, 0.0)  # what was not observed may be anything, even NaN
+        values = values.where(mask, 0.0)  # values that were not observed may be anything, even NaN
         rows = ObservedRows(times, values, mask, backward=True, with_empty=is_public)
         gaps = row_gaps(rows.times, "next" if is_public else "previous").unsqueeze(-1)
         inputs = torch.cat((gaps, rows.values, rows.mask.to(values.dtype)), dim=-1)
@@ -120,7 +120,7 @@ class ODERNNEncoder(SeriesEncoder):
 
     Args:
         recurrent: The network, built with `backward=True`.
-        latents: Numbers in the initial state.
+        latents: Size of the initial state.
         units: Hidden units between the last state and the distribution.
 
     Example:

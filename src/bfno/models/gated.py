@@ -18,9 +18,9 @@ def gated_update(from_input: Tensor, from_state: Tensor, state: Tensor) -> Tenso
     """The state of a gated recurrent unit after a step.
 
     Args:
-        from_input: What the input contributes to the three gates, `(batch, 3 * size)`, in PyTorch's
+        from_input: Contribution of the input to the three gates, `(batch, 3 * size)`, in PyTorch's
             order: reset, update, new.
-        from_state: What the state contributes to them, likewise.
+        from_state: Contribution of the state to them, in the same shape and order.
         state: The state before the step, `(batch, size)`.
     """
     size = state.shape[-1]
@@ -31,7 +31,7 @@ def gated_update(from_input: Tensor, from_state: Tensor, state: Tensor) -> Tenso
 
 
 def run_gru(cell: nn.GRUCell, inputs: Tensor, kept: Tensor | None = None) -> Tensor:
-    """Run a gated recurrent unit over rows, from a state of zeros on.
+    """Run a gated recurrent unit over rows, starting from a state of zeros.
 
     About twice as fast as `nn.GRU` on a CPU, and the state may fade. Gradients cannot be
     differentiated again, nor computed several at a time, except by the transforms of `torch.func`.
@@ -39,11 +39,11 @@ def run_gru(cell: nn.GRUCell, inputs: Tensor, kept: Tensor | None = None) -> Ten
     Args:
         cell: The unit.
         inputs: `(batch, rows, cell.input_size)`.
-        kept: Factor of the state before each step, `(batch, rows, 1)`; None keeps all of it.
+        kept: Factor of the state before each step, `(batch, rows, 1)`; None leaves it unchanged.
 
     Raises:
         GradientError: In a backward pass with `create_graph=True` or `is_grads_batched=True`, or
-            one that `torch.func` follows where it did not follow the steps.
+            in one that `torch.func` transforms without having transformed the steps.
 
     Returns:
         State before the first row and after each, `(batch, rows + 1, cell.hidden_size)`.
@@ -55,11 +55,11 @@ def run_gru(cell: nn.GRUCell, inputs: Tensor, kept: Tensor | None = None) -> Ten
         True
     """
     if torch.is_autocast_enabled(inputs.device.type):
-        # Half precision would lose more in every row, and what a step writes has one dtype.
+        # Half precision would lose more in every row, and the results of a step have one dtype.
         kind = cell.weight_hh.dtype
         with torch.autocast(inputs.device.type, enabled=False):
             return run_gru(cell, inputs.to(kind), None if kept is None else kept.to(kind))
-    # Rows first: what a step reads and writes is then one piece of memory.
+    # Rows first, so that each step reads and writes contiguous memory.
     from_inputs = F.linear(inputs.transpose(0, 1), cell.weight_ih, cell.bias_ih)
     factors = inputs.new_ones(1, 1, 1) if kept is None else kept.transpose(0, 1)
     factors = factors.expand(len(from_inputs), -1, -1)
@@ -81,7 +81,7 @@ def _run_plainly(from_inputs: Tensor, factors: Tensor, weight: Tensor, bias: Ten
 class _Recurrence(torch.autograd.Function):
     """The steps of `run_gru`, rows first.
 
-    Autograd would keep and revisit every operation of every row. Here a backward step is one
+    Autograd would record and replay every operation of every row. Here a backward step is one
     product of matrices and three elementwise operations; the rest is done for all rows at once.
     """
 

@@ -1,4 +1,4 @@
-"""From the initial latent states of series to their states at later times."""
+"""Generators: from the initial latent states of series to their states at later times."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ class LatentGenerator(nn.Module):
     def forward(self, z0: Tensor, times: Tensor) -> Tensor:
         z0 = nn.functional.pad(z0, (0, self.augment))
         if times.shape[1] == 1:
-            # A solver wants two times; going to the same time again costs nothing.
+            # A solver needs two times; solving to the same time again costs nothing.
             return self(z0[..., : z0.shape[-1] - self.augment], times.expand(-1, 2))[:, :, :1]
         return self._trajectories(z0, times)
 
@@ -103,7 +103,7 @@ class LatentGenerator(nn.Module):
             moments = t.repeat_interleave(samples) if t.dim() else t
             return self.field(moments, y.flatten(0, 1)).view_as(y)
 
-        # Samples of a series share its times, so they lie side by side.
+        # Samples of a series share its times, so they are next to each other.
         return self._solve(rates, z0.transpose(0, 1).contiguous(), times).permute(2, 0, 1, 3)
 
     def _solve(self, rates: Any, rows: Tensor, ts: Tensor) -> Tensor:
@@ -114,10 +114,10 @@ class LatentGenerator(nn.Module):
 
 
 class CoupledGenerator(LatentGenerator):
-    """Solves an equation of all trajectories together.
+    """Solves one equation of all trajectories together.
 
     Trajectories that depend on each other have to move through the same times, so all of them start
-    at the first time of the batch and end at its last one.
+    at the first time of the batch and end at the last.
 
     Args:
         field: Rates of all trajectories, `(samples, batch, size)`.
@@ -162,7 +162,7 @@ class CoupledGenerator(LatentGenerator):
         batch, count = times.shape
         further = len(rows) - batch
         if self._adaptive:
-            # Steps are the same whatever times a row wants on the way from first to last.
+            # Steps do not depend on the times that a row needs between the first and the last.
             first, last = times.min().expand(len(rows), 1), times.max().expand(len(rows), 1)
             between = torch.cat((times, last[batch:].expand(further, count)))
             ys = self._solve(rates, rows, torch.cat((first, between, last), dim=1))[:batch, 1:-1]
@@ -177,7 +177,7 @@ class CoupledGenerator(LatentGenerator):
 class ACEGenerator(CoupledGenerator):
     """Moves states `z` and the attention `a` between their coordinates together (ACE).
 
-    For each latent sample, `z` having one row per series and `a` one row per coordinate,
+    For each latent sample, where `z` has one row per series and `a` one row per coordinate,
 
         z̃ = z softmax(a)ᵀ,    z' = f(z̃),    a' = z̃ᵀ g(z̃) / batch,
 
@@ -218,7 +218,7 @@ class ACEGenerator(CoupledGenerator):
         self.variant, self.attention_field = variant, attention_field
 
     def rates(self, z: Tensor, a: Tensor) -> tuple[Tensor, Tensor]:
-        """How states `(samples, batch, size)` and attentions `(samples, size, size)` change."""
+        """Rates of states `(samples, batch, size)` and attentions `(samples, size, size)`."""
         weights = a.softmax(-1) if self.variant == "own" else a
         attended = z @ weights.mT
         slope = self.field(attended)
@@ -256,7 +256,7 @@ def correlation(z: Tensor) -> Tensor:
                  [ 0.,  0.,  0.]]]...)
     """
     centred = z - z.mean(1, keepdim=True)
-    # The root of a variance of zero has no slope; this little more gives it one.
+    # The square root has no slope at a variance of zero; this small addition gives it one.
     deviation = (centred.square().mean(1, keepdim=True) + _SMALLEST_VARIANCE).sqrt()
     normalised = centred / deviation
     return normalised.mT @ normalised / z.shape[1]

@@ -1,4 +1,4 @@
-"""Series as trajectories of a latent state whose start is inferred from what was observed."""
+"""Series as trajectories of a latent state whose start is inferred from the observations."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ class LatentODE(SeriesModel):
     series from the initial state alone.
 
     In training, samples are random. In evaluation they use the same normal numbers for every
-    series and in every call, so that outputs are reproducible and do not depend on the batch.
+    series and in every call, so outputs are reproducible and do not depend on the batch.
 
     Args:
         features: Number of features.
         classes: Number of classes.
         encoder: Reads the series.
         generator: Moves the states.
-        by_row: Whether every row has a label; else every series.
+        by_row: Whether every row has a label; otherwise every series has one.
         samples: Number of samples of each initial state.
         head: Hidden units of the classifier's layers; none for a linear classifier.
         measures_kinetic: Whether outputs in training have `kinetic`, for a loss that keeps

@@ -34,7 +34,7 @@ __all__ = [
 ]
 
 DYNAMICS = ("first_order", "generalized_heavy_ball", "generalized_nesterov")
-"""How the state of an ODE-RNN moves, by name."""
+"""The dynamics of an ODE-RNN's state, by name."""
 
 
 _Module = TypeVar("_Module", bound=nn.Module)
@@ -45,7 +45,7 @@ class RecurrentStates(NamedTuple):
 
     Attributes:
         before: At the time of each row, before the row is seen.
-        after: After it is seen.
+        after: At the time of each row, after the row is seen.
         spread: The second part of the state, after the row is seen.
     """
 
@@ -55,7 +55,7 @@ class RecurrentStates(NamedTuple):
 
 
 class GRUUnit(nn.Module):
-    """The update of an ODE-RNN: a gated unit of a state `y` and its spread `s`, made of networks.
+    """The update of an ODE-RNN: a gated unit made of networks, with state `y` and spread `s`.
 
     `u = σ(MLP[y, s, x])`, `r = σ(MLP[y, s, x])`, `[n, q] = MLP[y r, s r, x]`, and then
     `y ← (1 - u) n + u y`, `s ← (1 - u) |q| + u s`. Each network has one hidden layer with tanh.
@@ -64,8 +64,8 @@ class GRUUnit(nn.Module):
     `read`; both gates share their products as well.
 
     Args:
-        inputs: Numbers in `x`.
-        size: Numbers in `y`, and in `s`.
+        inputs: Size of `x`.
+        size: Size of `y`, and of `s`.
         units: Hidden units of each network.
 
     References:
@@ -109,8 +109,8 @@ class GRUUnit(nn.Module):
 
         Args:
             state: `y` and then `s`, `(batch, 2 * size)`.
-            row: What `read` returned for the rows.
-            weights: What `weights` returned, if it was called before.
+            row: The result of `read` for the rows.
+            weights: The result of `weights`, if it was called before.
         """
         gates_hidden, gates, bias, new_hidden, new, new_bias = weights or self.weights()
         hidden = torch.addmm(row[0], state, gates_hidden).tanh()
@@ -124,9 +124,9 @@ class GRUUnit(nn.Module):
 class ODERNN(nn.Module):
     """A recurrent network whose state moves by an equation between rows and jumps at them.
 
-    Every series goes along its own times, with steps of its own: the network takes one step of
-    every series at once, whichever row each is on its way to, and leaves out series that have
-    ended. A row updates the state where anything was observed in it.
+    Every series has its own times and its own steps: the network takes one step of all series at
+    once, whichever row each is moving towards, and leaves out series that have ended. A row
+    updates the state if anything was observed in it.
 
     In every gap the dynamics' clock runs once through its interval, with its rates multiplied by
     the length of the gap. Only dynamics that depend on time notice this.
@@ -137,12 +137,12 @@ class ODERNN(nn.Module):
         size: Numbers in the state.
         gru_units: Hidden units of the update's networks.
         method: Name of a Runge–Kutta method with fixed steps.
-        step: Largest step; a gap is cut into as many equal ones as are needed.
+        step: Largest step; a gap is divided into as many equal steps as needed.
         steps: `own` as above, or `public_code` for `max(2, int(r)) - 1` steps in a gap of `r`
             times `step`, `step` being a share of the series' duration, as in the published code.
-        gaps: `own`, or `public_code` for what the published code does in forward mode: it moves
-            from the row before back to the one before that, and once over the whole series.
-        backward: Whether to go from the last row to the first one, starting shortly after it.
+        gaps: `own`, or `public_code` to do as the published code does in forward mode: it moves
+            from the previous row back to the one before it, and once over the whole series.
+        backward: Whether to go from the last row to the first, starting shortly after the last.
 
     Attributes:
         stats: How often the last call evaluated the field.
@@ -184,7 +184,7 @@ class ODERNN(nn.Module):
         self.dynamics, self.size, self.step = dynamics, size, step
         self.steps, self.gaps, self.backward = steps, gaps, backward
         self.unit = GRUUnit(2 * features, size, gru_units)
-        # No one asks for an error estimate, nor for the slope at the end of a step.
+        # Neither an error estimate nor the slope at the end of a step is needed.
         self.tableau = find_explicit(method, "an ODE-RNN").without_end_stage
         self.stats = Stats()
 
@@ -193,12 +193,12 @@ class ODERNN(nn.Module):
             shape = tuple(times.shape)
             raise ValueError(f"an ODE-RNN needs a series and a row, got times of shape {shape}")
         if torch.is_autocast_enabled(values.device.type):
-            # Half precision would lose more in every step, and what a step writes has one dtype.
+            # Half precision would lose more in every step, and a step's results have one dtype.
             kind = self.unit.gates_hidden.dtype
             with torch.autocast(values.device.type, enabled=False):
                 return self(times.to(kind), values.to(kind), mask)
         mask = mask.bool()
-        values = values.where(mask, 0.0)  # what was not observed may be anything, even NaN
+        values = values.where(mask, 0.0)  # values that were not observed may be anything, even NaN
         if self.backward:
             times, values, mask = times.flip(1), values.flip(1), mask.flip(1)
         schedule = self.schedule(times, mask.any(-1))
@@ -210,19 +210,19 @@ class ODERNN(nn.Module):
         return RecurrentStates(*states)
 
     def schedule(self, times: Tensor, observed: Tensor) -> Schedule:
-        """The steps from row to row, of times in the order in which the network goes."""
+        """The steps from row to row; times are in the order in which the network visits them."""
         gaps, counts = self._gaps(times)
         return make_schedule(gaps, counts, observed, self.dynamics.interval)
 
     def _gaps(self, times: Tensor) -> tuple[Tensor, Tensor]:
-        """Signed time before each row, and the fewest steps it takes."""
+        """Signed time before each row, and the smallest number of steps for it."""
         lead = -_LEAD if self.backward or self.gaps == "public_code" else 0.0
         own = torch.cat((times.new_full((len(times), 1), lead), times.diff(dim=1)), dim=1)
         if self.gaps == "own":
             return own, self._counts(own, times)
         gaps = torch.cat((own[:, :1], times[:, -1:] - times[:, :1], -own[:, 1:-1]), dim=1)
         gaps = gaps[:, : times.shape[1]]
-        # A row at the time of the one before is padding, where nothing may happen.
+        # A row at the same time as the previous one is padding, where nothing may happen.
         gaps = torch.cat((gaps[:, :1], gaps[:, 1:].where(own[:, 1:] != 0, 0.0)), dim=1)
         counts = self._counts(gaps, times)
         counts[:, 1:2].clamp_(max=1)
@@ -266,7 +266,7 @@ class ODERNN(nn.Module):
             if len(members) == len(size):
                 state = self.unit(state, row, weights)
             elif len(members) or not len(schedule.updates):
-                # Without any update at all, weights still have gradients, which are zero.
+                # Even without any update, weights have gradients, which are zero.
                 updated = self.unit(state.index_select(0, members), row, weights)
                 state = state.index_copy(0, members, updated)
             before.append(y)
@@ -274,10 +274,10 @@ class ODERNN(nn.Module):
         return torch.cat(before), torch.cat(after).unflatten(1, (2, -1))
 
     def _plain_layers(self) -> tuple[tuple[Tensor, Tensor], ...] | None:
-        """Weights of the field's layers, if it is nothing but a tanh network.
+        """Weights of the field's layers, if it is a plain tanh network.
 
-        None of the modules between here and these weights is called then, so that each has to be
-        what it says it is.
+        The loop then uses these weights and calls none of the modules that hold them, so each
+        module has to be of exactly the expected class.
         """
         if not (_is_exactly(self.dynamics, FirstOrder) and _is_exactly(self.unit, GRUUnit)):
             return None
@@ -294,29 +294,29 @@ class ODERNN(nn.Module):
 
 
 def _is_exactly(thing: Any, kind: type[_Module]) -> TypeGuard[_Module]:
-    """Whether a thing is of a class, not of a subclass, and nothing was put on this very object."""
+    """Whether an object is of exactly this class, and has no attributes that override it."""
     return type(thing) is kind and is_untouched(thing)
 
 
 _LEAD = 0.01
-"""How long after the last row a backward network starts."""
+"""Time between the last row and the start of a backward network."""
 
 
 def steps_in(gaps: Tensor, step: float) -> Tensor:
-    """Number of steps of at most `step` in each gap, not counting what rounding adds to a gap."""
+    """Number of steps of at most `step` in each gap, disregarding rounding errors of the gap."""
     counts = (gaps.detach().abs() / step - 1e-4).ceil().long()
     return torch.maximum(counts, (gaps != 0).long())
 
 
 def published_steps_in(gaps: Tensor, step: Tensor) -> Tensor:
-    """Number of steps that the published code takes in each gap: longer ones than asked for.
+    """Number of steps that the published code takes in each gap; they are longer than requested.
 
     Args:
         gaps: `(batch, time)`.
-        step: The step of each series, `(batch, 1)`; 0 for a series without any duration.
+        step: The step of each series, `(batch, 1)`; 0 for a series of zero duration.
     """
     ratio = (gaps.detach().abs() / step.detach()).where(step > 0, 0.0)
-    # It asks for so many points from the beginning of a gap to its end, both included.
+    # This is its number of points from the beginning of a gap to its end, both included.
     counts = ratio.long().clamp(min=2) - 1
     return counts.where(gaps != 0, 0)
 
@@ -328,12 +328,12 @@ class ODERNNClassifier(SeriesModel):
         features: Number of features.
         classes: Number of classes.
         recurrent: The network; `make_ode_rnn` makes it.
-        by_row: Whether every row has a label; else every series.
+        by_row: Whether every row has a label; otherwise every series has one.
         decoder: Hidden units of the network that predicts a row from the state before it.
         head: Hidden units of the classifier's layers.
         reconstruction: `own` predicts a row from the state that has moved to its time.
-            `public_code` predicts it from the state after the row before, which has not moved yet,
-            and the first row from itself, as the published code does.
+            `public_code` predicts it from the state after the previous row, which has not moved
+            yet, and the first row from itself, as the published code does.
 
     Example:
         >>> model = ODERNNClassifier(3, 2, make_ode_rnn(3, latents=4), by_row=True)
@@ -399,7 +399,7 @@ def make_ode_rnn(
 
     Args:
         features: Number of features.
-        latents: Numbers in the position; dynamics with momentum have as many again.
+        latents: Size of the position; dynamics with momentum double the size of the state.
         layers: Hidden maps of the field.
         units: Hidden units of the field.
         gru_units: Hidden units of the update's networks.

@@ -1,12 +1,12 @@
 """The loop of an ODE-RNN whose field is a plain tanh network, with a backward pass by hand.
 
-States of series are small, so that autograd's bookkeeping takes longer than the arithmetic. Here
-every operation writes into its place in a few large tensors that hold all ticks of a schedule one
-after the other. The backward loop carries states' gradients only; those of the weights are one
-product over all ticks for each weight.
+States of series are small, so autograd's bookkeeping takes longer than the arithmetic. Here every
+operation writes into its place in a few large tensors that hold all ticks of a schedule one after
+the other. The backward loop carries only the gradients of states; the gradient of each weight is
+one product over all ticks.
 
 A processor computes a sigmoid in a quarter of the time of a hyperbolic tangent. So the tape holds
-`u = σ(2 h)` in place of `tanh(h) = 2 u - 1`, and the maps that follow take that into account.
+`u = σ(2 h)` instead of `tanh(h) = 2 u - 1`, and the following maps take that into account.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class Cell(NamedTuple):
 def both_gates(update: Layer, reset: Layer) -> Layer:
     """Both gates as one map, to `[update, update, reset, reset]`.
 
-    They act on both parts of the state alike. Each of them twice lets every operation act on whole
+    They act on both parts of the state alike. With each gate twice, every operation acts on whole
     states.
     """
     none = torch.zeros_like(update[0])
@@ -74,16 +74,16 @@ class _Layout(NamedTuple):
     size: int
 
     def by_tick(self, *tensors: Tensor) -> list[tuple[Tensor, ...]]:
-        """Views of each tick of what has a row for every step."""
+        """Views of each tick, for tensors with a row for every step."""
         return list(zip(*(one.split(self.schedule.active) for one in tensors), strict=True))
 
     def by_tick_and_stage(self, *tensors: Tensor) -> list[tuple[tuple[Tensor, ...], ...]]:
-        """The same of what has a part for every stage."""
+        """The same for tensors with a part for every stage."""
         stages = ([part.split(self.schedule.active) for part in one.unbind(0)] for one in tensors)
         return list(zip(*(zip(*parts, strict=True) for parts in stages), strict=True))
 
     def by_update(self, *tensors: Tensor) -> list[tuple[Tensor, ...]]:
-        """Views of each tick of what has a row for every update."""
+        """Views of each tick, for tensors with a row for every update."""
         return list(zip(*(one.split(self.schedule.updated) for one in tensors), strict=True))
 
 
@@ -96,7 +96,7 @@ def run_recurrence(
         schedule: The steps.
         tableau: The method that takes them.
         cell: The weights.
-        rows: What the gates and the new state take from the row of each update.
+        rows: Contributions of the row of each update to the gates and the new state.
 
     Returns:
         States after each step `(steps, size)`, and both parts after its update
@@ -120,7 +120,7 @@ class _Recurrence(torch.autograd.Function):
     def forward(
         ctx: Any, layout: _Layout, gates: Tensor, new: Tensor, *weights: Tensor
     ) -> tuple[Tensor, Tensor]:
-        with torch.inference_mode():  # nobody has to know of views and changes
+        with torch.inference_mode():  # nothing needs to track views and changes
             tape = _Tape(layout, _cell(weights), gates)
             tape.record(gates, new)
         ctx.tape = tape
@@ -146,11 +146,11 @@ class _Tape:
     """Results of all steps: of the field's stages `(stages, steps, …)`, of updates `(updates, …)`.
 
     Attributes:
-        layers: What each layer of the field took in, after the first `u`, and then the slopes.
+        layers: The input of each layer of the field, after the first `u`, and then the slopes.
         after: Both parts of the state after each step, `(steps, …)`, and after its update.
         moved: Both parts before each update.
         gates_hidden: The hidden units of the gates, `u`.
-        new_hidden: Those of the new state.
+        new_hidden: The hidden units of the new state.
     """
 
     def __init__(self, layout: _Layout, cell: Cell, like: Tensor) -> None:
@@ -221,7 +221,7 @@ class _Tape:
 
 
 class _Backward:
-    """Gradients of all steps and updates, named like what they belong to.
+    """Gradients of all steps and updates, named after the tensors they belong to.
 
     With `g` the gradient after an update, the factors of `g` that lead to the gates and to the new
     state are known beforehand, for all updates at once. So are the slopes `2 u (1 - u)` of hidden
@@ -298,13 +298,13 @@ class _Backward:
                 value = layers[number][stage].mul_(torch.mm(value, field[number + 1]))
             if stage:
                 pulled.append(torch.mm(value, field[0]))
-            else:  # the first one comes last, and nobody asks for its part alone
+            else:  # the first one comes last, and its part alone is not needed
                 y.addmm_(value, field[0])
         for part in pulled[1:]:
             y.add_(part)
 
     def weights(self) -> list[Tensor]:
-        """Gradients of the weights, in the order in which they came."""
+        """Gradients of the weights, in the order in which they were given."""
         tape, found = self._tape, []
         for inputs, outputs in zip(tape.layers[:-1], self.layers, strict=True):
             found += _gradients(outputs.flatten(0, 1), inputs.flatten(0, 1))

@@ -1,4 +1,4 @@
-"""Recurrent classifiers of irregular series: gaps, values for what is missing, and the networks."""
+"""Recurrent classifiers of irregular series: gaps, imputed values, and the networks."""
 
 from __future__ import annotations
 
@@ -75,18 +75,18 @@ def time_since_observed(gaps: Tensor, mask: Tensor) -> Tensor:
 
 
 def decay_factor(exponent: Tensor) -> Tensor:
-    """Share that a decay leaves: `exp(-exponent)`, negative exponents cut to zero."""
+    """Share left by a decay: `exp(-exponent)`, with negative exponents set to zero."""
     return torch.exp(-exponent.clamp(0.0, _LARGEST_EXPONENT))
 
 
 class DecayImputation(nn.Module):
-    """Values for what was not observed: the last one, fading into the mean.
+    """Values for missing observations: the last observed value, fading into the mean.
 
-    The mean is that of all observed values of the feature in the series, also of later ones, and
-    zero where there are none; so is the last value before the first observation.
+    The mean is over all observed values of the feature in the series, including later ones. It is
+    zero if there are none; the last value is zero before the first observation.
 
     Args:
-        features: Number of features; each fades at a rate of its own.
+        features: Number of features; each fades at its own rate.
 
     Shape:
         `values` and `mask` `(batch, rows, features)`, values zero where nothing was observed, and
@@ -110,7 +110,7 @@ class DecayImputation(nn.Module):
 
 
 def _last_observed(mask: Tensor) -> Tensor:
-    """Number of the last row up to each one that observed the feature; 0 where there is none."""
+    """Index of the last row up to each one that observed the feature; 0 if there is none."""
     number = torch.arange(mask.shape[1], device=mask.device).view(-1, 1)
     return (number * mask).cummax(dim=1).values
 
@@ -126,22 +126,22 @@ class RecurrentClassifier(SeriesModel):
     | GRU-D | yes | yes |
 
     The unit sees the values of a row, what was observed and, unless its state decays, the gap to
-    the row before. Between observations the state stays as it is; the prediction of a row comes
-    from the state before it. Only with `impute` does anything of later rows, the means of the
-    features, reach a state.
+    the previous row. Between observations the state stays unchanged; the prediction of a row comes
+    from the state before it. Only with `impute` do later rows influence a state, through the means
+    of the features.
 
     Args:
         features: Number of features.
         classes: Number of classes.
-        by_row: Whether every row has a label; else every series.
+        by_row: Whether every row has a label; otherwise every series has one.
         hidden: Size of the state.
         units: Hidden size of the network that predicts values.
-        impute: Whether what was not observed is imputed; else it is zero. See `DecayImputation`.
+        impute: Whether missing values are imputed; otherwise they are zero. See `DecayImputation`.
         decay: Whether the state fades with the time since each feature was observed.
         head: Hidden sizes of the network that classifies; none for a linear map.
-        gap: Which gap belongs to a row, see `row_gaps`: "previous" or "next", each between rows in
-            which something was observed. "public_code" is the time until the next row, whatever
-            was observed there, as in the published code.
+        gap: The gap that belongs to a row, see `row_gaps`: "previous" or "next", each between rows
+            in which something was observed. "public_code" is the time until the next row, whether
+            or not anything was observed there, as in the published code.
 
     Raises:
         ValueError: If `gap` is none of these.
@@ -157,7 +157,7 @@ class RecurrentClassifier(SeriesModel):
         (torch.Size([1, 4, 2]), torch.Size([1, 4, 5, 3]))
     """
 
-    gap = "previous"  # of models that were pickled when they had no choice
+    gap = "previous"  # the value of models pickled before this was a setting
 
     def __init__(
         self,
@@ -197,11 +197,11 @@ class RecurrentClassifier(SeriesModel):
     def reconstruct(self, times: Tensor, values: Tensor, mask: Tensor, at: Tensor) -> Tensor:
         """Values expected from the rows before each time; see `SeriesModel.reconstruct`.
 
-        Wanted times are no rows here, for those may change the gaps of others.
+        Wanted times are not added as rows here, because they could change the gaps of others.
         """
         check_wanted(times, at)
         times = in_fractions(times)
-        # One more row, which is padding: what is expected there has seen all the others.
+        # One more row of padding: the prediction there has seen all the others.
         rows = [torch.cat((one, one[:, -1:]), dim=1) for one in (times, values, mask.bool())]
         rows[-1][:, -1] = False
         found = self(*rows).prediction
@@ -219,7 +219,7 @@ class RecurrentClassifier(SeriesModel):
     def _inputs(
         self, times: Tensor, values: Tensor, mask: Tensor, *, gap: str
     ) -> tuple[Tensor, Tensor | None]:
-        """Input of the unit at each row, and the share that is left of its state before."""
+        """Input of the unit at each row, and the share of its previous state that is left."""
         kept, gaps = None, row_gaps(times, gap)
         seen = [mask.to(values), gaps.unsqueeze(-1)]
         if self.imputation is not None or self.decay is not None:

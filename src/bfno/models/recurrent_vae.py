@@ -25,17 +25,17 @@ class RecurrentVAE(SeriesModel):
     """RNN-VAE: one recurrent unit reads a series into an initial state, another unfolds it.
 
     The first unit runs over the observed rows from the last to the first and gives a normal
-    distribution of the second one's state at the first row. From row to row the second unit is
-    fed its own prediction of the row before, as if wholly observed, and the gap.
+    distribution of the second unit's state at the first row. At every row, the second unit takes
+    its own prediction of the previous row, as if fully observed, and the gap.
 
-    Classes of rows are read from the second unit's states, that of a series from the mean of the
-    distribution. In training the initial states are drawn at random; in evaluation every series
-    gets the same noise in every call.
+    Classes of rows are predicted from the second unit's states, the class of a series from the mean
+    of the distribution. In training the initial states are drawn at random; in evaluation every
+    series gets the same noise in every call.
 
     Args:
         features: Number of features.
         classes: Number of classes.
-        by_row: Whether every row has a label; else every series.
+        by_row: Whether every row has a label; otherwise every series has one.
         latents: Size of the second unit's state.
         encoder: Size of the first unit's state.
         units: Hidden size of the networks that give the distribution and the predictions.
@@ -60,7 +60,7 @@ class RecurrentVAE(SeriesModel):
     """
 
     looks_ahead = True
-    samples = 3  # of models that were pickled when they had no choice
+    samples = 3  # the value of models pickled before this was a setting
 
     def __init__(
         self,
@@ -122,8 +122,9 @@ class RecurrentVAE(SeriesModel):
     def _unfolded(self, initial: Tensor, gaps: Tensor) -> Tensor:
         """States before the first observed row and at each, `(samples, batch, rows + 1, latents)`.
 
-        The prediction is an affine map of what the decoder hides, and so is what it gives to the
-        gates: a step needs the product of the two maps alone. The constant mask joins the bias.
+        The prediction is an affine map of the decoder's hidden units, and its contribution to the
+        gates is an affine map of the prediction: a step needs only the product of the two maps. The
+        constant mask becomes part of the bias.
         """
         features, cell = self.features, self.unfold
         enter, leave = self.hide, self.show
@@ -146,5 +147,5 @@ class RecurrentVAE(SeriesModel):
 
 
 def _each(rows: ObservedRows, states: Tensor) -> Tensor:
-    """The states after every row of the batch, sample by sample."""
+    """The states after every row of the batch, for each sample."""
     return torch.stack([rows.after_each(one) for one in states.unbind(0)])

@@ -19,19 +19,19 @@ class Schedule:
     """The steps of all series, one tick after the other.
 
     At tick `k` every series takes the `k`-th of its own steps. Series with more steps come first,
-    so that those that have ended are the last ones; ticks follow each other without gaps.
+    so those that have ended are last; ticks follow each other without gaps.
 
     Attributes:
         width: Number of series.
-        active: How many series have not ended, for each tick.
-        rows: Which row a step leads to, counted through the batch, `(steps,)`.
+        active: Number of series that have not ended, for each tick.
+        rows: The row that a step leads to, counted through the batch, `(steps,)`.
         times: The dynamics' clock at the start of each step, `(steps,)`.
-        lengths: What each step adds to the clock.
-        sizes: What each step multiplies rates by.
-        updated: How many series see a row at the end of each tick, and are updated.
-        updates: The steps that they end with, in order, `(updates,)`.
-        members: Which of its tick's series each of these steps belongs to.
-        place: Tick after which each row has been seen, as a number of a step; numbers below
+        lengths: The time that each step adds to the clock.
+        sizes: The factor of the rates in each step.
+        updated: Number of series that see a row at the end of each tick and are updated.
+        updates: The steps that end with these updates, in order, `(updates,)`.
+        members: The series that each of these steps belongs to, counted within its tick.
+        place: Tick after which each row has been seen, as the index of a step; numbers below
             `width` are the series' starts, `(batch, time)`.
         moved: Whether any step leads to a row, `(batch, time)`.
     """
@@ -53,7 +53,7 @@ class Schedule:
 
         Args:
             before: Start of each series and then each step's result, `(width + steps, size)`.
-            after: The same with updates, and with the second part, `(width + steps, 2, size)`.
+            after: The same after updates, with the second part, `(width + steps, 2, size)`.
 
         Returns:
             Before each row, after it, and the second part after it, `(batch, time, size)`.
@@ -62,7 +62,7 @@ class Schedule:
         chosen = chosen.unflatten(0, self.place.shape)
         arrived = before.index_select(0, self.place.flatten()).unflatten(0, self.place.shape)
         seen, spread = chosen.unbind(2)
-        # Where no step leads, the last step led to an earlier row, whose update counts.
+        # For a row that no step leads to, the last step led to an earlier row, whose update counts.
         return [arrived.where(self.moved.unsqueeze(-1), seen), seen, spread]
 
 
@@ -73,15 +73,15 @@ def make_schedule(
 
     Args:
         gaps: Signed time before each row, `(batch, time)`.
-        counts: Steps that it takes, `(batch, time)`.
+        counts: Number of steps in each gap, `(batch, time)`.
         observed: Whether each row updates the state, `(batch, time)`.
-        interval: Between which times the dynamics' clock runs in every gap.
+        interval: Start and end of the dynamics' clock in every gap.
     """
     counts = torch.maximum(counts, observed.long())
     ends = counts.cumsum(1)
     totals = ends[:, -1]
-    # All that the host has to know of the steps, in one question to the device: where rows end,
-    # negative where they are not seen.
+    # All that the host needs to know about the steps, in one transfer from the device: where rows
+    # end, negative for rows that are not seen.
     signed: list[list[int]] = ends.where(observed, -ends).tolist()
     known = [abs(ends_of_rows[-1]) for ends_of_rows in signed]
     most = max(known)
@@ -104,7 +104,7 @@ def make_schedule(
     ending = Counter(end for ends_of_rows in signed for end in ends_of_rows if end > 0)
     updated = [ending[tick] for tick in range(1, most + 1)]
     idle = (within < count - 1) | ~observed[series, row]
-    updates = idle.byte().argsort(stable=True)[: sum(updated)]  # `nonzero` would ask the device
+    updates = idle.byte().argsort(stable=True)[: sum(updated)]  # `nonzero` waits for the device
     return Schedule(
         width=len(gaps),
         active=_still_going(known),
@@ -121,7 +121,7 @@ def make_schedule(
 
 
 def _still_going(totals: list[int]) -> list[int]:
-    """How many series take a step at each tick, given how many steps each one has in all."""
+    """Number of series that take a step at each tick, given the number of steps of each series."""
     ending = Counter(totals)
     going, active = len(totals), []
     for tick in range(max(totals)):

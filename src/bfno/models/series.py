@@ -1,4 +1,4 @@
-"""What every model of irregular series takes and returns."""
+"""The inputs and outputs of every model of irregular series."""
 
 from __future__ import annotations
 
@@ -44,9 +44,9 @@ class SeriesOutput:
         prediction: Values that the model expects, `(samples, batch, time, features)`. A latent
             model has seen the whole series; a recurrent one only the rows before.
         kl: Divergence of the posterior of the initial state from its prior, averaged over its
-            dimensions, `(batch,)`; None where there is no posterior.
-        kinetic: Half the mean squared rate of change of the latent states, a scalar; None unless
-            the model was asked for it, and outside of training.
+            dimensions, `(batch,)`; None if there is no posterior.
+        kinetic: Half the mean squared rate of change of the latent states, a scalar; None in
+            evaluation, and for models that do not measure it.
 
     Example:
         >>> output = SeriesOutput(torch.randn(3, 5, 2), torch.randn(3, 5, 6, 4))
@@ -64,26 +64,26 @@ class SeriesModel(nn.Module, ABC):
     """A classifier of irregular series that also predicts their values.
 
     A batch is padded to its longest series: padding repeats the last time and observes nothing, so
-    no model can tell it from missing rows.
+    no model can distinguish it from missing rows.
 
     Args:
         features: Number of features.
         classes: Number of classes.
-        by_row: Whether every row has a label; else every series.
+        by_row: Whether every row has a label; otherwise every series has one.
 
     Attributes:
         couples_series: Whether an output depends on the other series of the batch.
-        looks_ahead: Whether predicted values come from the whole series; else only from the rows
-            before.
+        looks_ahead: Whether predicted values come from the whole series; otherwise they come only
+            from the rows before.
         samples: Number of latent samples, the first axis of the outputs.
         stats: Costs of the last call.
-        class_names: Name of each class; numbers until you set others.
-        feature_names: Likewise for the features.
+        class_names: Name of each class; numbers by default.
+        feature_names: Name of each feature; numbers by default.
 
     Shape:
         `times` `(batch, time)`, ascending; `values` and `mask` `(batch, time, features)`. Times
-        that the values' type would move count from the first of the batch: single precision does
-        not tell the seconds since 1970 apart.
+        that the values' type would round count from the first of the batch: single precision
+        cannot distinguish the seconds since 1970.
 
     Example:
         >>> class MeanClassifier(SeriesModel):
@@ -128,7 +128,7 @@ class SeriesModel(nn.Module, ABC):
         return self._run(as_clock(times, seen), seen, mask)
 
     def _seen(self, values: Tensor, mask: Tensor) -> Tensor:
-        """What was observed, as floating numbers: times between whole ones take their type."""
+        """The observed values as floating-point numbers; times are converted to their type."""
         if not values.is_floating_point():
             weight = next(self.parameters(), None)
             values = values.to(torch.get_default_dtype() if weight is None else weight.dtype)
@@ -136,7 +136,7 @@ class SeriesModel(nn.Module, ABC):
         return values.where(mask, 0.0)
 
     def _of_nothing(self, values: Tensor) -> SeriesOutput:
-        """The output for no series: that for one in which nothing happens, cut off again."""
+        """The output for an empty batch: that of a series without observations, with it cut off."""
         rest = values.new_zeros(1, *values.shape[1:])
         one = self._run(rest[..., 0], rest, rest.bool())
         kl = None if one.kl is None else one.kl[:0]
@@ -145,13 +145,13 @@ class SeriesModel(nn.Module, ABC):
 
     @abstractmethod
     def _run(self, times: Tensor, values: Tensor, mask: Tensor) -> SeriesOutput:
-        """Scores and predictions; values are zero where nothing was observed."""
+        """Scores and predictions; values that were not observed are zero."""
 
     def reconstruct(self, times: Tensor, values: Tensor, mask: Tensor, at: Tensor) -> Tensor:
         """Expected values at any times, between the observed ones or after them.
 
-        A model that does not look ahead expects them from the rows before each time, without a row
-        at that very time.
+        A model that does not look ahead predicts them from the rows before each time, without a row
+        at exactly that time.
 
         Args:
             times: Times of the rows, `(batch, time)`.
@@ -163,12 +163,12 @@ class SeriesModel(nn.Module, ABC):
             `(samples, batch, wanted, features)`.
 
         Raises:
-            ValueError: If a time lies before the first row of its series.
+            ValueError: If a time is before the first row of its series.
         """
         check_wanted(times, at)
         times = in_fractions(times)
-        # Wanted times are rows that observe nothing. The order is stable: who looks ahead may see
-        # a row at the same time, who forecasts may not.
+        # Wanted times are rows that observe nothing. The order is stable: a model that looks ahead
+        # may see a row at the same time, one that forecasts may not.
         nothing = values.new_zeros(*at.shape, values.shape[-1])
         wanted, known = (at.to(times), nothing, nothing.bool()), (times, values, mask.bool())
         pairs = (
@@ -183,11 +183,11 @@ class SeriesModel(nn.Module, ABC):
 
     @property
     def outputs(self) -> int:
-        """How many numbers the classifier has to return; see `_scores`."""
+        """Number of outputs that the classifier needs; see `_scores`."""
         return 1 if self.classes == 2 and not self.by_row else self.classes
 
     def _scores(self, logits: Tensor) -> Tensor:
-        """Scores of the classes; a single logit is that of the second of two."""
+        """Scores of the classes; a single logit is that of the second of two classes."""
         if self.outputs > 1:
             return logits
         return torch.cat((torch.zeros_like(logits), logits), dim=-1)
@@ -200,13 +200,13 @@ def check_samples(samples: int) -> None:
 
 
 def check_clock(times: Tensor) -> None:
-    """Refuse times that are no times; on other devices than the processor, trust them.
+    """Refuse invalid times; on devices other than the processor, do not check them.
 
     Raises:
-        ValueError: If one is not finite, or comes before the one before it.
+        ValueError: If one is not finite, or is less than the previous one.
     """
     if is_stand_in(times) or times.device.type != "cpu":
-        return  # what numbers there will be is not known, or would have to be waited for
+        return  # the numbers are not known yet, or would have to be waited for
     if not bool(times.isfinite().all() & (times.diff(dim=1) >= 0).all()):
         raise ValueError(
             "times must be finite and ascend within each series; sort rows by their times, and "
@@ -215,16 +215,16 @@ def check_clock(times: Tensor) -> None:
 
 
 def in_fractions(times: Tensor) -> Tensor:
-    """The times, whole numbers as floating ones: between two of them there are others."""
+    """The times as floating-point numbers, because there are times between whole ones."""
     return times if times.is_floating_point() else times.to(clock_dtype(times.device))
 
 
 def clock_start(times: Tensor, values: Tensor) -> Tensor:
-    """The time to count from: the first of the batch if the values' type would move them, else 0.
+    """The start to count times from: the first of the batch if the type would round them, else 0.
 
     Args:
         times: `(batch, time)`, not empty.
-        values: What has the type.
+        values: A tensor of this type.
     """
     first = times.min()
     moved = (times.to(values.dtype).to(times.dtype) - times).abs().max()
@@ -253,20 +253,20 @@ def check_wanted(times: Tensor, at: Tensor) -> None:
 
 
 def in_order(path: Tensor, order: Tensor) -> Tensor:
-    """Put what was sorted by time, `(samples, batch, time, size)`, back in order.
+    """Restore the original order of states that were sorted by time.
 
     Args:
-        path: In ascending order of time.
-        order: What `sort` returned for the times, `(batch, time)`.
+        path: `(samples, batch, time, size)`, in ascending order of time.
+        order: The indices that `sort` returned for the times, `(batch, time)`.
     """
     place = order.argsort(dim=1)[None, :, :, None].expand(*path.shape)
     return path.gather(2, place)
 
 
 class ObservedRows:
-    """The rows of a batch in which something was observed, moved together.
+    """The rows of a batch in which something was observed, packed together.
 
-    Padding, which observes nothing at the time of the row before, is never among them.
+    Padding, which observes nothing at the time of the previous row, is never among them.
 
     Args:
         times: `(batch, time)`.
@@ -279,7 +279,7 @@ class ObservedRows:
         times: `(batch, rows)`; padding repeats a series' last time (its first one if backward).
         values: `(batch, rows, features)`; zero in padding.
         mask: `(batch, rows, features)`; false in padding.
-        present: `(batch, rows)`; whether this is a row and not padding.
+        present: `(batch, rows)`; true for rows, false for padding.
 
     Example:
         >>> mask = torch.tensor([[[True], [False], [True]]])
@@ -342,7 +342,7 @@ def latent_noise(samples: int, mean: Tensor, *, training: bool) -> Tensor:
         samples: Number of samples.
         mean: Mean of the initial states, `(batch, latents)`.
         training: Whether they are random. If not, they are the same for every series and in every
-            call, so that outputs are reproducible and do not depend on the batch.
+            call, so outputs are reproducible and do not depend on the batch.
 
     Returns:
         `(samples, batch, latents)` in training, else `(samples, 1, latents)`.
@@ -355,7 +355,7 @@ def latent_noise(samples: int, mean: Tensor, *, training: bool) -> Tensor:
 
 
 _NOISE_SEED = 1991
-"""Any number works, as long as it stays the same."""
+"""Any number works, as long as it never changes."""
 
 
 def dense(inputs: int, outputs: int) -> nn.Linear:

@@ -17,7 +17,7 @@ from bfno.ode.block import solver_settings
 __all__ = ["PENALTIES", "ContinuousFlow"]
 
 PENALTIES = ("kinetic", "jacobian")
-"""Regularisers that can be integrated along the way."""
+"""Regularisers that can be integrated along the path."""
 
 
 class ContinuousFlow(Flow):
@@ -36,8 +36,7 @@ class ContinuousFlow(Flow):
         field: `f(t, z)`; a method `pull_back` makes its Jacobian products fast.
         event_shape: Shape of one sample.
         trace: How the trace is found: from noise drawn once per call, `"gaussian"` or
-            `"rademacher"` (signs), or `"exact"`, from as many Jacobian products as there are
-            dimensions.
+            `"rademacher"` (signs), or `"exact"`, from one Jacobian product per dimension.
         penalties: Names of the regularisers, from `PENALTIES`.
         end_time: The end T of the interval.
         learn_end_time: Whether T is trained; its square root is the parameter.
@@ -113,11 +112,11 @@ class ContinuousFlow(Flow):
         return self._solve_back(z, self._times(z).flip(0))[-1]
 
     def trajectory(self, latent: Tensor, shares: Tensor) -> Tensor:
-        """Positions of samples on the way from their latent variables to the final samples.
+        """Positions of samples on the path from their latent variables to the final samples.
 
         Args:
             latent: `(batch, dimensions)`.
-            shares: Increasing shares of the way; 0 is the latent variable, 1 the sample.
+            shares: Increasing shares of the path; 0 is the latent variable, 1 the sample.
 
         Returns:
             Positions, `(shares, batch, *event_shape)`.
@@ -126,7 +125,7 @@ class ContinuousFlow(Flow):
         first, end = self._times(z)
         shares = shares.to(end)
         is_late = bool((shares[:1] != 0).any())
-        start = shares.new_zeros(int(is_late))  # where the way begins
+        start = shares.new_zeros(int(is_late))  # the start of the path
         way = self._solve_back(z, end + (first - end) * torch.cat((start, shares)))
         return way[len(start) :]
 
@@ -141,7 +140,7 @@ class ContinuousFlow(Flow):
     def _times(self, x: Tensor) -> Tensor:
         """Start and end of the interval, in double precision where the device has it.
 
-        They are where the samples are only if the end is trained: a solve wants to know them.
+        They are on the samples' device only if the end is trained: a solve needs their values.
         """
         root = self.sqrt_end_time
         if not isinstance(root, Tensor):
@@ -162,7 +161,7 @@ class ContinuousFlow(Flow):
 
 
 class _Motion(nn.Module):
-    """How a sample, its density and the regularisers change together."""
+    """The joint rate of change of a sample, its density and the regularisers."""
 
     def __init__(self, field: Any, noise: Tensor | None, penalties: tuple[str, ...]) -> None:
         super().__init__()

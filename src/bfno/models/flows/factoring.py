@@ -40,7 +40,7 @@ class Bijection(nn.Module, ABC):
 
     @abstractmethod
     def encode(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Map images; the logarithm of the volume gained is one number, or one for each image."""
+        """Map images; the logarithm of the volume gained is one number, or one per image."""
 
     @abstractmethod
     def decode(self, y: Tensor) -> Tensor:
@@ -72,7 +72,7 @@ def squeeze(x: Tensor) -> Tensor:
 
     Shape:
         `(batch, channels, height, width)` to `(batch, 4 * channels, height / 2, width / 2)`; the
-        four channels of a channel lie side by side.
+        four channels made from one are next to each other.
     """
     batch, channels, height, width = x.shape
     if height % 2 or width % 2:
@@ -101,18 +101,18 @@ class Squeeze(Bijection):
 
 
 class ActNorm(Bijection):
-    """Scales and shifts each channel; starts so that a first batch has mean 0 and variance 1.
+    """Scales and shifts each channel; initially so that a batch has mean 0 and variance 1.
 
     The first batch is the first one encoded in training mode that holds an image. Whether it has
-    been seen is part of the state, so saved weights are not overwritten. (The class of that name in
-    normflows also initialises itself in evaluation, and cannot be made on the meta device.)
+    been seen is part of the state, so saved weights are not overwritten. (The class of this name in
+    normflows also initialises itself in evaluation, and cannot be built on the meta device.)
 
     Args:
         channels: Channels of an image.
     """
 
     initialised: Tensor
-    # Whether that is known to be so: to ask a device in every call would make the host wait.
+    # Whether this is known: asking a device in every call would make the host wait.
     _is_known = False
 
     def __init__(self, channels: int) -> None:
@@ -174,14 +174,14 @@ class ChannelSplit(LatentSplit):
 class FactoringFlow(Flow):
     """Stages of invertible maps, between which some channels become latent variables.
 
-    The latent variable lists what each split leaves, from the first stage on, and then the result
-    of the last stage.
+    The latent variable consists of the channels removed by each split, in order of the stages, and
+    then the result of the last stage.
 
     Args:
         event_shape: Channels, height and width of an image.
         stages: The maps.
         splits: The splits between stages.
-        latent_shapes: Shapes of what the splits leave and of what the last stage gives.
+        latent_shapes: Shapes of the splits' latent channels and of the last stage's result.
     """
 
     def __init__(
@@ -219,7 +219,7 @@ class FactoringFlow(Flow):
         return x
 
     def check_latent(self, latent: Tensor) -> None:
-        """Refuse latent variables of another shape."""
+        """Refuse latent variables of a wrong shape."""
         if latent.dim() != 2 or latent.shape[1] != self.dimensions:
             expected = f"(batch, {self.dimensions})"
             raise ValueError(f"latent must have shape {expected}, got {tuple(latent.shape)}")
@@ -235,12 +235,12 @@ def image_shape(event_shape: Sequence[int]) -> Shape:
 
 
 def halvings(height: int, width: int, *, smallest: int = 2) -> int:
-    """How often both sides can be halved.
+    """The number of times that both sides can be halved.
 
     Args:
         height: One side.
-        width: The other.
-        smallest: Least side of the result.
+        width: The other side.
+        smallest: Smallest side of the result.
 
     Example:
         >>> halvings(28, 28), halvings(8, 8), halvings(7, 7)
@@ -260,15 +260,15 @@ def refuse_below_one(**numbers: int) -> None:
 
 
 def load_normflows(what: str) -> Any:
-    """The optional package `normflows`, which some flows are built from.
+    """The optional package `normflows`, which provides parts of some flows.
 
     Its maps go from latent variables to samples, and `inverse` goes back.
 
     Args:
-        what: The name of what needs it, for the error.
+        what: The name of the flow that needs it, for the error.
 
     Raises:
-        ImportError: If it is not installed, with what to do.
+        ImportError: If it is not installed; the message says what to do.
     """
     try:
         import normflows

@@ -25,7 +25,7 @@ __all__ = ["ConditionalSplit", "Glow", "GlowStep"]
 
 
 def _bounded(log_scale: Tensor, bound: float | None) -> Tensor:
-    """Log-scales squeezed between both bounds, nearly unchanged if they are small."""
+    """Log-scales limited to both bounds, nearly unchanged if they are small."""
     return log_scale if bound is None else bound * (log_scale / bound).tanh()
 
 
@@ -51,7 +51,7 @@ class GlowStep(Bijection):
     Args:
         channels: Channels of an image, at least 2.
         width: Channels inside the network.
-        bound: Largest logarithm, up or down, of a scale of the coupling. None is as published: a
+        bound: Largest absolute logarithm of a scale of the coupling. None is as published: a
             sigmoid, by which decoding divides however small it is.
     """
 
@@ -87,7 +87,7 @@ class ConditionalSplit(LatentSplit):
 
     Args:
         channels: Channels to divide; an even number.
-        bound: Largest logarithm, up or down, of a scale; None is no bound.
+        bound: Largest absolute logarithm of a scale; None is no bound.
     """
 
     def __init__(self, channels: int, bound: float | None = None) -> None:
@@ -116,7 +116,7 @@ class Glow(FactoringFlow):
     """Glow for images.
 
     Each level squeezes the image, applies some steps and, except for the last, passes half of the
-    channels to the latent variable: the Gaussian in which they end depends on the other half.
+    channels to the latent variable; the Gaussian of these channels depends on the other half.
 
     There are as many levels as requested, but no more than the sides can be halved: images are not
     padded, because padding would change the number of dimensions in bits/dim. The halves are at
@@ -134,7 +134,7 @@ class Glow(FactoringFlow):
         levels: Largest number of levels.
         steps: Steps in each level.
         width: Channels inside the networks of the couplings.
-        bound: Largest logarithm, up or down, of a scale that depends on the image; None is as
+        bound: Largest absolute logarithm of a scale that depends on the image; None is as
             published, without a bound.
 
     Attributes:

@@ -26,7 +26,7 @@ class Encoding(NamedTuple):
 
     Attributes:
         latent: The latent variables, `(batch, dimensions)`; standard normal if the flow is right.
-        log_det: Logarithm of the volume that the map gains at each sample, `(batch,)`.
+        log_det: Logarithm of the map's change of volume at each sample, `(batch,)`.
         penalties: Regularisers of each sample by name, `(batch,)`; only in training.
 
     Example:
@@ -48,10 +48,10 @@ class Flow(nn.Module, ABC):
     """An invertible map from samples of one shape to a standard normal variable of equal size.
 
     Learned or conditional Gaussians of published flows are part of the map here: every flow ends in
-    the same distribution, so all are used alike.
+    the same distribution, so all are used in the same way.
 
-    A subclass has `encode`, which maps samples to latent variables, and `decode`, which maps them
-    back; density and sampling follow from these.
+    A subclass defines `encode`, which maps samples to latent variables, and `decode`, which maps
+    them back; density and sampling follow from these.
 
     Args:
         event_shape: Shape of one sample.
@@ -73,12 +73,12 @@ class Flow(nn.Module, ABC):
 
     @property
     def stats(self) -> Stats:
-        """Evaluations of a field in the last calls of all parts, taken together."""
+        """Total evaluations of the fields of all parts in their last calls."""
         return Stats.together(part.solved for part in self.modules() if isinstance(part, Flow))
 
     @property
     def dimensions(self) -> int:
-        """Numbers in one sample."""
+        """Number of dimensions of a sample."""
         return math.prod(self.event_shape)
 
     def forward(self, x: Tensor) -> Encoding:
@@ -114,7 +114,7 @@ class Flow(nn.Module, ABC):
             count: Number of samples.
             temperature: Factor of the latent variables; below 1, samples are likelier and vary
                 less than the model's.
-            generator: Source of randomness; None is torch's own.
+            generator: Source of randomness; None is torch's default.
         """
         kept = itertools.chain(self.parameters(), self.buffers())
         like = next((one for one in kept if one.is_floating_point()), torch.empty(0))
@@ -124,7 +124,7 @@ class Flow(nn.Module, ABC):
         return self.decode(temperature * latent)
 
     def check(self, x: Tensor) -> None:
-        """Refuse samples of another shape."""
+        """Refuse samples of a wrong shape."""
         if x.shape[1:] != self.event_shape:
             shape = ", ".join(map(str, self.event_shape))
             raise ValueError(f"samples must have shape (batch, {shape}), got {tuple(x.shape)}")

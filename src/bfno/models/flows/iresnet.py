@@ -37,21 +37,21 @@ __all__ = [
 Branch = Callable[[Tensor], Tensor]
 
 _EVALUATION_ITERATIONS = 30
-"""Rounds of the power method in evaluation, where they add to those that training made.
+"""Rounds of the power method in evaluation, in addition to those made in training.
 
 From a random start in n dimensions, r rounds underestimate a norm by about log(n) / (4 r) if its
-singular values are as close together as can be: 8 per cent for 10,000 dimensions, which is less
-than three layers of factor 0.9 leave before their product reaches 1.
+singular values are as close together as possible: 8 per cent for 10,000 dimensions, which is less
+than the margin that three layers of factor 0.9 leave before their product reaches 1.
 """
 
 
 class LipschitzConv2d(nn.Conv2d):
     """A convolution whose weights are scaled down if its operator norm exceeds a bound.
 
-    The norm is that of the whole linear map between images, zeros at the border included; for side
-    1, that of the matrix between channels. It is found by the power method: training continues from
-    where the last call stopped and keeps its result, evaluation changes nothing. (The class of that
-    name in normflows never continues, and creates its state in the first call.)
+    The norm is that of the whole linear map between images, including zeros at the border; for side
+    1, it is that of the matrix between channels. It is found by the power method: training starts
+    from the result of the last call and stores its own, evaluation changes nothing. (The class of
+    this name in normflows never continues, and creates its state in the first call.)
 
     Args:
         in_channels: Channels of the input.
@@ -84,8 +84,8 @@ class LipschitzConv2d(nn.Conv2d):
         """The weights to use.
 
         Args:
-            update: Whether training improves the norm. If not, it is that of the last call that
-                did, so that a map and its inverse use the same weights.
+            update: Whether training improves the norm. If not, it is that of the last improvement,
+                so that a map and its inverse use the same weights.
         """
         weight, direction = self.weight, self.direction.clone()
         if update or not self.training:
@@ -93,12 +93,12 @@ class LipschitzConv2d(nn.Conv2d):
             direction = self._improved(direction, rounds)
         if update and self.training:
             self.direction.copy_(direction)
-        # The derivative by the direction is zero where it is the best one.
+        # The derivative with respect to the direction is zero at the best direction.
         norm = torch.linalg.vector_norm(F.conv2d(direction, weight, padding=self._margin))
         return weight / (norm / self.coefficient).clamp(min=1)
 
     def apply_weight(self, x: Tensor, weight: Tensor) -> Tensor:
-        """Apply the convolution with weights that `bounded_weight` gave."""
+        """Apply the convolution with weights from `bounded_weight`."""
         return self._conv_forward(x, weight, self.bias)
 
     def forward(self, input: Tensor) -> Tensor:
@@ -128,7 +128,7 @@ def log_det_series(
 
     Args:
         output: Values of the map.
-        point: Where they were taken.
+        point: The point at which they were computed.
         noise: The vectors ε, of zero mean and unit covariance.
         terms: The number n.
         differentiable: Whether the result has a gradient.
@@ -223,7 +223,7 @@ class ResidualBlock(Bijection):
     Args:
         shape: Channels, height and width of an image.
         settings: Sizes and accuracies.
-        activate: Whether the first convolution sees the image through an ELU, as the others do.
+        activate: Whether an ELU comes before the first convolution, too, as before the others.
     """
 
     def __init__(self, shape: Shape, settings: ResidualSettings, *, activate: bool = True) -> None:
@@ -252,7 +252,7 @@ class ResidualBlock(Bijection):
         """Encode, and estimate traces with given noise."""
         terms = self.settings.terms if self.training else self.settings.test_terms
         wanted = torch.is_grad_enabled()
-        # Traces are derivatives, which are needed where gradients are switched off, too; in
+        # Traces are derivatives, which are needed even if gradients are switched off; in
         # inference mode there are none at all.
         with torch.inference_mode(False), torch.set_grad_enabled(wanted):
             branch = self.branch(update=True)
@@ -264,13 +264,13 @@ class ResidualBlock(Bijection):
         return x + (added if wanted else added.detach()), log_det
 
     def decode(self, y: Tensor) -> Tensor:
-        # In half precision no number would come to rest.
+        # In half precision the iteration would not converge.
         with torch.autocast(y.device.type, enabled=False):
             kind = self.convolutions[0].weight.dtype
             return self.settings.inverse.solve(self.branch(update=False), y.to(kind))
 
     def branch(self, *, update: bool) -> Branch:
-        """The branch of the block, with weights that are bounded once for many calls."""
+        """The branch of the block, with weights bounded once for many calls."""
         weights = [layer.bounded_weight(update=update) for layer in self.convolutions]
 
         def added(x: Tensor) -> Tensor:
@@ -287,7 +287,7 @@ class DiagonalNormal(Bijection):
     """Makes a vector with learned means and scales standard normal.
 
     Args:
-        dimensions: Numbers in a vector.
+        dimensions: Size of a vector.
     """
 
     def __init__(self, dimensions: int) -> None:
@@ -307,11 +307,12 @@ class IResNet(FactoringFlow):
 
     Residual blocks, each after an `ActNorm`, on increasingly coarse grids: the image is squeezed
     before each scale, and half of the channels leave after it. If a side is odd or would be less
-    than 2, the grid stays, and a single channel is not divided: images are neither padded nor
-    repeated in colours, which would change the number of dimensions in bits/dim.
+    than 2, the grid stays the same, and a single channel is not divided: images are neither padded
+    nor repeated in colours, which would change the number of dimensions in bits/dim.
 
     Densities are estimates: noise is drawn from torch's generator in each call, once for each
-    block, and the series of the log-determinant ends early, which biases it (upwards or downwards).
+    block, and the series of the log-determinant is truncated, which biases it (upwards or
+    downwards).
 
     Args:
         event_shape: Channels, height and width of an image.
@@ -368,7 +369,7 @@ class IResNet(FactoringFlow):
 def _stages(
     shape: Shape, scales: int, blocks: int, settings: ResidualSettings
 ) -> tuple[list[Bijection], list[Shape]]:
-    """The blocks between splits, and the shapes of what the splits leave and the last gives."""
+    """The blocks between splits, and the shapes of the splits' and the last blocks' latents."""
     stages: list[Bijection] = []
     shapes: list[Shape] = []
     parts: list[Bijection] = []

@@ -104,7 +104,7 @@ class MultiscaleFlow(Flow):
 
 
 def _through(flows: Any, so_far: Encoding) -> Encoding:
-    """Move images through flows, and add up their results; the latent stays an image."""
+    """Move images through flows, and add up their log-volumes; the latent stays an image."""
     x, log_det, penalties = so_far
     for flow in flows:
         found = flow.encode(x)

@@ -17,7 +17,7 @@ __all__ = ["SMALLEST_ALPHA", "Dequantisation", "PixelFlow", "bits_per_dim", "deq
 Dequantisation = Literal["uniform", "center"]
 LEVELS = 256
 SMALLEST_ALPHA = torch.finfo(torch.float32).eps
-"""The least share that single precision tells from 0 beside 1."""
+"""The smallest share of 1 that single precision resolves."""
 
 
 def dequantise(
@@ -33,7 +33,7 @@ def dequantise(
         how: `"uniform"` draws from the interval: the mean of bits/dim is then an upper bound on the
             cost of coding the bytes. `"center"` takes its middle: no bound, usually lower.
         dtype: Precision of the result, `float32` or `float64`: narrower numbers leave the interval.
-        generator: Source of the noise; None is torch's own.
+        generator: Source of the noise; None is torch's default.
 
     Example:
         >>> dequantise(torch.tensor([0, 255], dtype=torch.uint8), "center", torch.float64)
@@ -67,7 +67,7 @@ def bits_per_dim(log_prob: Tensor, dimensions: int) -> Tensor:
 
 
 def _require_unit_range(images: Tensor) -> None:
-    """Refuse anything but images between 0 and 1, so that nobody blames the flow.
+    """Refuse anything but images between 0 and 1, so that errors do not seem to be the flow's.
 
     On devices other than the processor, only the type is checked.
     """
@@ -77,9 +77,9 @@ def _require_unit_range(images: Tensor) -> None:
             "turns bytes into such"
         )
     if is_stand_in(images) or images.device.type != "cpu" or not images.numel():
-        return  # numbers are not known yet, would have to be waited for, or are not there
+        return  # numbers are not known yet, would have to be waited for, or do not exist
     low, high = torch.stack(images.detach().aminmax()).tolist()
-    if not (low >= 0 and high <= 1):  # neither holds of NaN
+    if not (low >= 0 and high <= 1):  # NaN satisfies neither
         raise ValueError(
             f"images must be floating numbers between 0 and 1, got numbers from {low:g} to "
             f"{high:g}; divide bytes by 255, or leave it to dequantise"

@@ -152,7 +152,7 @@ class CheckerboardCoupling(Bijection):
         return (y - shift) * (-log_scale).exp()
 
     def _shift_and_log_scale(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Shift and logarithm of the scale, zero where pixels are seen."""
+        """Shift and logarithm of the scale, zero for pixels that are seen."""
         found = (1 - self.seen) * self.net(self.seen * x)
         return found[:, 0::2], found[:, 1::2]
 
@@ -172,7 +172,7 @@ class ChannelCoupling(Bijection):
         self.coupling = flows.AffineCouplingBlock(net, scale_map="exp", split_mode=mode)
 
     def encode(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        # Its way from latent variables to samples is RealNVP's from samples to latent variables.
+        # Its map from latent variables to samples is RealNVP's from samples to latent variables.
         return self.coupling(x)
 
     def decode(self, y: Tensor) -> Tensor:
