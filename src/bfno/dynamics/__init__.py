@@ -1,4 +1,4 @@
-"""How a field moves a state, and what is read out of the state; works with any field."""
+"""Dynamics: how a field moves a state, and what is read out of it; they work with any field."""
 
 from bfno.dynamics.interface import Dynamics, InitialMoments, InitialVelocity, ZeroStart
 from bfno.dynamics.momentum import (

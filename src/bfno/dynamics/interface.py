@@ -1,4 +1,4 @@
-"""What all dynamics share: a field, a state of several components, and its start."""
+"""The base of all dynamics: a field, a state of several components, and its start."""
 
 from __future__ import annotations
 

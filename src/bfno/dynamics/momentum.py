@@ -313,7 +313,7 @@ class _RestoringForce(nn.Module):
 def _time_like(t: Time, y: Tensor) -> Tensor:
     """Time as a factor of the state, whether it is one number or one per sample."""
     if not isinstance(t, Tensor):
-        return y.new_full((), t)  # on its device, to which a copy would make the host wait
+        return y.new_full((), t)  # on its device: a copy to it would make the host wait
     t = t.to(y)
     return t if t.dim() == 0 else t.reshape(-1, *[1] * (y.dim() - 1))
 

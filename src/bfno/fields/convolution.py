@@ -70,7 +70,7 @@ class TimedConv(nn.Module):
         size: Side of the kernel, odd.
     """
 
-    result_may_be_overwritten = True  # whoever comes next may: no derivative needs it
+    result_may_be_overwritten = True  # no derivative needs it
 
     def __init__(self, in_channels: int, out_channels: int, size: int) -> None:
         super().__init__()

@@ -73,7 +73,7 @@ class FlowConvField(nn.Module):
 
 
 class _PreparedConvField:
-    """Does once what all evaluations with the same weights on the same grid have in common."""
+    """Computes once what all evaluations with the same weights on the same grid share."""
 
     def __init__(self, layers: Sequence[TimedConv], y: Tensor) -> None:
         self.kernels = Kernels([layer.kernel for layer in layers])
@@ -120,10 +120,10 @@ class Kernels:
         h_i = W_i a_{i-1} + m_i,    a_i = softplus(h_i),    value = W_n a_{n-1} + m_n,
 
     and a cotangent ε of the value is pulled back by `c_{n-1} = W_nᵀ ε`, `c_{i-1} = W_iᵀ (c_i
-    softplus'(h_i))`. Said in these operations the product can be trained without differentiating
-    autograd's backward pass, which would be slower. (A backward pass by hand was tried: slower,
-    too.) The kernels are stored in the forms that convolutions and their transposes want, made once
-    for many uses.
+    softplus'(h_i))`. Written in these operations, the product can be trained without
+    differentiating autograd's backward pass, which would be slower. (A handwritten backward pass
+    was tried and is slower, too.) The kernels are stored in the forms that convolutions and their
+    transposes need, made once for many uses.
 
     Args:
         weights: Kernels of odd size, one for each convolution; the grid stays as it is.
@@ -131,7 +131,7 @@ class Kernels:
 
     def __init__(self, weights: Sequence[Tensor]) -> None:
         self.weights = [_fast(weight) for weight in weights]
-        # With its kernel turned over, a transpose is itself a convolution on the same grid.
+        # With its kernel flipped, a transpose is itself a convolution on the same grid.
         self.turned = [_fast(weight.flip(2, 3).transpose(0, 1)) for weight in weights]
 
     def convolve(self, x: Tensor, biases: Sequence[Tensor]) -> Tensor:
@@ -181,7 +181,7 @@ def _convolve(x: Tensor, weight: Tensor) -> Tensor:
 
 def _fast(x: Tensor) -> Tensor:
     """The memory format in which convolutions of a CPU need not reorder their inputs."""
-    # Function transforms do not know memory formats.
+    # Function transforms do not support memory formats.
     return x if is_stand_in(x) else x.contiguous(memory_format=torch.channels_last)
 
 

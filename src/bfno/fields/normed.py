@@ -67,7 +67,7 @@ class NormedField(nn.Module):
         self.channels, self.activation = channels, known_activation(activation)
         self.norms = nn.ModuleList(nn.GroupNorm(groups, channels) for _ in range(depth))
         self.layers = nn.ModuleList(make(channels, **layer_options) for _ in range(depth))
-        # What a unit of time adds to the channels before each layer.
+        # The contribution of a unit of time to the channels before each layer.
         self.time = nn.Parameter(torch.zeros(depth, channels))
         self.leave = Pointwise(channels, out_channels) if out_channels != channels else None
         self.gain = nn.Parameter(torch.full((out_channels, 1, 1), float(gain)))

@@ -98,7 +98,7 @@ class OperatorField(nn.Module):
 
     def _activates(self, index: int, layer: nn.Module) -> bool:
         """Whether an activation has to follow a layer that does not apply it itself."""
-        # Another layer may have taken the place of the one that was made with the activation.
+        # A different layer may have replaced the one that was made with the activation.
         if self._seals and getattr(layer, "output_activation", None) is not None:
             return False
         return self._is_activated(index, len(self.layers))
@@ -131,7 +131,7 @@ class OperatorField(nn.Module):
     def _knows_jacobian(self) -> bool:
         """Whether every part has its own pull-back, and the field does nothing else.
 
-        Hooks were looked for in all parts before the field's own `pull_back` was called.
+        All parts were checked for hooks before the field's own `pull_back` was called.
         """
         return (
             all(getattr(layer, "can_linearise", False) for layer in self.layers)

@@ -13,7 +13,7 @@ from bfno.layers.activation import ActivationChoice
 __all__ = ["GRIDS", "Autonomous", "LatentOperatorField", "PointField"]
 
 GRIDS = ("latent", "point", "batch")
-"""What a latent operator field treats as space."""
+"""The axes that a latent operator field treats as space."""
 
 
 class PointField(nn.Module):
@@ -69,7 +69,7 @@ class Autonomous(nn.Module):
 class LatentOperatorField(nn.Module):
     """An operator field on latent states, which have no space of their own.
 
-    The `grid` says what the layer treats as space:
+    The `grid` sets what the layer treats as space:
 
     - `"latent"`: the latent axis. A state is a function of one channel on as many points as it
       has coordinates.

@@ -46,7 +46,7 @@ class AFNO(nn.Module):
         torch.Size([1, 8, 6, 6])
     """
 
-    result_may_be_overwritten = True  # whoever comes next may: no derivative needs it
+    result_may_be_overwritten = True  # no derivative needs it
 
     def __init__(
         self,

@@ -74,7 +74,7 @@ class BFNO(nn.Module):
         torch.Size([1, 4, 9, 8])
     """
 
-    takes_output_activation = True  # whoever applies an activation next may leave it to the layer
+    takes_output_activation = True  # the layer can apply the next activation itself
 
     def __init__(
         self,
@@ -117,7 +117,7 @@ class BFNO(nn.Module):
         """Draw new weights for the branches, see `init`; other maps use PyTorch's default."""
         if self.init == "published":
             self.weight.uniform_(0, 1 / self.channels)
-        else:  # real and imaginary parts add up, and a filter adds up no channels
+        else:  # real and imaginary parts add up; filters have no sum over channels
             self.weight.normal_(0, (2 * (1 if self.kernel == "filter" else self.channels)) ** -0.5)
         if self.bias is not None:
             self.bias.uniform_(0, 1 / self.channels if self.init == "published" else 0)
@@ -211,7 +211,7 @@ class BFNO(nn.Module):
 def _fit_filter(weight: Tensor, grid: tuple[int, ...], new_grid: tuple[int, ...]) -> Tensor:
     """Carry a filter over to another grid, frequency by frequency.
 
-    The highest frequency of an even grid stands for both signs and belongs to no other grid.
+    The highest frequency of an even grid stands for both signs and exists on no other grid.
     """
     if len(grid) != len(new_grid):
         raise ValueError(
@@ -252,7 +252,7 @@ class _ConvSkip(nn.Module):
 
     def transposed(self, y: Tensor) -> Tensor:
         """Apply the transpose of the linear map."""
-        # With its kernel turned over, the transpose is itself a convolution on the same grid.
+        # With its kernel flipped, the transpose is itself a convolution on the same grid.
         turned = self.conv.weight.flip(*range(2, y.dim())).transpose(0, 1)
         return self._apply_kernel(y, turned, None)
 

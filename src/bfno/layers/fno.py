@@ -44,7 +44,7 @@ class FNO(nn.Module):
         torch.Size([1, 4, 8, 8])
     """
 
-    result_may_be_overwritten = True  # whoever comes next may: no derivative needs it
+    result_may_be_overwritten = True  # no derivative needs it
 
     def __init__(
         self,
@@ -62,7 +62,7 @@ class FNO(nn.Module):
                 f"skip must be identity, linear or none, got {skip!r}; pass one of these"
             )
         self.skip = skip
-        # The corner blocks of the spectrum lie side by side in one tensor, in the order in which
+        # The corner blocks of the spectrum are adjacent in one tensor, in the order in which
         # the kept frequencies appear: 0, 1, ..., and then the negative ones up to -1.
         kept = (*(2 * m for m in self.modes[:-1]), self.modes[-1])
         self.weight = nn.Parameter(torch.rand(channels, channels, *kept, 2) / channels**2)
@@ -145,7 +145,7 @@ def _ends(spectrum: Tensor, axis: int, modes: int) -> Tensor:
 
 
 def _with_gap(spectrum: Tensor, axis: int, size: int) -> Tensor:
-    """The way back: `size` frequencies, of which those between the two ends are zero."""
+    """The inverse: `size` frequencies, with zeros between the two ends."""
     low, high = spectrum.chunk(2, dim=axis)
     gap = list(spectrum.shape)
     gap[axis] = size - gap[axis]

@@ -1,4 +1,4 @@
-"""What the spectral layers share: input checks, precision, and the last transform."""
+"""Shared parts of the spectral layers: input checks, precision, and the last transform."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def inverse_last_axis(spectrum: Tensor, size: int, norm: str) -> Tensor:
     Args:
         spectrum: Frequencies from zero upwards along the last axis.
         size: Number of grid points along that axis.
-        norm: Normalisation as `torch.fft` names it.
+        norm: Normalisation, by its name in `torch.fft`.
     """
     has_sine = multiplicity(size, spectrum.real)[: spectrum.shape[-1]] - 1
     imaginary = spectrum.imag * has_sine

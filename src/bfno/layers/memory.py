@@ -66,5 +66,5 @@ class _Lease(np.ndarray):
         global _idle_bytes
         block = self.block
         if block is not None and _idle_bytes + block.nbytes <= IDLE_BYTES:
-            _idle_bytes += block.nbytes  # first, so that another thread sees the place taken
+            _idle_bytes += block.nbytes  # first, so that other threads see the place as taken
             _stock[block.size, block.dtype].append(block)

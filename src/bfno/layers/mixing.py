@@ -1,13 +1,13 @@
-"""How a BFNO layer mixes the channels of a spectrum: a fused version and a plain one.
+"""The mixing of channels in a BFNO layer: a fused version and a plain one.
 
 All branches share one product: with `a` and `b` the real and imaginary parts of the spectrum,
 
     [u_1 … u_L | v_1 … v_L] = σ([a | b] · [[A_1 … A_L, B_1 … B_L], [-B_1 … -B_L, A_1 … A_L]] + p)
 
 is the real form of the complex affine maps of all branches, and two more products merge the real
-and the imaginary parts. Filters multiply every frequency by numbers of its own instead. The fused
-version walks through the batch in pieces whose intermediate results stay in the processor's cache,
-writes its own backward pass and keeps two tensors for it.
+and the imaginary parts. Filters multiply every frequency by its own numbers instead. The fused
+version goes through the batch in pieces whose intermediate results stay in the processor's cache,
+has its own backward pass and keeps two tensors for it.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ __all__ = [
 ]
 
 PIECE_BYTES = 11 << 18
-"""Size of a piece's largest intermediate result: the product that it is part of stays in the cache.
+"""Size of a piece's largest intermediate result, chosen so that its product stays in the cache.
 
 Measured on one and on two cores, with grids of 28 and 32 points: twice as much takes 8 % longer,
 half as much 2 % (and more on two cores).
@@ -85,7 +85,7 @@ class Recipe(NamedTuple):
 
     @property
     def fuses(self) -> bool:
-        """Whether outputs tell the derivatives of all activations, which is all that is kept."""
+        """Whether the outputs, all that is kept, determine the derivatives of all activations."""
         others = (self.sigma, self.outer)
         return all(one is None or isinstance(one, InPlaceActivation) for one in others)
 
@@ -108,7 +108,7 @@ class Recipe(NamedTuple):
 
 
 def mix(signal: Tensor, weights: Weights, recipe: Recipe) -> Tensor:
-    """Transform, mix and transform back, by the fused version where it applies.
+    """Transform, mix and transform back, with the fused version if it applies.
 
     Args:
         signal: `(batch, *reversed grid, channels)`, contiguous.
@@ -153,7 +153,7 @@ def linearise_mixing(
 
 
 def merge(hidden: Tensor, weights: Weights) -> Tensor:
-    """Merge the branches, real and imaginary parts apart."""
+    """Merge the branches, real and imaginary parts separately."""
     real, imaginary = hidden.chunk(2, dim=-1)
     return torch.cat(
         (
@@ -189,7 +189,7 @@ def samples_at_once(signal: Tensor, features: int) -> int:
 def padded_width(channels: int) -> int:
     """The width, or a slightly larger one for which the products take less time.
 
-    Channels that are added hold zeros and change no result. Measured with AVX-512 on a grid of
+    Added channels hold zeros and change no result. Measured with AVX-512 on a grid of
     28×28: 47 channels take 1.26 times as long as 48, 79 take 1.19 times as long as 80, but 76 take
     0.98 times as long as 80.
     """
@@ -213,7 +213,7 @@ class _Mix(torch.autograd.Function):
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         signal, result, *others = ctx.saved_tensors
         count = len(Weights._fields)
-        # Autocast stopped before the layer; where it is on now, it stops here too.
+        # Autocast was off in the layer; if it is on now, it is switched off here too.
         with without_autocast(gradients[0]):
             if is_recorded(gradients[0]):
                 weights = Weights(*others[:count])
@@ -236,7 +236,7 @@ def _mix_pieces(
         hidden = kernel.forward(rows)
         if kept is not None:
             kept += [rows, hidden]
-        del rows  # its memory serves next, while it is in the cache
+        del rows  # its memory is used next, while it is in the cache
         wide = target if padded.shape == target.shape else padded
         mixed = synthesise_rows(merging.forward(hidden), wide, ordered=ordered)
         recipe.join(mixed, piece, target)
@@ -248,7 +248,7 @@ def _mix_pieces(
 def _gradients(
     ctx: Any, outside: tuple[Tensor, Tensor], kept: Sequence[Tensor]
 ) -> tuple[Tensor | None, ...]:
-    """What `_Mix` returns backward, piece by piece.
+    """The backward pass of `_Mix`, piece by piece.
 
     Args:
         ctx: Its context.
@@ -299,7 +299,7 @@ def _pieces(features: int, *tensors: Tensor) -> Iterable[tuple[Tensor, ...]]:
 
 
 def _padded(x: Tensor, width: int) -> Tensor:
-    """The same with zeros in further channels, contiguous."""
+    """The same with additional channels of zeros, contiguous."""
     channels = x.shape[-1]
     if channels == width:
         return x.contiguous()
@@ -368,7 +368,7 @@ class _Merging:
 class _Branches:
     """The branches' affine maps and their activation, in padded channels."""
 
-    ordered = False  # all frequencies are treated alike
+    ordered = False  # the same for all frequencies
 
     def __init__(self, weights: Weights, sigma: InPlaceActivation) -> None:
         assert weights.inner_bias is not None
@@ -414,7 +414,7 @@ class _Branches:
 class _Filters:
     """The filters' complex products, in padded channels."""
 
-    ordered = True  # every frequency has weights of its own
+    ordered = True  # every frequency has its own weights
 
     def __init__(self, weights: Weights) -> None:
         self.shape = weights.inner.shape
@@ -424,7 +424,7 @@ class _Filters:
         real, self.imaginary = (
             F.pad(filters, (0, width - channels)) if width > channels else filters
         )
-        # Once for each plane, so that a product runs through memory without a break.
+        # Once for each plane, so that a product reads contiguous memory.
         self.real = real.unsqueeze(1).repeat(1, 2, 1, 1)
 
     def _spectrum(self, rows: Tensor) -> Tensor:

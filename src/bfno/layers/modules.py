@@ -1,7 +1,7 @@
 """Whether a module does what its class says: hooks, and subclasses with their own forward pass.
 
-Whoever does something in place of calling a module may do so only where the module's forward pass
-is the one that this was written for, and where no hooks would have been called.
+Code that replaces the call of a module may do so only if the module's forward pass is the one that
+the code was written for, and if no hooks would have been called.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def has_hooks(module: nn.Module) -> bool:
 
 
 def _has_own_hooks(module: nn.Module) -> bool:
-    # Attribute by attribute: this is asked of every part of a field in every evaluation.
+    # Attribute by attribute, for speed: every evaluation checks every part of a field.
     return bool(
         module._forward_hooks
         or module._forward_pre_hooks
@@ -67,7 +67,7 @@ def is_plain(module: Any, kind: type[nn.Module]) -> bool:
 
 
 def gives_result_away(module: nn.Module) -> bool:
-    """Whether a module's result may be overwritten: no derivative needs it, and nobody keeps it.
+    """Whether a module's result may be overwritten: no derivative needs it, and no hook keeps it.
 
     A class declares this for its forward pass with `result_may_be_overwritten = True`.
     """
@@ -101,16 +101,16 @@ def speaks_of_forward(kind: Any, name: str) -> bool:
 def known_method(caller: Any, name: str) -> Callable[..., Any] | None:
     """The method that replaces calling an object, as far as its classes tell.
 
-    None where there is none, where a subclass or the object has another forward pass than the one
-    that the method belongs to, and where an object passes on the method of one that it wraps.
+    None if there is none, if a subclass or the object has a different forward pass from the one
+    that the method belongs to, or if an object passes on the method of one that it wraps.
     """
     method = getattr(caller, name, None)
-    if not callable(method):  # a convolution has a flag of the name of one
+    if not callable(method):  # a convolution has a flag of this name
         return None
-    if name in _own(caller):  # put there for this very object
+    if name in _own(caller):  # set on this object itself
         return method
     owner = getattr(method, "__self__", caller)
-    # What `torch.compile` returns does what the module in it does.
+    # A module from `torch.compile` does the same as the module inside it.
     if owner is not caller and owner is not _own(caller).get("_modules", {}).get("_orig_mod"):
         return None
     return method if speaks_of_forward(type(owner), name) and "forward" not in _own(owner) else None

@@ -31,11 +31,11 @@ def channels_last(x: Tensor) -> Tensor:
 
 
 channels_first = channels_last
-"""The way back: reversing the axes twice restores them."""
+"""The inverse: reversing the axes twice restores them."""
 
 
 def is_stand_in(x: Tensor) -> bool:
-    """Whether torch can follow ordinary operations only, or a tensor holds no numbers."""
+    """Whether torch can follow only ordinary operations, or a tensor holds no numbers."""
     return tracing.is_transformed() or x.is_meta
 
 
@@ -86,7 +86,7 @@ class Pointwise(nn.Module):
 
 
 def _linear(points: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-    """`F.linear`, in recycled memory where nothing but reverse-mode autograd watches."""
+    """`F.linear`, in recycled memory if only reverse-mode autograd records it."""
     if is_stand_in(points) or is_autocast(points):
         return F.linear(points, weight, bias)
     return _Linear.apply(points, weight, bias)
@@ -97,7 +97,7 @@ class _Linear(torch.autograd.Function):
     def forward(ctx: Any, points: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
         rows = points.reshape(-1, points.shape[-1])
         result = recycled((len(rows), len(weight)), like=points)
-        # Contiguous: with one channel, the part of a matrix takes three times as long.
+        # Contiguous: with one channel, a slice of a matrix takes three times as long.
         torch.addmm(bias, rows, weight.contiguous().T, out=result)
         ctx.save_for_backward(points, weight)
         return result.view(*points.shape[:-1], len(weight))
@@ -105,7 +105,7 @@ class _Linear(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         points, weight = ctx.saved_tensors
-        # Nothing was cast on the way here, so nothing is on the way back.
+        # Nothing was cast in the forward pass, so nothing is in the backward pass.
         with without_autocast(gradients[0]):
             return _gradients(points, weight, gradients[0])
 

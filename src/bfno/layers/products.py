@@ -1,8 +1,8 @@
 """Matrix products with the faster of torch's two libraries.
 
 torch multiplies matrices with MKL, which does not use the AVX-512 of AMD's processors. oneDNN, with
-which torch computes convolutions, does: there it takes half the time. Which one is used depends on
-the processor and on shapes alone, so that the same run gives the same bits again.
+which torch computes convolutions, does: there it takes half the time. The choice depends only on
+the processor and on shapes, so repeating a run gives the same bits.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from torch import Tensor
 __all__ = ["product"]
 
 _LEAST = 1 << 23
-"""Multiplications from which on oneDNN is faster there; a call of it takes 10 µs."""
+"""Number of multiplications from which oneDNN is faster there; a call of it takes 10 µs."""
 
 _NARROWEST = 1 << 12
-"""The two shorter sides multiplied, from which on it is faster.
+"""Product of the two shorter sides from which it is faster.
 
-It puts results into fresh memory, which then are copied: in narrower products that costs more than
-is gained. Layers of 4 to 24 channels with one branch took 1.1 to 1.2 times as long with it.
+It puts results into fresh memory, from which they are copied: in narrower products that costs more
+than it gains. Layers of 4 to 24 channels with one branch took 1.1 to 1.2 times as long with it.
 """
 
 
@@ -55,7 +55,7 @@ def _suits_onednn(rows: Tensor, matrix: Tensor) -> bool:
         and math.prod(sides) >= max(_LEAST, _NARROWEST * max(sides))
         and _is_onednn_faster()
         and torch.backends.mkldnn.enabled
-        # Part of a matrix that is transposed as well takes it a thousand times as long.
+        # For a transposed slice of a matrix, it takes a thousand times as long.
         and all(one.stride(1) == 1 or one.T.is_contiguous() for one in (rows, matrix))
     )
 
@@ -72,7 +72,7 @@ def _is_onednn_faster() -> bool:
 
 
 def _vendor() -> str:
-    """The vendor of the processor, if Linux tells."""
+    """The vendor of the processor, if Linux reports it."""
     if platform.system() != "Linux":
         return ""
     try:

@@ -7,8 +7,8 @@ matrix product over contiguous memory, and no axis is ever moved.
 
 The inverse consists of one-dimensional steps only: a complex inverse transform along each axis but
 the last, then a real one along the last, which ignores the imaginary part of its zero frequency
-and, on an even grid, of its highest one. Said explicitly it also holds for spectra without
-Hermitian symmetry, where libraries and devices otherwise differ.
+and, on an even grid, of its highest one. Being explicit, this also holds for spectra without
+Hermitian symmetry, for which libraries and devices otherwise differ.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ result where the next product wants it; on longer axes the fast transform is use
 FOLD_FROM = 24
 """Shortest even axis whose complex transform is folded, which halves its product.
 
-On 28 and 32 points a folded transform takes 0.7 of the time, on 16 as long, on 8 1.5 times as long.
+A folded transform takes 0.7 of the time on 28 and 32 points, as long on 16, 1.5 times as long on 8.
 """
 
 
@@ -56,7 +56,7 @@ def frequencies(size: int) -> int:
 
 
 def _by_products(grid: list[int]) -> bool:
-    """Whether a grid is transformed by matrix products; other programs know no complex numbers."""
+    """Whether a grid is transformed by matrix products; exports support no complex numbers."""
     return max(grid) <= DFT_LIMIT or is_exporting()
 
 
@@ -107,7 +107,7 @@ def analyse_rows(signal: Tensor, *, adjoint: bool = False, ordered: bool = False
     Args:
         signal: Real values on a grid, contiguous.
         adjoint: As in `analyse`.
-        ordered: Keep the order of `analyse`; otherwise rows come in whichever is the fastest.
+        ordered: Keep the order of `analyse`; otherwise rows are in the order that is fastest.
 
     Shape:
         `(batch, *reversed grid, channels)` to `(batch * all frequencies, 2 * channels)`.
@@ -187,7 +187,7 @@ def _unfold(pair: Tensor, x: Tensor) -> Tensor:
 
 
 def _leads(batch: int, grid: list[int]) -> list[int]:
-    """How many independent products each axis needs: one for every index before it."""
+    """Number of independent products for each axis: one for every index before it."""
     leads = [batch]
     for size in [frequencies(grid[0]), *grid[1:-1]][: len(grid) - 1]:
         leads.append(leads[-1] * size)
@@ -206,7 +206,7 @@ def _steps(like: Tensor, grid: list[int], doubled: bool, ordered: bool) -> tuple
 
 
 def _beside(like: Tensor, kept: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-    """What is kept, as a tensor takes it in operations: a fake one may want no others than such."""
+    """A kept tensor in the form that `like` needs: fake tensors may accept only fake ones."""
     mode = None if type(like) is Tensor else getattr(like, "fake_mode", None)
     if mode is None or mode.allow_non_fake_inputs:
         return kept
@@ -215,14 +215,14 @@ def _beside(like: Tensor, kept: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
 
 @contextlib.contextmanager
 def _lasting(device: torch.device) -> Iterator[None]:
-    """Makes tensors that are kept fit for any later use.
+    """Makes kept tensors suitable for any later use.
 
-    Training refuses tensors made in inference mode, and those that are made under an exporter's
-    mode, or that of fake tensors, hold no numbers. Of other devices than the processor's, there
-    may be nothing but fake tensors.
+    Training refuses tensors made in inference mode, and those made under an exporter's mode, or
+    that of fake tensors, hold no numbers. For devices other than the processor, there may be only
+    fake tensors.
     """
     with torch.inference_mode(False):
-        # Dynamo keeps nothing, and knows no modes.
+        # Dynamo keeps nothing and does not support modes.
         is_real = device.type == "cpu" and not torch.compiler.is_dynamo_compiling()
         if is_real or traces_without_dynamo():
             with _disable_current_modes():

@@ -78,7 +78,7 @@ def solve_adjoint(problem: Problem, y0: Tensor, times: Tensor, settings: Adjoint
 
 
 def _refuse_unseen() -> None:
-    """Refuse transforms and borrowed parameters, which the backward solve would not see."""
+    """Refuse transforms and temporary parameters, which the backward solve would not see."""
     if is_transformed():
         raise GradientError(
             "gradient='adjoint' does not work under torch.func, forward-mode differentiation or "
@@ -119,7 +119,7 @@ class _Witness:
     def solve(self, y0: Tensor, times: Tensor) -> Tensor:
         """Solve forward, and note two more evaluations, because the start may not show a change."""
         problem, noted = self._problem, _Noted(self._problem.field, self._replayer)
-        if problem.compile:  # whose field must stay the same object, and is called by no one here
+        if problem.compile:  # whose field must stay the same object, and is not called here
             ys = problem.states(y0, times, self.slope)
             problem.stats.forward_evaluations += 1
             noted(times[-1].to(self._kind), ys[-1].clone())
@@ -145,7 +145,7 @@ class _Witness:
             with torch.enable_grad():
                 slope = self._problem.field(time, y)
             self._problem.stats.backward_evaluations += 1
-            # Other memory and autograd make the processor round in other ways.
+            # With different memory, or with autograd, the processor may round differently.
             if not self._replayer.is_same(checksum, slope, exactly=False):
                 raise GradientError(NOT_REPEATABLE)
             self.dependencies.refuse_others(slope, since, (y,))
@@ -271,7 +271,7 @@ class _AdjointSystem:
         return state[2], moved, state[3:]
 
     def _time_gradient(self, time: Tensor, y: Tensor, gradient: Tensor) -> Tensor:
-        """How the loss changes when one requested time moves and the path does not."""
+        """The derivative of the loss by one requested time while the path stays the same."""
         self._problem.stats.backward_evaluations += 1
         with torch.no_grad():
             slope = self._problem.field(time.to(self._zero.dtype), y)

@@ -75,7 +75,7 @@ def take_step(
             pace.
     """
     time, length = clock
-    tableau = tableau.without_end_stage  # no one asks for an error estimate
+    tableau = tableau.without_end_stage  # no error estimate is needed
     sums = RowSums(tableau)
     sums.begin(y, size)
     times = [torch.add(time, length, alpha=node) if node else time for node in tableau.nodes]

@@ -24,11 +24,11 @@ from bfno.ode.tableaus import Tableau
 __all__ = ["AutoStepper"]
 
 _EVERY = 4
-"""Implicit steps between two looks at the field."""
+"""Number of implicit steps between two checks of the field."""
 _CALM = 0.5
-"""Share of the explicit method's stability bound below which its steps would do."""
+"""Share of the explicit method's stability bound below which its steps would be stable."""
 _LOOKS = 2
-"""Looks in a row at a calm field after which explicit steps resume."""
+"""Number of consecutive checks without stiffness after which explicit steps resume."""
 
 
 class AutoStepper(Stepper):
@@ -37,7 +37,7 @@ class AutoStepper(Stepper):
     Args:
         explicit: Takes the explicit steps.
         stiff: Takes the implicit ones.
-        clock: Tells the time.
+        clock: Gives the time.
         stats: Where switches are noted.
     """
 
@@ -129,7 +129,7 @@ class AutoStepper(Stepper):
         return False
 
     def gives_up(self, max_steps: float) -> bool:
-        """Never: the other method goes on."""
+        """Never: the other method continues."""
         return False
 
     def _switch(self, to: Stepper) -> None:
@@ -140,7 +140,7 @@ class AutoStepper(Stepper):
         self.stats.switches.append((self._step[1].value, to.tableau.name))
 
     def _has_calmed(self) -> bool:
-        """Whether explicit steps of this size would be stable, judged by a few looks in a row."""
+        """Whether explicit steps of this size would be stable, judged by consecutive checks."""
         self._taken += 1
         if self._taken % _EVERY:
             return False
@@ -153,14 +153,14 @@ class AutoStepper(Stepper):
     def _eigenvalue(self) -> float:
         """Estimate the largest eigenvalue at the end of the last step, by the power method.
 
-        Every look continues with the direction of the one before, and takes one evaluation.
+        Every check continues with the direction of the previous one, and takes one evaluation.
         """
         _, end, y = self._step
         slope = self._now.last_slope
         slope = self.evaluate(end, y) if slope is None else slope.detach()
         along, rounds = self._direction, 1
         if along is None:
-            generator = torch.Generator().manual_seed(0)  # other than the field's random numbers
+            generator = torch.Generator().manual_seed(0)  # not the field's random numbers
             along = torch.randn(y.shape, generator=generator, dtype=y.real.dtype).to(y)
             rounds = 3
         value = 0.0

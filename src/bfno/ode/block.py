@@ -55,7 +55,7 @@ def solver_settings(method: str | Tableau, gradient: str, **options: Any) -> dic
     rtol, atol = read_tolerances(options.pop("rtol", RTOL), options.pop("atol", ATOL))
     read = read_options(options)
     check_use(read, gradient, (rtol, atol))
-    # As they were read: parameters from a generator can be had only once.
+    # As they were read: parameters from a generator can be read only once.
     kept = {name: getattr(read, name) for name in options}
     return {"method": method, "gradient": gradient, "rtol": rtol, "atol": atol, **kept}
 
@@ -126,7 +126,7 @@ class NeuralODE(nn.Module):
         return self.dynamics.read_out(tree_map(lambda states: states[-1], solution.ys))
 
     def _remember(self, most: float) -> None:
-        """Remember the step that was right, for the next batch."""
+        """Remember the best step size for the next batch."""
         # Not while it is evaluated: results would depend on the order of batches. Nor under
         # torch.func, where a function changes nothing.
         if not self._remembers or not self.training or is_functional():

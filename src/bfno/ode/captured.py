@@ -43,7 +43,7 @@ class CapturedField:
         self.roles: tuple[int | None, int | None] = (None, None)
 
     def __call__(self, *inputs: Any) -> tuple[Captured]:
-        # What the front end calls instead of the field, with the inputs that it has found.
+        # The front end calls this instead of the field, with the inputs that it has found.
         return (Captured(self, inputs),)
 
     def slope(self, t: Tensor, y: Tensor, tensors: Sequence[Tensor]) -> Tensor:
@@ -87,11 +87,11 @@ def capture(field: Field, t: Tensor, y: Tensor) -> tuple[CapturedField, list[Ten
         inner, arguments = field.field, field.arguments
     look, backend = _front_end(inner)
     kind = (y.shape, y.dtype, y.requires_grad)
-    if kind in backend.failures:  # which to see again would take as long every time
+    if kind in backend.failures:  # which would take equally long to find again
         raise CannotCompile(backend.failures[kind])
     try:
         found = look(arguments, t, y)
-    except Exception:  # there is no graph yet, or no more
+    except Exception:  # there is no graph yet, or it is no longer valid
         try:
             found = _look_anew(look, backend, (arguments, t, y))
         except CannotCompile as reason:
@@ -110,7 +110,7 @@ def capture(field: Field, t: Tensor, y: Tensor) -> tuple[CapturedField, list[Ten
 
 def _look_anew(look: Any, backend: _Backend, inputs: tuple[Any, ...]) -> Any:
     try:
-        # What a call leaves behind, as a counter does, would be left once a solve.
+        # Side effects of a call, such as a counter, would happen once per solve.
         with torch._dynamo.config.patch({_POLICY: "error"}):
             backend.is_ready = True
             return look(*inputs)
@@ -125,12 +125,12 @@ def _look_anew(look: Any, backend: _Backend, inputs: tuple[Any, ...]) -> Any:
 
 
 class _Backend:
-    """Takes graphs from the front end, but only while it is told to refuse side effects.
+    """Takes graphs from the front end, but only while the front end is set to refuse side effects.
 
-    To tell it takes longer than to look whether a graph is still right.
+    Changing that setting takes longer than checking whether a graph is still valid.
 
     Attributes:
-        is_ready: Whether it is told.
+        is_ready: Whether side effects are refused.
         failures: Why there is no graph, by kind of state.
     """
 
@@ -148,9 +148,9 @@ def _front_end(field: Callable[..., Tensor]) -> tuple[Any, _Backend]:
     """Finds the graph of a field; the last few are kept."""
 
     def call(arguments: tuple[Any, ...], t: Tensor, y: Tensor) -> Tensor:
-        return field(t, y, *arguments).clone()  # a graph even where nothing is computed
+        return field(t, y, *arguments).clone()  # a graph even if nothing is computed
 
-    # The compiler serves only so many variants of one code object; every field gets its own.
+    # The compiler limits the variants of one code object, so every field gets its own.
     call.__code__ = call.__code__.replace()
     backend: Any = _Backend()
     return torch.compile(call, backend=backend, fullgraph=True, dynamic=False), backend

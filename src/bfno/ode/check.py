@@ -223,7 +223,7 @@ class _Report:
             exactly["gradient"] = "checkpoint"
             adjoint = given.errors(self._probe.gradient(exactly))[0]
         exact = self._probe.gradient(self._finer(exactly))
-        # Halved steps leave a part of the error of their own, which is known.
+        # With halved steps, a known share of the error remains.
         scale = 1.0 if self._adapts else 1 / (1 - 2.0**-self._method.order)
         error, by_state, by_parameters = (scale * one for one in given.errors(exact))
         solution = scale * _relative(given.states, exact.states)

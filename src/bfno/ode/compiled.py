@@ -1,7 +1,7 @@
 """Solves with `compile=True`: as a whole in one call of machine code, or step by step.
 
-`loop.py` compiles whole solves on the processor. What it cannot do is done by `CompiledStepper`,
-which compiles single steps and leaves the loop to Python.
+`loop.py` compiles whole solves on the processor. For solves that it does not support,
+`CompiledStepper` compiles single steps and leaves the loop to Python.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class _Problem(Protocol):
 def solve_whole(
     problem: _Problem, y0: Tensor, times: Tensor, slope: Tensor | None
 ) -> Tensor | None:
-    """The states at requested times, or None if the solve has to go step by step.
+    """The states at requested times, or None if the problem has to be solved step by step.
 
     Args:
         problem: What to solve.
@@ -93,8 +93,8 @@ class CompiledStepper(Stepper):
     Args:
         evaluate: Calls the field outside of steps.
         tableau: The method.
-        clock: Tells the time.
-        replayer: Records steps for backward passes to repeat, if it is to.
+        clock: Gives the time.
+        replayer: Records steps for backward passes to repeat; None if they do not repeat any.
         stats: Where evaluations are counted.
     """
 
@@ -123,7 +123,7 @@ class CompiledStepper(Stepper):
         if self._first is None:
             self.start(start, y)
         self.stats.forward_evaluations += len(self.tableau.stages) - 1
-        self._sums.slopes = []  # what was repeated belongs to an earlier attempt
+        self._sums.slopes = []  # the repeated step belongs to an earlier attempt
         y1, self._last, self._squares, _ = self._call(self._step, start, end, y)
         return y1
 
@@ -143,7 +143,7 @@ class CompiledStepper(Stepper):
 
     def discard(self) -> None:
         super().discard()
-        self._last = self._squares = None  # their graph would live on beside that of the next
+        self._last = self._squares = None  # or their graph would be kept beside the next
 
     def interpolate(self, start: Moment, end: Moment, y: Tensor, requested: Moment) -> Tensor:
         if not self._sums.slopes:  # the first time inside this step: repeat it for its slopes
@@ -179,7 +179,7 @@ def _compiled_step(field: Callable[..., Tensor], tableau: Tableau, *, full: bool
         tableau: The method.
         full: Whether the step returns its slopes.
     """
-    nodes = tableau.nodes  # the compiler cannot look into what is computed when asked for
+    nodes = tableau.nodes  # the compiler cannot trace properties that are computed on access
 
     def step(arguments: tuple[Any, ...], y: Tensor, first: Tensor, numbers: Tensor) -> Any:
         start, size, rtol, atol = numbers.unbind(0)
@@ -189,22 +189,22 @@ def _compiled_step(field: Callable[..., Tensor], tableau: Tableau, *, full: bool
         sums.add(first)
         end = take_stages(lambda t, y: field(t, y, *arguments), times, sums)
         scale = torch.maximum(y.abs(), end.abs()) * rtol.to(y.dtype) + atol.to(y.dtype)
-        # Where a number is zero so may its tolerance be; no error there is still no error.
+        # If a number is zero, its tolerance may be zero too; a zero error there stays zero.
         scale = scale.clamp(min=torch.finfo(y.dtype).tiny)
         squares = (sums.error() / scale).detach().square().sum()
         return end, sums.slopes[-1], squares, tuple(sums.slopes[1:]) if full else ()
 
-    # The compiler serves only so many variants of one code object; every field gets its own.
+    # The compiler limits the variants of one code object, so every field gets its own.
     step.__code__ = step.__code__.replace()
     options: dict[str, Any] = {"cpp.simdlen": _vector_bits()}
     return torch.compile(step, dynamic=False, options=options)
 
 
 def _vector_bits() -> int | None:
-    """How many bits the vectors of an Intel or AMD processor have, as far as torch uses them.
+    """Width in bits of the vectors that torch uses on an Intel or AMD processor.
 
-    Left to itself, torch's compiler takes code from its cache on disk that was made for wider
-    vectors (ATEN_CPU_CAPABILITY changes them), and gives wrong numbers.
+    Without this, torch's compiler may take code from its cache on disk that was made for wider
+    vectors (ATEN_CPU_CAPABILITY changes the width), and give wrong numbers.
     """
     if platform.machine() not in ("x86_64", "AMD64"):
         return None

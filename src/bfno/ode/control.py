@@ -24,7 +24,7 @@ __all__ = [
 Ratios = tuple[float, float]
 """Error ratios of the last two accepted steps, the last one first."""
 FIRST_RATIOS: Ratios = (1.0, 1.0)
-"""Stand for them before there are any, without any effect."""
+"""Placeholders before there are any; they have no effect."""
 
 Norm = Callable[[Tensor], Tensor | float]
 
@@ -70,7 +70,7 @@ class Control:
 
         Args:
             y: The state.
-            tolerance: Tells the tolerance of each of its numbers.
+            tolerance: Gives the tolerance of each of its numbers.
 
         Raises:
             ValueError: If that of a number is too small for it.
@@ -107,7 +107,7 @@ class Control:
             scale = torch.add(self.atol, sizes, alpha=self.rtol)
         kind = torch.finfo(scale.dtype)
         if isinstance(self.atol, Tensor) or self.atol < kind.tiny * kind.eps:
-            # Where a number is zero its tolerance may be, too; no error there is still no error.
+            # If a number is zero, its tolerance may be zero too; a zero error there stays zero.
             scale = scale.clamp_(min=kind.tiny)
         return scale
 
@@ -133,7 +133,7 @@ class Control:
         most = self.growth if ratio <= 1 else self.safety
         ratios = zip(self.exponents(order), (ratio, *past), strict=True)
         power = sum(exponent * math.log(one) for exponent, one in ratios)
-        # Bounded, for numbers end at e^709.
+        # Bounded, because floats end at e^709.
         factor = self.safety * math.exp(min(power, 700.0))
         return self.clamp(size * min(max(factor, least), most))
 
@@ -152,7 +152,7 @@ class Control:
 
     @staticmethod
     def remember(ratio: float, past: Ratios) -> Ratios:
-        """The error ratios of the last two accepted steps after one more; none of zero counts."""
+        """The error ratios of the last two accepted steps after one more; zeros are not counted."""
         return (ratio or 1.0, past[0])
 
     def best_size(self, size: float, ratio: float, order: int) -> float:
@@ -165,7 +165,7 @@ class Control:
         return min(self.growth, self.safety / ratio ** (1 / order))
 
     def is_elementwise(self) -> bool:
-        """Whether tolerances are tensors, which may tell samples apart."""
+        """Whether tolerances are tensors, which may differ between samples."""
         return isinstance(self.rtol, Tensor) or isinstance(self.atol, Tensor)
 
     def clamp(self, size: float) -> float:
@@ -187,19 +187,19 @@ class Control:
             y0: State at the start.
             slope: Value of the field there.
             order: The power of the step size that the error estimate falls with.
-            limit: How far ahead the field may be tried.
+            limit: How far ahead the field may be evaluated.
         """
         scale = self._scale(y0.abs())
         size_y, size_f = self._measure_both(y0 / scale, slope / scale)
         trial = self.trial_size(size_y, size_f, limit)
-        if not trial > 0:  # a slope beyond all numbers; the first step finds that out
+        if not trial > 0:  # an infinite slope, which the first step reports
             return 1e-6
         change = evaluate(trial, torch.add(y0, slope, alpha=trial)) - slope
         return self.size_after_trial(trial, size_f, self._measure(change / scale) / trial, order)
 
     @staticmethod
     def trial_size(size_y: float, size_f: float, limit: float) -> float:
-        """How far ahead to look for a first step, given the sizes of the state and its slope."""
+        """Size of a trial for the first step, given the sizes of the state and its slope."""
         return min(1e-6 if size_y < 1e-5 or size_f < 1e-5 else 0.01 * size_y / size_f, limit)
 
     @staticmethod
@@ -218,7 +218,7 @@ class Control:
         return max(size, 10 * math.ulp(start))
 
     def _measure_both(self, one: Tensor, other: Tensor) -> list[float]:
-        """Two norms, for which the host waits once, if it has to wait for them."""
+        """Two norms, for which the host waits at most once."""
         if one.device.type == "cpu":
             return [self._measure(one), self._measure(other)]
         norms = [(self.norm or root_mean_square)(part) for part in (one, other)]

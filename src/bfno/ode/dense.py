@@ -33,18 +33,18 @@ class DenseOutput:
     """A solution as a function of time; autograd records its evaluation.
 
     Args:
-        clock: Tells the time.
+        clock: Gives the time.
         packing: How states lie in one tensor.
     """
 
     def __init__(self, clock: Clock, packing: Packing) -> None:
         self._clock, self._packing = clock, packing
         self._steps: list[DenseStep] = []
-        self._ends: list[float] = []  # of the steps, their sign turned where time decreases
+        self._ends: list[float] = []  # of the steps, with their sign changed if time decreases
         self._outputs: Any = None
 
     def begin(self, outputs: SharedOutputs) -> None:
-        """Note what the solve is asked for."""
+        """Note what the solve has to return."""
         self._outputs = outputs
         self._forward = 1.0 if outputs.times[-1] >= outputs.times[0] else -1.0
 
@@ -78,7 +78,7 @@ class DenseOutput:
             last = self._outputs.times[-1]
         elif self._steps:
             last = self._steps[-1].end.value
-        # Times in single precision, 0.7 for example, are no exact ends of an interval.
+        # Times in single precision, such as 0.7, do not match the ends of an interval exactly.
         slack = min(1.2e-7 * max(abs(first), abs(last)), 1e-6 * abs(last - first))
         low, high = min(first, last), max(first, last)
         for value in values:
@@ -91,7 +91,7 @@ class DenseOutput:
             return y0.expand(len(values), *y0.shape)
         last = len(self._steps) - 1
         places = [min(bisect.bisect_left(self._ends, v * self._forward), last) for v in values]
-        # Step by step, and then back into the order that was asked for.
+        # Step by step, and then back in the requested order.
         order = torch.tensor(places).argsort(stable=True)
         steps, counts = torch.tensor(places).unique(return_counts=True)
         parts = row[order].split(counts.tolist())
@@ -102,7 +102,7 @@ class DenseOutput:
     def _within(self, step: DenseStep, times: Tensor) -> Tensor:
         size, y = self._clock.size(step.start, step.end), step.y
         begin = self._clock.exact(step.start)
-        # Behind an event, where time may go on, the state stands still.
+        # After an event, time may continue, but the state stands still.
         thetas = ((times - begin) / size).clamp(max=1 + 1e-6)
         weights = dense_matrix(step.tableau, thetas).to(device=y.device, dtype=y.dtype)
         slopes = torch.stack([slope.reshape(-1) for slope in step.slopes])

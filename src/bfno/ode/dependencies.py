@@ -32,7 +32,7 @@ Edge = tuple[Node, int]
 """A node and the number of one of its outputs: what identifies a tensor in a graph."""
 
 LEAF = (1 << 64) - 1
-"""What autograd numbers all nodes of leaves, to run them first; others count up."""
+"""The number that autograd gives to all nodes of leaves, to run them first; others count up."""
 
 
 def refuse_batch_norm(field: Any) -> None:
@@ -49,7 +49,7 @@ def refuse_recorded_batch_norm(slope: Any, since: int) -> None:
     """Refuse an evaluation that changed such statistics, wherever the module comes from.
 
     Args:
-        slope: What it returned.
+        slope: Its result.
         since: A mark from before it.
     """
     if not isinstance(slope, Tensor) or slope.grad_fn is None:
@@ -270,7 +270,7 @@ class Gathering:
         if results:
             found |= _find_results(again, results, _UNSEEN)
         if results and torch.is_autocast_enabled(y.device.type):
-            # Whose copies of weights a backward pass makes anew, from the weights themselves.
+            # A backward pass makes autocast's copies of weights again, from the weights themselves.
             found |= _leaves({edge for node, _ in results for edge in node.next_functions})
         if not found:
             return False
@@ -282,7 +282,7 @@ class Gathering:
         return True
 
     def _refuse_earlier_states(self, tensor: Tensor) -> None:
-        """Refuse what was computed from the state of another evaluation."""
+        """Refuse a tensor that was computed from the state of another evaluation."""
         edges = {_edge(tensor)} | {e for node in _ancestors(tensor) for e in node.next_functions}
         for node, _ in edges:
             leaf = getattr(node, "variable", None)
@@ -294,12 +294,12 @@ class Gathering:
                 )
 
     def refuse_others(self, results: Iterable[Any], since: int, inputs: Collection[Tensor]) -> None:
-        """Refuse what used other tensors.
+        """Refuse results that used other tensors.
 
         Args:
-            results: What was computed.
-            since: A mark from before that.
-            inputs: Leaves that it was computed from.
+            results: The results.
+            since: A mark from before their computation.
+            inputs: Leaves that they were computed from.
         """
         for node, _ in _all_outward(results, since, self._known) - self._known.keys():
             variable = getattr(node, "variable", None)
@@ -316,7 +316,7 @@ class Gathering:
         return _are_tangled(self.tensors, self._edges)
 
     def untangle(self, found: Sequence[Tensor | None]) -> list[Tensor | None]:
-        """Take what came by way of another of the tensors out of their gradients."""
+        """Remove from the tensors' gradients what arrived through another of the tensors."""
         return _untangle(self.tensors, found)
 
 
@@ -381,7 +381,7 @@ class _Looking(TorchDispatchMode):
 
 @contextlib.contextmanager
 def without_hooks(tensors: Sequence[Tensor]) -> Iterator[None]:
-    """Remove hooks from tensors for a while: they expect whole gradients, not parts of them.
+    """Remove hooks from tensors temporarily: they expect whole gradients, not parts of them.
 
     The same is done for gradients that tensors retain.
     """

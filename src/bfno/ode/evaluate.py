@@ -74,7 +74,7 @@ class Evaluator:
         return self.check(self.field(t, y.clone()), y).clone()
 
     def check(self, slope: Any, y: Tensor) -> Tensor:
-        """Refuse a derivative that does not look like the state."""
+        """Refuse a derivative whose form differs from the state's."""
         if not isinstance(slope, Tensor):
             raise ValueError(f"the field must return a tensor, got {type(slope).__name__}")
         if slope.shape != y.shape:
@@ -102,7 +102,7 @@ class TrackingEvaluator(Evaluator):
     def __init__(self, field: Field, y0: Tensor) -> None:
         super().__init__(field)
         self._address, self._is_special = address(y0), True
-        # Asked once: a call within may leave inference mode for a while, to find a derivative.
+        # Checked once: a call inside may leave inference mode temporarily, to find a derivative.
         self._is_inference = torch.is_inference_mode_enabled() or y0.is_inference()
         self._since = mark() if torch.is_grad_enabled() else 0
 
@@ -119,8 +119,8 @@ class TrackingEvaluator(Evaluator):
         is_shared = (
             self._address == before
             or slope._is_view()
-            or sys.getrefcount(slope) > _REFERENCES  # one is the field's own
-            # With autograd on, something that it does not know of may be anything's memory.
+            or sys.getrefcount(slope) > _REFERENCES  # one reference is the field's own
+            # With autograd on, a tensor unknown to it may share any other tensor's memory.
             or (slope.grad_fn is None and torch.is_grad_enabled())
         )
         return slope.clone() if is_shared else slope

@@ -54,12 +54,12 @@ class EventOutputs(SharedOutputs):
         clock = {"dtype": torch.float64, "device": y0.device}
         self.event_times = torch.full(self._signs.shape, math.inf * self._forward, **clock)
         self.event_times = self.event_times.where(self._signs != 0, times[0])
-        self._states = y0  # of those that begin with their event
+        self._states = y0  # of samples that begin with their event
         self._moving = self._signs != 0
-        self._free = torch.ones_like(self._moving)  # which the stepper lets move
+        self._free = torch.ones_like(self._moving)  # samples that the stepper moves
 
     def _check(self, event: Event, y: Tensor) -> Tensor:
-        """The event's value at the start, refused if it is not a valid one."""
+        """The event's value at the start; an invalid one is refused."""
         kind = {"dtype": real_dtype(y.dtype), "device": y.device}
         value = event(torch.tensor(self.times[0], **kind), y)
         if not isinstance(value, Tensor) or not value.is_floating_point():
@@ -81,13 +81,13 @@ class EventOutputs(SharedOutputs):
         return value
 
     def _takes_rows(self, event: Event, y: Tensor, count: int) -> bool:
-        """Whether an event gives the same with one time per sample as with one time for all."""
+        """Whether an event gives the same value for one time per sample as for one time for all."""
         kind = {"dtype": real_dtype(y.dtype), "device": y.device}
         times = torch.linspace(self.times[0], self.times[-1], count, **kind)
         alone = event(times[-1], y)
         try:
             together = event(times, y)
-        except (IndexError, RuntimeError, ValueError):  # of shapes that do not fit
+        except (IndexError, RuntimeError, ValueError):  # of shapes that do not match
             return False
         same = {"rtol": 1e-3, "atol": 1e-6, "equal_nan": True}
         return together.shape == (count,) and torch.allclose(together[-1], alone[-1], **same)
@@ -120,7 +120,7 @@ class EventOutputs(SharedOutputs):
         return served
 
     def stacked(self) -> Tensor:
-        """All states; behind the last event they are those at the events."""
+        """All states; after the last event they are the states at the events."""
         missing = self.times[len(self.states) :]
         if self.is_over() and missing:
             last = self.stand_still(self.event_times.new_tensor(missing[-1]), self.states[0])
@@ -128,7 +128,7 @@ class EventOutputs(SharedOutputs):
         return super().stacked()
 
     def stand_still(self, times: Tensor, states: Tensor) -> Tensor:
-        """States at a time, or at a row of times, where events behind them are heeded."""
+        """States at a time, or at a row of times, taking earlier events into account."""
         spread = times[(...,) + (None,) * self.event_times.dim()]
         past = (self.event_times.detach() - spread) * self._forward <= 0
         wide = past[(...,) + (None,) * (states.dim() - past.dim())]
@@ -176,8 +176,8 @@ class _Line:
         if torch.is_grad_enabled() and self._value(shares).requires_grad:
             rate = self._rate(shares)
             still, divisor = rate == 0, torch.where(rate == 0, 1.0, rate)
-            # Newton's method, whose every step makes derivatives of one more order right. It
-            # moves nothing, but for them; and not even them where the event stands still.
+            # Newton's method, each step of which makes derivatives of one more order correct. It
+            # changes only the derivatives, and not even these if the event stands still.
             for _ in range(2):
                 value = self._value(shares)
                 shift = torch.where(still, 0.0, (value - value.detach()) / divisor)
@@ -213,7 +213,7 @@ class _Line:
 
 
 def first_crossing(event: Event, time: Tensor, y0: Any) -> Event:
-    """One function, positive at the start, that is zero where the first of several is."""
+    """One function, positive at the start, that is zero at the first zero of several functions."""
     with torch.no_grad():
         signs = torch.sign(event(time, y0))
     return lambda t, y: torch.min(event(t, y) * signs)
@@ -286,7 +286,7 @@ def at_event(
         return time + delay, y + field((time + delay / 2).to(kind), middle) * delay
 
     delay, moment, state = torch.zeros_like(time), time, y
-    # Newton's method moves nothing but derivatives, those of one more order with every step.
+    # Newton's method changes only derivatives, those of one more order with every step.
     for _ in range(2):
         value = event(moment.to(kind), state)
         delay = delay - ((value - value.detach()) / rate).to(time.dtype)

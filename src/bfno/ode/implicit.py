@@ -62,7 +62,7 @@ class EquationStepper(RecordingStepper):
         self._begin(start, times, y)
         tracked = y.requires_grad or (self._first is not None and self._first.requires_grad)
         has_graph = torch.is_grad_enabled() and (tracked or self.clock.moves)
-        # As long as nothing has shown it, a graph tells whether there are weights to learn.
+        # Until it is known, a graph shows whether there are weights to learn.
         looking = torch.is_grad_enabled() and not (has_graph or self._has_weights())
         with torch.set_grad_enabled(looking):
             found = self._solve(times, end.value - start.value, y.detach())
@@ -109,7 +109,7 @@ class EquationStepper(RecordingStepper):
 
     @abstractmethod
     def _solve(self, times: Sequence[Tensor], size: float, y: Tensor) -> list[Tensor] | None:
-        """The slopes of all stages without a graph; or None, and the `failure` says why."""
+        """The slopes of all stages without a graph; None if they are not found, see `failure`."""
 
     @abstractmethod
     def _recorded(
@@ -139,7 +139,7 @@ class ImplicitStepper(EquationStepper):
         self._newton.jump()
         slope = self._last = super().start(moment, y, slope)
         if not self.tableau.begins_at_start:
-            self._first = None  # of no use but as a guess
+            self._first = None  # useful only as a guess
         return slope
 
     def _begin(self, start: Moment, times: Sequence[Tensor], y: Tensor) -> None:
@@ -227,7 +227,7 @@ class ImplicitStepper(EquationStepper):
                 seen += raw
                 for slope in attach(linearizer, coupling, points, raw, values):
                     sums.add(slope)
-            # What the field returned shows whether it has changed when the step is repeated.
+            # These values of the field show whether it has changed when the step is repeated.
             return combine(y, sums.slopes, tableau.weights, size), sums, *sums.slopes, *seen
 
         return step
@@ -253,7 +253,7 @@ def attach(
         linearizer: What is known about the field.
         coupling: How stages depend on each other, times the step size.
         points: Where the field was evaluated; they move with all but the slopes of the block.
-        raw: The values it returned.
+        raw: The values of the field there.
         values: The slopes.
     """
     if not any(one.requires_grad for one in raw):
@@ -272,7 +272,7 @@ class _Implicit(torch.autograd.Function):
     def forward(
         ctx: Any, linearizer: Linearizer, coupling: Any, edges: Any, values: Any, *raw: Tensor
     ) -> tuple[Tensor, ...]:
-        # Places in the graph, not tensors: those would be kept, with all that they depend on.
+        # Places in the graph, not tensors, which would be kept with everything they depend on.
         ctx.linearizer, ctx.coupling, ctx.edges = linearizer, coupling, edges
         return tuple(value.detach().clone() for value in values)
 

@@ -162,7 +162,7 @@ def read_tolerances(rtol: Any, atol: Any, y0: Any = None, *, prefix: str = "") -
         for name, value in (("rtol", rtol), ("atol", atol))
     )
     if y0 is None and (isinstance(relative, Tensor) or isinstance(absolute, Tensor)):
-        return relative, absolute  # whose shapes may not fit each other
+        return relative, absolute  # their shapes may not match
     total = relative + absolute
     if not (bool((total > 0).all()) if isinstance(total, Tensor) else total > 0):
         raise ValueError(
@@ -263,7 +263,7 @@ def read_moments(name: str, value: Any) -> tuple[float, ...]:
         value = value.reshape(-1)
     try:
         moments = tuple(map(float, value))
-    except (TypeError, ValueError, RuntimeError):  # no collection, no numbers, or a meta tensor
+    except (TypeError, ValueError, RuntimeError):  # not a collection, not numbers, or a meta tensor
         moments = (math.nan,)
     if isinstance(value, str) or any(map(math.isnan, moments)):
         raise ValueError(f"{name} must hold times, as in {name}=(0.5,), got {shown(value)}")
@@ -317,7 +317,7 @@ def split_memory(memory: float | str | None) -> tuple[float | None, float | None
     """Bytes that graphs may take, and states that replace graphs; None if no bound was given.
 
     Args:
-        memory: What `read_memory` returned, or None.
+        memory: The result of `read_memory`, or None.
 
     Example:
         >>> split_memory(0), split_memory("log"), split_memory("steps 1000000")
@@ -330,7 +330,7 @@ def split_memory(memory: float | str | None) -> tuple[float | None, float | None
 
 
 def check_function(name: str, value: Any, arguments: str = "time and state") -> None:
-    """Refuse what cannot be called."""
+    """Refuse values that are not callable."""
     if not callable(value):
         raise ValueError(
             f"{name} must be a function of {arguments}, or a module, got {shown(value)}"

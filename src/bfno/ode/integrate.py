@@ -33,7 +33,7 @@ __all__ = [
 
 
 SLIVER = 1 + 1e-9
-"""By how much a step may be longer, to include what rounding would leave before a stop."""
+"""Share by which a step may be longer, so that rounding leaves no tiny step before a stop."""
 
 
 class Stop(NamedTuple):
@@ -104,7 +104,7 @@ class SharedOutputs:
 
     @property
     def served(self) -> int:
-        """How many requests were served so far."""
+        """Number of requests served so far."""
         return len(self.states)
 
     def complete(self) -> bool:
@@ -183,7 +183,7 @@ class RowOutputs:
 
 
 class Watcher(Protocol):
-    """Is told of every step."""
+    """Receives every step."""
 
     def tried(self, start: Moment, size: float, y: Tensor) -> None:
         """Called before a step of a size is tried from a state."""
@@ -206,7 +206,7 @@ class Integration(ABC):
         plan: Where steps end.
         outputs: Collects the requested states.
         stats: Where steps are counted.
-        watcher: Is told of every step.
+        watcher: Receives every step.
         room: Memory that the graphs of the steps may keep.
 
     Attributes:
@@ -266,7 +266,7 @@ class FixedIntegration(Integration):
             if self._watcher is not None:
                 self._watcher.tried(start, moment.value - start.value, y)
             if stepper.needs_start or jumped or slope is not None or (fresh and reuse):
-                if jumped:  # a slope that is known belongs to the other side
+                if jumped:  # a known slope belongs to the other side of the jump
                     stepper.start(self._just_after(start, y), y)
                 else:
                     stepper.start(start, y, slope)
@@ -278,7 +278,7 @@ class FixedIntegration(Integration):
             self._advance(moment, y, y1)
             stepper.accept()
             y, fresh, jumped = y1, jump, jump
-        # Under a transform there may be no numbers to look at.
+        # Under a transform there may be no numbers to check.
         if not is_transformed() and not bool(torch.isfinite(y).all()):
             self.status = Status.NON_FINITE
 
@@ -321,7 +321,7 @@ class AdaptiveIntegration(Integration):
             if not (finite or self._stats.accepted or bool(torch.isfinite(slope).all())):
                 self.status = Status.NON_FINITE  # of the field at the very start
                 return
-            # Rounding may make a step of the smallest size a little longer.
+            # Rounding may make a step of the smallest size slightly longer.
             smallest = min(abs(taken), abs(size)) <= control.min_step
             accepted = ratio <= 1 or (finite and smallest)
             if self._watcher is not None:
@@ -331,7 +331,7 @@ class AdaptiveIntegration(Integration):
             wanted, size = size, control.next_size(tried, ratio, plan.order, past)
             if not accepted:
                 self._stats.rejected += 1
-                y1 = y  # or the graph of this attempt would live on beside that of the next
+                y1 = y  # otherwise the graph of this attempt would be kept beside the next
                 stepper.discard()
                 self._room.undo()
                 continue
@@ -345,15 +345,15 @@ class AdaptiveIntegration(Integration):
                 return
             y = y1
             stepper.accept()
-            if stop is None:  # the error of a step cut short is no measure for the next
+            if stop is None:  # the error of a shortened step says little about the next
                 past = control.remember(ratio, past)
             else:
                 stops.drop_first()
-                if plan.keep_pace:  # being cut short says nothing about the next step
+                if plan.keep_pace:  # a shortened step says nothing about the next
                     size = max(size, wanted, key=abs)
                 if stop.jump:
                     stepper.start(self._just_after(end, y), y)
-        if not bool(torch.isfinite(y).all()):  # in a component that counts for no error
+        if not bool(torch.isfinite(y).all()):  # in a component whose errors do not count
             self.status = Status.NON_FINITE
 
     def _first_size(self, control: Control, y: Tensor, slope: Tensor) -> float:

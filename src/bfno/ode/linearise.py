@@ -56,7 +56,7 @@ MOST_DIFFERENCES = 64
 """Numbers of a state up to which a Jacobian is formed from differences."""
 
 SMALL = 32
-"""Size of matrices up to which to multiply by an inverse is faster than to use LU factors."""
+"""Size of matrices up to which multiplying by an inverse is faster than using LU factors."""
 
 Vectors = Sequence[Tensor]
 """One tensor like the state for every stage of a block."""
@@ -74,7 +74,7 @@ def _shaped(flat: Tensor, like: Tensor) -> Tensor:
     lead = flat.shape[:-1]
     if like.is_complex():
         return torch.view_as_complex(flat.reshape(*lead, *like.shape, 2).contiguous())
-    return flat.reshape((*lead, *like.shape))  # which may be no axes at all
+    return flat.reshape((*lead, *like.shape))  # possibly no axes
 
 
 @functools.lru_cache(maxsize=32)
@@ -88,7 +88,7 @@ def _groups(rows: int) -> Tensor:
     count = 1
     while math.comb(count, count // 2) < rows:
         count += 1
-    # Sets of one size, none of which is a part of another.
+    # Different sets of one size, so none is a subset of another.
     sets = list(itertools.islice(itertools.combinations(range(count), count // 2), rows))
     return torch.tensor([[group in own for own in sets] for group in range(count)])
 
@@ -98,7 +98,7 @@ class Pullback:
 
     Args:
         output: The tensor, or its place in the graph; None is one that depends on nothing.
-        point: What it was computed from, or its place.
+        point: The tensor it was computed from, or its place.
         like: A state.
     """
 
@@ -130,7 +130,7 @@ class Pullback:
 
 
 class Linearizer:
-    """Linearises one field, and remembers what it has learned about it.
+    """Linearises one field, and remembers what it has found out about it.
 
     Args:
         like: A state.
@@ -154,10 +154,10 @@ class Linearizer:
         """The field around a point.
 
         Args:
-            evaluate: Calls the field: once, or more often if that leaves no graph.
+            evaluate: Calls the field: once, or more often if the call leaves no graph.
             t: The time.
             z: The state.
-            with_time: Whether its derivative with respect to time is wanted.
+            with_time: Whether its derivative with respect to time is needed.
 
         Raises:
             ValueError: If the field draws random numbers.
@@ -205,7 +205,7 @@ class Linearizer:
             matrix = self._separate(pull)
             if matrix is not None:
                 return matrix
-            self._by_rows = False  # and will not be later
+            self._by_rows = False  # and will not become separate later
         if not self._is_dense:
             return None
         basis = torch.eye(self._count, dtype=real_dtype(pull.like.dtype), device=pull.like.device)
@@ -216,12 +216,12 @@ class Linearizer:
         like, rows, size = pull.like, self._rows, self._count // self._rows
         kind: dict[str, Any] = {"dtype": real_dtype(like.dtype), "device": like.device}
         basis = torch.eye(size, **kind)[:, None].expand(size, rows, size)
-        # Of no simple period, so that nothing cancels.
+        # Without a simple period, so that nothing cancels.
         probe = torch.arange(1, self._count + 1, **kind).cos_().view(rows, size)
         groups = _groups(rows).to(like.device)[:, :, None]
         vectors = torch.cat((basis, groups * probe)).reshape(size + len(groups), -1)
         found = self._pull(pull, vectors).view(-1, rows, size)
-        # Exactly zero, however much stiffer one sample is: nothing is rounded there.
+        # Exactly zero, even if one sample is much stiffer: nothing is rounded there.
         if bool((found[size:].masked_fill(groups, 0.0).abs() > 0).any()):
             return None
         return found[:size].transpose(0, 1).contiguous()
@@ -234,7 +234,7 @@ class Linearizer:
         if self._at_once:
             try:
                 return _flat(pull.at_once(shaped), 1)
-            except Exception:  # of a field that cannot be vectorised, in words of no use
+            except Exception:  # from a field that cannot be vectorised, with an unhelpful message
                 self._at_once = False
         return torch.stack([_flat(pull(one)) for one in shaped])
 
@@ -272,7 +272,7 @@ def following_time(wanted: bool = True) -> Iterator[None]:
 
 
 def _derivative_by_time(slope: Tensor, time: Tensor) -> Tensor | None:
-    """How a field changes with time; None if it does not."""
+    """The derivative of a field with respect to time; None if it does not depend on time."""
     with torch.inference_mode(False), torch.enable_grad(), differentiating_twice():
         dual = torch.zeros_like(slope).requires_grad_()
         (pulled,) = torch.autograd.grad(slope, time, dual, create_graph=True, allow_unused=True)
@@ -347,7 +347,7 @@ class Linearisation:
         slope: The field at the point.
         matrix: Its Jacobian, `(samples, size, size)`.
         product: Products of the Jacobian with vectors, if there is no matrix.
-        by_time: The derivative by time, if it was asked for and is not zero.
+        by_time: The derivative with respect to time, if it was requested and is not zero.
     """
 
     def __init__(
@@ -447,7 +447,7 @@ class System(ABC):
 
         Args:
             right: The right-hand sides.
-            rtol: How small the residual has to be, if that is a choice.
+            rtol: Relative tolerance of the residual, for iterative solvers.
         """
 
 
@@ -527,7 +527,7 @@ def gmres(
     Args:
         apply: The product of the matrix with a vector.
         right: The right-hand side.
-        rtol: How small the residual has to be, relative to it.
+        rtol: Bound of the residual, relative to the right-hand side.
         basis: Largest number of vectors kept.
         restarts: Largest number of restarts.
 
@@ -535,7 +535,7 @@ def gmres(
         The solution, and the residual as a share of the right-hand side. Both are not-a-number
         where numbers overflow.
     """
-    unit = power_of_two(right)  # or squares of its numbers would overflow or vanish
+    unit = power_of_two(right)  # otherwise squares of its numbers would overflow or vanish
     right = right / unit
     found = torch.zeros_like(right)
     whole = float(torch.linalg.vector_norm(right))
@@ -548,7 +548,7 @@ def gmres(
         found = found + _minimised(apply, residual, left, rtol * whole, basis)
         residual = right - apply(found)
         before, left = left, float(torch.linalg.vector_norm(residual))
-        if not left > rtol * whole or left > 0.9 * before:  # done, or no longer of use
+        if not left > rtol * whole or left > 0.9 * before:  # done, or no longer useful
             break
     if not math.isfinite(left):
         return found + math.nan, math.nan
@@ -595,7 +595,7 @@ def solve_transposed(
     """Solve the equations of a gradient: `x_i - Σ_j coupling_ji J_jᵀ x_j = r_i`.
 
     Args:
-        linearizer: What is known of the field.
+        linearizer: What is known about the field.
         pulls: Products with the Jacobian of each stage.
         coupling: How stages depend on each other, times the step size.
         right: The right-hand sides.
@@ -611,7 +611,7 @@ def transposed_solver(
 ) -> Callable[[Vectors], list[Tensor]]:
     """Solver of these equations, for one right-hand side at a time."""
     matrices = [linearizer.matrix(pull) for pull in pulls]
-    if not _are_alike(matrices):  # one of them has shown that samples depend on each other
+    if not _are_alike(matrices):  # samples have been found to depend on each other
         matrices = [linearizer.matrix(pull) for pull in pulls]
     if _are_alike(matrices):
         system = factorise(linearizer, matrices, coupling, like)
@@ -626,7 +626,7 @@ def transposed_solver(
     goal = 1e-12 if real_dtype(like.dtype) == torch.float64 else 1e-6
 
     def solve(right: Vectors) -> list[Tensor]:
-        # GMRES looks at numbers.
+        # GMRES needs to read numbers.
         refuse_all_but_one_gradient(
             right, "an implicit step of a large state", "or use an explicit method such as dopri5"
         )
@@ -642,7 +642,7 @@ class TransposedSystem:
     """The equations of the gradient of a Rosenbrock step, the same for all its stages.
 
     Args:
-        linearizer: What is known of the field, and keeps the last equations only.
+        linearizer: What is known about the field; it keeps only the last equations.
         edges: Places of the field's value and of its state in the graph.
         factor: Factor of the Jacobian.
     """

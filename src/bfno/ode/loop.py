@@ -28,7 +28,7 @@ __all__ = ["Loop"]
 _STATUSES = (Status.SUCCESS, Status.STEP_LIMIT, Status.STEP_UNDERFLOW, Status.NON_FINITE)
 _FAILED = len(_STATUSES)
 _MOST_STEPS = 2**62
-"""What stands for infinitely many."""
+"""The number that stands for infinitely many."""
 
 
 class _Plan(ctypes.Structure):

@@ -91,7 +91,7 @@ class Recipe:
         results = [end]
         if self.adaptive:
             scale = torch.maximum(y.abs(), end.abs()) * rtol.to(y.dtype) + atol.to(y.dtype)
-            # Where a number is zero so may its tolerance be; no error there is still no error.
+            # If a number is zero, its tolerance may be zero too; a zero error there stays zero.
             scale = scale.clamp(min=torch.finfo(y.dtype).tiny)
             weighted = zip(tableau.error or (), sums.slopes, strict=True)
             error = sum(slope.detach() * weight for weight, slope in weighted if weight)
@@ -159,7 +159,7 @@ class Recipe:
         return graphs
 
     def _states(self, count: int) -> list[Tensor]:
-        # Each a tensor of its own: one that is given twice is traced as one input.
+        # Separate tensors: one that is given twice would be traced as one input.
         return [torch.empty_like(self.y) for _ in range(count)]
 
     def constants(self) -> str:
@@ -209,7 +209,7 @@ def _array(kind: str, name: str, values: Sequence[Any]) -> str:
 
 
 def load_library(recipe: Recipe, vector_bits: int | None) -> ctypes.CDLL:
-    """The library of a recipe, from disk where it has been made before.
+    """The library of a recipe, from disk if it has been made before.
 
     Raises:
         CannotCompile: If it cannot be made.
@@ -278,7 +278,7 @@ def _fingerprint(recipe: Recipe, options: dict[str, Any]) -> str:
     functions = [node.target for node in graph.graph.nodes if callable(node.target)]
     is_plain = all(isinstance(part, GraphModule) for part in graph.modules())
     if not is_plain or not all(map(_is_torch_function, functions)):
-        parts.append(os.urandom(16))  # nobody knows whether the user's function has changed
+        parts.append(os.urandom(16))  # the user's function may have changed
     for part in parts:
         hasher.update(part if isinstance(part, bytes) else repr(part).encode())
     return hasher.hexdigest()[:40]

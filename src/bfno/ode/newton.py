@@ -35,8 +35,8 @@ class Stages:
     """The equations of a block of stages.
 
     Args:
-        times: When the stages are.
-        bases: Where they would be without their own slopes.
+        times: The times of the stages.
+        bases: The stages' states without their own slopes.
         coupling: Their weights in each other, times the step size.
         guess: Initial slopes.
     """
@@ -52,12 +52,12 @@ class Stages:
         self._rows = [tuple(row) for row in coupling.tolist()]
 
     def points(self, slopes: Sequence[Tensor]) -> list[Tensor]:
-        """Where the stages are, given their slopes."""
+        """The states of the stages, given their slopes."""
         pairs = zip(self.bases, self._rows, strict=True)
         return [combine_quickly(base, slopes, row, 1.0) for base, row in pairs]
 
     def moved(self, changes: Sequence[Tensor]) -> Tensor:
-        """How far a change of the slopes moves the stages."""
+        """The change of the stages' states for a change of their slopes."""
         if len(changes) == 1:
             return changes[0] * self._rows[0][0]
         zero = torch.zeros_like(changes[0])
@@ -94,7 +94,7 @@ class Newton:
             rounding, known = 4 * torch.finfo(y.dtype).eps, y.detach()
             units = self._control.tolerance(known).mul(SHARE)
             self._units = units.add_(known.abs(), alpha=rounding)
-        # How fast the next iterations converge is less and less known.
+        # The convergence of the next iterations becomes less and less certain.
         self._factor = max(self._factor, 1e-15) ** 0.8
         if self._is_slow:
             self._around = None
@@ -161,7 +161,7 @@ class Newton:
             if before < math.inf:
                 rate = size / before
                 self._is_slow = self._is_slow or rate > SLOW
-                # Will the iterations that are left be enough?
+                # Will the remaining iterations be enough?
                 if rate >= 1 or size * rate**left / (1 - rate) > 1:
                     return None
                 factor = self._factor = max(rate / (1 - rate), 1e-15)
@@ -171,10 +171,10 @@ class Newton:
         return None
 
     def _iterate_exactly(self, stages: Stages, system: Any) -> list[Tensor] | None:
-        """Iterate until only rounding is left, with new Jacobians where that is slow.
+        """Iterate until only rounding errors are left, with new Jacobians if that is slow.
 
-        It begins where the stages would be without their slopes: without a tolerance, the step need
-        not be so small that slopes are alike.
+        It begins with the stages' states without their own slopes: without a tolerance, the step
+        may be so large that the slopes differ.
         """
         slopes, before = [torch.zeros_like(one) for one in stages.guess], math.inf
         residuals = self._residuals(stages, slopes)

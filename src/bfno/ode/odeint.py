@@ -65,7 +65,7 @@ def odeint(
 
     Args:
         func: The derivative. Its methods `callback_step`, `callback_accept_step` and
-            `callback_reject_step`, if it has them, are told of every step as `(t0, y0, dt)`.
+            `callback_reject_step`, if it has them, are called for every step with `(t0, y0, dt)`.
         y0: A tensor, or a tuple of tensors.
         t: Requested times, strictly increasing or decreasing.
         rtol: Relative tolerance, or one per component of a tuple.
@@ -107,8 +107,8 @@ def odeint_adjoint(
     """`odeint` whose gradients solve the continuous adjoint equation.
 
     Args:
-        func: The derivative, with callbacks as in `odeint`; `callback_step_adjoint` and its like
-            are told of the backward pass.
+        func: The derivative, with callbacks as in `odeint`; `callback_step_adjoint` and the other
+            adjoint callbacks are called in the backward pass.
         y0: A tensor, or a tuple of tensors.
         t: Requested times, strictly increasing or decreasing.
         rtol: Relative tolerance, or one per component of a tuple.
@@ -297,7 +297,7 @@ class _Call:
             replay=self._graphs != math.inf,
             room=Room(self._graphs),
             snapshots=self._snapshots,
-            # The search for an event has told of its steps already.
+            # The search for an event has already reported its steps.
             watcher=None if self._told else _callbacks(self._func, self._packing, scheme, self._t),
         )
 
@@ -381,7 +381,7 @@ class _Callbacks:
 def _callbacks(
     func: Any, packing: Packing, scheme: Scheme, times: Tensor, *, adjoint: bool = False
 ) -> Watcher | None:
-    """Watcher that tells a function's callbacks of steps, if it has any."""
+    """Watcher that reports steps to a function's callbacks, if it has any."""
     suffix = "_adjoint" if adjoint else ""
     found = {
         name: getattr(func, name + suffix) for name in _CALLBACKS if hasattr(func, name + suffix)
@@ -394,7 +394,7 @@ def _callbacks(
     if not found:
         return None
     dtype = scheme.time_dtype() if scheme.is_adaptive() else times.dtype
-    # Where time runs backward, torchdiffeq tells its adjoint callbacks negative times.
+    # If time runs backward, torchdiffeq passes negative times to its adjoint callbacks.
     sign = -1.0 if adjoint and len(times) > 1 and bool(times[-1] < times[0]) else 1.0
     time = functools.partial(torch.tensor, dtype=dtype, device=times.device)
     return _Callbacks(found, packing, time, sign)

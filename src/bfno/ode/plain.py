@@ -17,7 +17,7 @@ from bfno.tracing import is_exporting
 
 __all__ = ["is_plain", "plain_steps"]
 
-# What has to look at the numbers of a state, or to tell somebody of them.
+# Options that have to read the numbers of a state, or pass them to the user.
 _CURIOUS = ("event", "dense", "on_step", "jumps")
 
 
@@ -68,7 +68,7 @@ def plain_steps(
     packing = Packing(y0, by_sample=by_sample)
     evaluate = Evaluator(packing.wrap(lambda t, y: field(t, y, *arguments)))
     y = packing.pack(y0)
-    # Of the time that the field is given.
+    # The dtype of the time that the field receives.
     shape, dtype = y.shape[:1] if by_sample else (), real_dtype(y.dtype)
     sums, slopes, begin = Sums(tableau), [], float(interval[0])
     for stop in fixed_stops(interval, settings.get("step"), settings.get("stops", ())):

@@ -60,7 +60,7 @@ class Problem:
         by_sample: Whether every sample has its own clock.
         replay: Whether backward passes repeat evaluations, instead of keeping their tensors.
         compile: Whether the solve is compiled.
-        watcher: Told of every step.
+        watcher: Receives every step.
         stats: Where costs are counted.
         room: Memory that the graphs of the solve may keep.
         snapshots: Bytes of states that are kept instead of graphs; None keeps graphs.
@@ -199,7 +199,7 @@ class Problem:
         return Evaluator(self.field) if is_transformed() else TrackingEvaluator(self.field, y0)
 
     def _replayer(self, y0: Tensor) -> Replayer | None:
-        """The replayer of calls, if a backward pass shall and can repeat them."""
+        """The replayer of calls, if a backward pass is to repeat them and can."""
         return Replayer(y0, self.stats, self.room) if self.replay and self._lets_go() else None
 
     def refuse_failure(self, name: str) -> None:
@@ -210,7 +210,7 @@ class Problem:
 
 
 def _refuse_equations(method: Tableau, y0: Tensor) -> None:
-    """Refuse a method that solves equations where that is impossible."""
+    """Refuse a method that solves equations if that is impossible."""
     if is_transformed():
         raise ValueError(
             f"method {method.name!r} solves equations and needs numbers, which torch.func, "

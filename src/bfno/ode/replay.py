@@ -8,8 +8,8 @@ error.
 
 Calls keep their tensors as long as these fit into the memory that the graphs of a solve may take,
 its `Room`; only later ones let go. The first calls rather than the last: a backward pass needs room
-to repeat a call either way, and the very last call of most adaptive methods serves the error test
-alone, so that to keep it would save nothing.
+to repeat a call either way, and the very last call of most adaptive methods serves only the error
+test, so keeping it would save nothing.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class Surroundings:
 
     @contextlib.contextmanager
     def restored(self, random: RandomState) -> Iterator[None]:
-        """Restore the autocast of the start and earlier random numbers for a while."""
+        """Temporarily restore the autocast of the start and earlier random numbers."""
         before = self._read()
         if before.key != random.key:
             self._write(random)
@@ -115,7 +115,7 @@ class Room:
 
     _lock = threading.RLock()  # the last reference may go while it is held
     _shared = 0.0
-    _taken = 0.0  # here too, for torch.compile may drop one before it is initialised
+    _taken = 0.0  # here too, because torch.compile may drop one before it is initialised
 
     def __init__(self, size: float | None = None) -> None:
         self._size, self._taken, self._before = size, 0.0, 0.0
@@ -134,7 +134,7 @@ class Room:
         return fits
 
     def lose(self, size: float) -> None:
-        """Count what is kept for good, whether there is room and whether its step is accepted."""
+        """Count what is kept for good, even without room or if its step is rejected."""
         with self._lock:
             self._add(size)
         self._before += size
@@ -176,9 +176,9 @@ class Replayer:
         self.stats = stats
         self.surroundings = Surroundings(like.device)
         self.unchanged: list[tuple[Tensor, int]] = []
-        self.lasting: set[int] = set()  # their addresses, which nothing else can have meanwhile
+        self.lasting: set[int] = set()  # their addresses, unique while they exist
         self.lock = threading.RLock()  # several threads may differentiate one graph at once
-        self._is_exact = like.device.type == "cpu"  # GPUs may sum in another order each time
+        self._is_exact = like.device.type == "cpu"  # GPUs may sum in a different order each time
         self._ripples: Tensor | None = None
         self._doubts: list[Tensor] = []  # whether calls were repeated faithfully, not yet read
         self._backward_pass = -1  # in which they were repeated
@@ -186,7 +186,7 @@ class Replayer:
         self._since = mark()
         self._leaves: list[tuple[weakref.ref[Tensor], int]] = []
         self._typical: int | None = None
-        # The graph alone keeps calls alive: with it, their tensors go, and not some time later.
+        # Only the graph keeps calls alive: their tensors are freed at once with it.
         self._first: Callable[[], Recording | None] = _nothing
         self._held: Callable[[], Recording | None] = _nothing
 
@@ -281,8 +281,8 @@ class Replayer:
         Args:
             checksum: The checksum.
             result: The result.
-            exactly: Whether to the last bit; None requires this of a processor that always gives
-                the same, and of other devices only agreement up to rounding.
+            exactly: Whether to the last bit; None requires this of a processor whose results are
+                reproducible, and of other devices only agreement up to rounding.
         """
         values = _values(result)
         weights = self._weights(values)
@@ -313,7 +313,7 @@ class Replayer:
             raise GradientError(NOT_REPEATABLE)
 
     def _weights(self, values: Tensor) -> Tensor:
-        # Waves of no simple period: plain sums or norms would not see changes of fields that keep
+        # Waves without a simple period: plain sums or norms would miss changes of fields that keep
         # their sum or their norm, as normalised ones do.
         if self._ripples is None or self._ripples.numel() != values.numel():
             count = torch.arange(values.numel(), dtype=values.dtype, device=values.device)
@@ -326,9 +326,9 @@ def _nothing() -> None:
 
 
 def _kept_bytes(saved: Saved, lasting: Saved) -> int:
-    """Memory that tensors hold, without that which other, lasting tensors hold anyway.
+    """Memory that tensors hold, without memory that other, lasting tensors hold anyway.
 
-    A part of a tensor holds the whole.
+    A slice of a tensor holds the memory of the whole.
     """
     held = {where: size for tensor, _ in saved for where, size in (_memory(tensor),)}
     return sum(held[where] for where in held.keys() - {_memory(one)[0] for one, _ in lasting})
@@ -347,7 +347,7 @@ def _values(result: Any) -> Tensor:
     """All numbers of a result, in double precision, where no change of one is rounded away."""
     flat = [_as_real(one.detach()).reshape(-1) for one in _tensors(result)]
     values = flat[0] if len(flat) == 1 else torch.cat(flat)
-    # A copy, which begins where all copies do: the rounding of a sum depends on that.
+    # A copy, aligned like all copies: the rounding of a sum depends on the alignment.
     return values.to(clock_dtype(values.device), copy=True)
 
 
@@ -438,7 +438,7 @@ class Recording:
             self._replayer.hold(None)
 
     def _repeat(self) -> None:
-        # Under transforms leaves have no gradients, and fields may take another route.
+        # Under transforms leaves have no gradients, and fields may compute differently.
         if is_transformed() and not torch.compiler.is_compiling():
             raise GradientError(
                 "a solve whose backward pass repeats calls of the field cannot be differentiated "

@@ -70,7 +70,7 @@ class RosenbrockStepper(EquationStepper):
     def _begin(self, start: Moment, times: Sequence[Tensor], y: Tensor) -> None:
         is_first = self._around is None and self._after_jump is None
         if is_first and torch.is_grad_enabled() and not y.requires_grad:
-            self._look(times[0], y)  # later steps begin where a stage has been
+            self._look(times[0], y)  # later steps begin where a stage was evaluated
         if y is not self._y:
             self._y = y
             self._around = self._linearizer.at(self._evaluate, times[0], y.detach(), with_time=True)
@@ -162,7 +162,7 @@ class _Tangents:
         return torch.zeros_like(self.slope) if found is None else found
 
     def solution(self, linearizer: Linearizer, factor: float) -> Callable[..., Tensor]:
-        """What gives right-hand sides the values and gradients of solutions of `I - factor J`."""
+        """Gives right-hand sides the values and gradients of solutions of `I - factor J`."""
         if not self.slope.requires_grad:
             return lambda right, value: _Solved.apply(None, value, right)
         edges = get_gradient_edge(self.slope), get_gradient_edge(self._y)
@@ -178,8 +178,8 @@ def _refuse_inconsistent(right: Tensor, value: Tensor, turned: Tensor) -> None:
     derivatives.
 
     Args:
-        right: What the first stage is by the derivatives.
-        value: What it is.
+        right: The first stage according to the derivatives.
+        value: The first stage as it was solved.
         turned: The part of the derivatives, whose rounding counts.
     """
     allowed = math.sqrt(torch.finfo(right.dtype).eps)

@@ -59,7 +59,7 @@ class Gauge:
     def scale(self, sizes: Tensor, samples: Tensor) -> Tensor:
         """The tolerance of each number of some samples, given its size."""
         rtol, atol = (_of_samples(one, sizes, samples) for one in self._tolerances)
-        # Where a number is zero its tolerance may be, too; no error there is still no error.
+        # If a number is zero, its tolerance may be zero too; a zero error there stays zero.
         return (sizes * rtol + atol).clamp_(min=torch.finfo(sizes.dtype).tiny)
 
     def norms(self, errors: Tensor, scale: Tensor) -> list[float]:
@@ -143,7 +143,7 @@ def weighted_sum(slopes: Sequence[Tensor], weights: Sequence[Any]) -> Tensor | N
 
 
 def for_some_samples(field: Field, batch: int) -> Field:
-    """A field that says what to do if it cannot be evaluated for only some samples of its batch."""
+    """A field with a helpful error if it cannot be evaluated for only some samples of its batch."""
 
     def explained(t: Tensor, y: Tensor) -> Tensor:
         try:
@@ -168,7 +168,7 @@ def _refuse_one_time(field: Field, t: Tensor, y: Tensor) -> None:
     try:
         with torch.no_grad():
             field(t[0], y.clone())
-    except Exception:  # then it has another fault, which is raised
+    except Exception:  # then it has a different fault, which is raised
         return
     if not (y.is_leaf and y.requires_grad):  # into which the field may not write
         raise ValueError(_ONE_TIME.format(tuple(t.shape), "takes one for all"))
@@ -177,7 +177,7 @@ def _refuse_one_time(field: Field, t: Tensor, y: Tensor) -> None:
 def refuse_other_axis(field: Field, t: Tensor, y: Tensor, stats: Stats) -> None:
     """Refuse a field in which the time of one sample affects another.
 
-    `t * y` does so without an error where the state's last axis is as long as its first.
+    `t * y` does so without an error if the state's last axis is as long as its first.
 
     Args:
         field: The field.
@@ -216,12 +216,12 @@ _CANNOT_SHRINK = (
 
 @dataclass(frozen=True)
 class Rule:
-    """How long steps are.
+    """The sizes of steps.
 
     Attributes:
         control: Rule for adaptive steps, or None for fixed ones.
         step: Size of fixed steps; infinity takes one from stop to stop.
-        max_steps: Most adaptive steps that a sample tries.
+        max_steps: Largest number of adaptive steps that a sample tries.
         jump_at_start: Whether the field may jump at the first time.
     """
 
@@ -285,13 +285,13 @@ class _Step:
 
 
 class SampleIntegration:
-    """One integration in which every sample goes its own way.
+    """One integration in which every sample has its own steps.
 
     Args:
         evaluate: Calls the field, with one time per sample.
         tableau: The method.
         timetable: When samples start and stop.
-        rule: How long steps are.
+        rule: The sizes of steps.
         gauge: Measures errors.
         stats: Where costs are counted.
         room: What the graphs of the steps may keep.
@@ -380,7 +380,7 @@ class SampleIntegration:
         lost[fresh] = ~sound
         self._evaluations[going.samples[lost]] += 1
         self._end(going, lost, Status.NON_FINITE)
-        # Again without them: no gradient may pass what is not a number, not even one of zero.
+        # Again without them: no gradient, not even zero, may flow through not-a-number.
         return self._with_slopes(going.keep(~lost), fresh[~lost], jumped[~lost])
 
     def _first_sizes(self, going: _Going) -> list[float]:
@@ -453,7 +453,7 @@ class SampleIntegration:
         going = self._move(going, leg, accepted, step.keep(accepted[tried]))
         lost = ~going.finite & (self._rule.control is None)
         over = self._table.is_over(going.samples, going.point)
-        if bool(over.any()):  # a component that counts for no error may be anything
+        if bool(over.any()):  # a component whose errors do not count may be anything
             lost = lost | (over & ~_are_finite(going.y))
         self._end(going, lost, Status.NON_FINITE)
         alive = ~(over | lost)
@@ -486,7 +486,7 @@ class SampleIntegration:
         ratios = self._ratios(going, step)
         finite = torch.tensor([math.isfinite(ratio) for ratio in ratios])
         taken = leg.end.values - going.point.values
-        # Rounding may make a step of the smallest size a little longer.
+        # Rounding may make a step of the smallest size slightly longer.
         smallest = torch.minimum(taken.abs(), going.size.abs()) <= control.min_step
         accepted = finite & (smallest | torch.tensor([ratio <= 1 for ratio in ratios]))
         # Near the resolution of time a step is rounded up; its nominal size still shrinks.
@@ -497,9 +497,9 @@ class SampleIntegration:
             [control.next_size(size, ratio, order, past) for size, ratio, past in known]
         )
         past = going.past.new_tensor([control.remember(ratio, past) for _, ratio, past in known])
-        # A step that a stop cut short says nothing about the pace.
+        # A step shortened by a stop says nothing about the pace.
         past = torch.where((accepted & ~leg.lands)[:, None], past.view(-1, 2), going.past)
-        # Being cut short says nothing about the next step.
+        # A shortened step says nothing about the next.
         paced = torch.where(sizes.abs() < going.size.abs(), going.size, sizes)
         sizes = torch.where(accepted & leg.lands, paced, sizes)
         for place in (accepted & (self._accepted[samples] == 0)).nonzero()[:, 0].tolist():
@@ -539,7 +539,7 @@ class SampleIntegration:
     # Requested states
 
     def _collect(self, going: _Going, end: Points, step: _Step) -> None:
-        """Note the states that were asked for on a step."""
+        """Note the states that were requested on a step."""
         whose, places, at_end = self._table.requests(going.samples, going.point, end)
         if bool(at_end.any()):
             chosen = whose[at_end]

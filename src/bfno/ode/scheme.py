@@ -55,7 +55,7 @@ _ADAPTIVE_OPTIONS = (
 _FIXED_OPTIONS = ("norm", "step_size", "grid_constructor", "interp", "perturb")
 _ADAMS_OPTIONS = (*_FIXED_OPTIONS, "max_order", "max_iters")
 _SCIPY_OPTIONS = ("norm", "solver", "min_step", "max_step")
-# What versions before 0.2 had: SciPy's solvers still take it in silence, the others with a warning.
+# Options of versions before 0.2: SciPy's solvers accept them silently, the others with a warning.
 _IDLE_OPTIONS = ("eps", "grid_points")
 _READERS: dict[str, Callable[[str, Any], Any]] = {
     **dict.fromkeys(("step_size", "first_step", "max_step"), read_number),
@@ -170,7 +170,7 @@ class Scheme:
                     f"method={self.name!r}; pass adjoint_options={{}} for defaults"
                 )
             options = {key: value for key, value in self.options.items() if key != "norm"}
-        # The backward solve has other components; to be as exact as any, it takes the smallest.
+        # The backward solve has different components, so it takes the smallest tolerance.
         rtol, atol = read_tolerances(
             _smallest("adjoint_rtol", self.rtol if rtol is None else rtol),
             _smallest("adjoint_atol", self.atol if atol is None else atol),
@@ -234,7 +234,7 @@ class Scheme:
             return self._grid_plan(times, field, y0)
         values = times.tolist()
         grid, anchors = values, {time: index for index, time in enumerate(values)}
-        if "step_size" in self.options:  # whose points move with the first time, but for the last
+        if "step_size" in self.options:  # all points but the last move with the first time
             grid = _equal_steps(values[0], values[-1], self.options["step_size"])
             anchors = {values[-1]: len(values) - 1}
         return self._fixed_plan(Moment(time, anchors.get(time, 0)) for time in grid)
@@ -274,7 +274,7 @@ class Scheme:
         bounds = {key: self.options[key] for key in ("min_step", "max_step") if key in self.options}
         solver = self.options.get("solver", "LSODA")
         rtol, atol = (
-            # SciPy knows one axis and no tensors.
+            # SciPy supports one axis and no tensors.
             one.reshape(-1).cpu().numpy() if isinstance(one, Tensor) and one.dim() else float(one)
             for one in (self.rtol, self.atol)
         )
@@ -309,7 +309,7 @@ class Scheme:
             renew_limit=True,
             keep_pace=False,
             goals=tuple(goals),
-            # torchdiffeq looks as far as it likes for a first step.
+            # torchdiffeq does not limit its search for a first step.
             trial_limit=plan.trial_limit if tableau.implicit else math.inf,
         )
 

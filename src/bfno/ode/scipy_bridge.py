@@ -48,11 +48,11 @@ class ScipyProblem(Problem):
         except ValueError as error:
             if self.finite:
                 raise
-            raise self._failure(str(error)) from error  # implicit solvers say it like this
+            raise self._failure(str(error)) from error  # the message of implicit solvers
         if not result.success:
             raise self._failure(result.message)
         ys = torch.as_tensor(result.y.T, dtype=y0.dtype, device=y0.device).view(-1, *y0.shape)
-        if not bool(torch.isfinite(ys).all()):  # which is a success to LSODA
+        if not bool(torch.isfinite(ys).all()):  # which LSODA counts as success
             self.finite = False
             raise self._failure("the solution is not finite")
         return ys
@@ -64,7 +64,7 @@ class ScipyProblem(Problem):
         with torch.no_grad():
             slope = self.field(time, state)
         self.reached, self.finite = float(t), bool(torch.isfinite(slope).all())
-        if at_start and not self.finite:  # from which SciPy's explicit solvers never return
+        if at_start and not self.finite:  # on which SciPy's explicit solvers never return
             raise self._failure("the field is not finite at the start")
         return slope.cpu().numpy().reshape(-1)
 

@@ -110,7 +110,7 @@ class Shelf:
         self.kept: dict[int, Snapshot] = {}
 
     def capacity(self, steps: int, size: int) -> float:
-        """How many states of a size in bytes may be kept for a number of steps."""
+        """Number of states of a size in bytes that may be kept for a number of steps."""
         fitting = self._size // size if size and self._size < math.inf else self._size
         return max(fitting, 2 + 2 * steps.bit_length())
 
@@ -178,7 +178,7 @@ class _Gathering(_LettingGo):
         chain = self._chain
         if chain.calls == 2:
             return super()._call(t, y)
-        # A function that knows nothing of the chain, which would keep itself alive through it.
+        # A function without a reference to the chain, which would keep itself alive through it.
         again = TrackingEvaluator(self.field, y)
         with chain.replayer.recording(again, (t, y)) as call:
             slope = call.result = super()._call(t, y)
@@ -245,7 +245,7 @@ class Chain:
         by_step: Whether the backward pass keeps all tensors of one step at once.
 
     Attributes:
-        requests: What is asked of the steps.
+        requests: The states requested from the steps.
         links: The accepted steps.
         shelf: Some of the states.
         gathering: The tensors that the field uses.
@@ -297,8 +297,8 @@ class Chain:
         if self.links:
             self.shelf.put(len(self.links), self._last)
         self.links.append(link)
-        # A slope takes as much memory as a state, and can be had for one evaluation, unless that
-        # would draw other random numbers.
+        # A slope takes as much memory as a state, and one evaluation computes it again, unless
+        # that would draw other random numbers.
         self.draws |= self.surroundings.random_state() is not link.random
         self._last = end if self.draws else end._replace(slope=None)
 
@@ -368,7 +368,7 @@ def _alone(times: Tensor) -> Tensor:
 
 def _mixed(y1: Tensor, slopes: Sequence[Tensor]) -> Tensor:
     """The result of a step, in which every slope counts, however small the step."""
-    # Of a device that rounds in another way every time, no more is asked than its own precision.
+    # A device that rounds differently every time needs to agree only up to its own precision.
     exact = y1.device.type == "cpu"
     dtype = torch.promote_types(y1.dtype, torch.float64) if exact else y1.dtype
     mixed = y1.detach().to(dtype, copy=True)
@@ -381,10 +381,10 @@ def _mixed(y1: Tensor, slopes: Sequence[Tensor]) -> Tensor:
 
 
 class _Requests(Protocol):
-    """What is asked of a solve: the states, and their gradients.
+    """The requested states of a solve, and their gradients.
 
     Attributes:
-        served: How many requests the first state of all serves.
+        served: Number of requests that the very first state serves.
     """
 
     served: int
@@ -584,7 +584,7 @@ class _Rewind:
         return self._of_y, *times, *chain.gathering.untangle(tensors)
 
     def _served(self, place: int) -> int:
-        """How many requests were served before a step."""
+        """Number of requests served before a step."""
         return self._links[place - 1].served if place else self._chain.requests.served
 
     def _state_before(self, place: int) -> tuple[Tensor, Tensor | None]:
@@ -594,7 +594,7 @@ class _Rewind:
         if slope is None and known and self._links[known].begun is None:
             slope = self._letting_go.slope_after(self._links[known - 1], y)
         while known < place:
-            free = self._capacity - len(self._kept) + 1  # the first state of all does not count
+            free = self._capacity - len(self._kept) + 1  # the very first state does not count
             steps = split(place + 1 - known, int(free)) if free > 0 else place - known
             for link in self._links[known : known + steps]:
                 y, slope = self._letting_go.repeat(link, y, slope)

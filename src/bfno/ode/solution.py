@@ -1,4 +1,4 @@
-"""What a solve returns: trajectory, counts and status."""
+"""The result of a solve: trajectory, counts and status."""
 
 from __future__ import annotations
 

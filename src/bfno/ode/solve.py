@@ -314,7 +314,7 @@ class _Call:
         return self._with_moving_starts(self.problem.states(self.y0, clock), ts, field)
 
     def _with_moving_starts(self, ys: Tensor, ts: Tensor, field: Field) -> Tensor:
-        """Let states move with times that are the first one of their row once more.
+        """Let states move with times that repeat the first one of their row.
 
         No step leads to them, which would have moved them along the field.
 
@@ -333,7 +333,7 @@ class _Call:
         slope = Evaluator(field)(first.to(ys.device, real_dtype(ys.dtype)), self.y0)
         delay = (ts[samples, columns + 1] - first[samples]).to(ys.device, ys.dtype)  # of zero
         samples, columns = samples.to(ys.device), columns.to(ys.device) + 1
-        # Where there is none, the state is still known.
+        # If there is none, the state is still known.
         slope = slope.masked_fill(~torch.isfinite(slope), 0.0)[samples]
         moved = slope * scale_rows(delay, slope)
         return ys.index_put((samples, columns), moved, accumulate=True)
@@ -347,12 +347,12 @@ class _Call:
             length = lengths[index - 1]
             count = 1 if step is None else max(1, math.ceil(length / step - 1e-9))
             options = replace(self.options, step=1 / count)
-            # A problem of its own, for its backward pass will need its field.
+            # A separate problem, because its backward pass needs its own field.
             field = _rescaled(self.problem.field, first, span)
             part = replace(self.problem, field=field, plan=self._planner(options))
             if self.gradient == "adjoint":
                 backward = dict(options.adjoint or {})
-                if backward.get("step") is not None:  # in time, which the clock takes length for
+                if backward.get("step") is not None:  # in time; the clock runs from 0 to 1
                     backward["step"] = min(1.0, backward["step"] / length) if length else 1.0
                 settings = self._adjoint_settings(replace(options, adjoint=backward), first, span)
                 y = solve_adjoint(part, y, clock, settings)[-1]
@@ -364,7 +364,7 @@ class _Call:
         return torch.stack(states, dim=1)
 
     def _planner(self, options: Options) -> Callable[[Tensor], Plan]:
-        # No method of this call: a problem that held its call would keep both alive.
+        # Not a method of this call: a problem that held its call would keep both alive.
         return functools.partial(make_plan, self._tableau, options, self._control)
 
     def _adjoint_settings(self, options: Options, *further: Tensor) -> AdjointSettings:
@@ -461,7 +461,7 @@ def _has_samples(y0: Any) -> bool:
 
 
 def _is_square(y0: Any) -> bool:
-    """Whether one value per sample fits another axis of a state as well, without an error."""
+    """Whether one value per sample also broadcasts to another axis of a state, without an error."""
     return any(part.dim() > 1 and part.shape[-1] == len(part) > 1 for part in tree_leaves(y0))
 
 
@@ -569,7 +569,7 @@ def _knots(
     stops = {time: Stop(Moment(time, None)) for time in others}
     stops |= {times[index]: Stop(Moment(times[index], index)) for index in landings}
     for time in jumps:
-        # Where the field jumps does not depend on a requested time at the same point.
+        # The place of a jump does not depend on a requested time at the same point.
         is_last = time == times[-1] and time in stops
         stops[time] = Stop(stops[time].moment if is_last else Moment(time, None), jump=True)
     direction = _direction(times)

@@ -35,7 +35,7 @@ def constant(values: Sequence[Any], like: Tensor) -> Tensor:
 
 
 def on_host(values: Any) -> Any:
-    """Numbers on the host, where reading them does not wait for a device each time."""
+    """Numbers on the host, so that reading them does not wait for a device each time."""
     if not isinstance(values, Tensor) or values.is_meta or values.device.type == "cpu":
         return values
     return values.detach().cpu()
@@ -87,7 +87,7 @@ class Packing:
             return packed
         lead = tuple(packed.shape[:-1])
         if packed.requires_grad:
-            # One by one: autograd forbids writing into pieces of split() in words of its own.
+            # One by one: autograd refuses writing into pieces of split() with a different message.
             pieces = [packed.narrow(-1, part.start, part.stop - part.start) for part in self.slices]
         else:
             pieces = packed.split(self._sizes, dim=-1)
@@ -140,7 +140,7 @@ class Packing:
     def _join(self, parts: Sequence[Tensor]) -> Tensor:
         if not self._lead:
             return torch.cat([part.reshape(-1) for part in parts])
-        # Sizes instead of -1, which nothing could tell in an empty batch.
+        # Sizes instead of -1, which is ambiguous for an empty batch.
         sized = zip(parts, self._sizes, strict=True)
         return torch.cat([part.reshape(part.shape[0], size) for part, size in sized], dim=-1)
 

@@ -75,7 +75,7 @@ class Clock:
     def time(self, moment: Moment) -> Tensor:
         """A moment."""
         if self._ts is None:
-            return self._like.new_full((), moment.value)  # which no host waits for
+            return self._like.new_full((), moment.value)  # without waiting for the device
         return torch.as_tensor(self.exact(moment), **self._kind)
 
     def size(self, start: Moment, end: Moment) -> Any:
@@ -85,7 +85,7 @@ class Clock:
         return self.exact(end) - self.exact(start)
 
     def move_together(self, one: Moment, other: Moment) -> bool:
-        """Whether two moments are the same point in time, wherever gradients move them."""
+        """Whether two moments are the same point in time, even if gradients differ."""
         return one.value == other.value and (self._ts is None or one.anchor == other.anchor)
 
     def times(self, nodes: Sequence[float], start: Moment, end: Moment) -> Sequence[Tensor]:
@@ -93,13 +93,13 @@ class Clock:
         first, size = self.exact(start), self.size(start, end)
         if self._ts is None:
             values = [first + node * size for node in nodes]
-            if self._like.device.type != "cpu":  # where a copy would make the host wait
+            if self._like.device.type != "cpu":  # because a copy would make the host wait
                 return [self._like.new_full((), value) for value in values]
             return self._like.new_tensor(values).unbind(0)
         return [torch.as_tensor(first + node * size, **self._kind) for node in nodes]
 
     def just_before(self, end: Moment, start: Moment) -> Tensor:
-        """The last moment before the end of a step that the state's dtype can tell from it."""
+        """The last moment before the end of a step that the state's dtype distinguishes from it."""
         value = torch.tensor(end.value, **self._kind)
         before = torch.nextafter(value, torch.tensor(start.value, **self._kind))
         return self.time(Moment(before.item(), end.anchor))
@@ -134,7 +134,7 @@ class Sums:
         self.slopes.append(slope)
 
     def clear(self) -> None:
-        """Forget the slopes, and with them their graphs."""
+        """Release the slopes and their graphs."""
         self._point, self.slopes = self._y, []
 
     def point(self) -> Tensor:
@@ -172,7 +172,7 @@ class TableSums(Sums):
 
     def __init__(self, tableau: Tableau, like: Tensor) -> None:
         super().__init__(tableau)
-        # A stage at the end of the step has no part in it, only in the error.
+        # A stage at the end of the step contributes only to the error, not to the step.
         self._inner = len(tableau.stages) - tableau.reuses_last_stage
         self._last_share = (tableau.error or (0.0,))[-1]
         self._begins = constant([1.0] * (self._inner - 1) + [0.0, 0.0], like)
@@ -249,7 +249,7 @@ class Stepper:
     Args:
         evaluate: Calls the field.
         tableau: The method.
-        clock: Tells the time.
+        clock: Gives the time.
         sums: Forms the sums of a step.
         stats: Where evaluations are counted.
 
@@ -365,7 +365,7 @@ class Stepper:
 
         last = self._sums.slopes[-1]
         self._sums.slopes[-1] = last.masked_fill(scale_rows(~moving, last), 0)
-        # Another object: a backward pass repeats earlier steps with the field that they had.
+        # A new object: a backward pass repeats earlier steps with the field that they had.
         self._evaluate = copy.copy(self._evaluate)
         self._evaluate.field = frozen
         self._moving = moving
@@ -391,7 +391,7 @@ class RecordingStepper(Stepper):
     Args:
         evaluate: Calls the field.
         tableau: The method.
-        clock: Tells the time.
+        clock: Gives the time.
         replayer: Records and repeats, or None to keep all graphs.
         stats: Where evaluations are counted.
     """
@@ -455,9 +455,9 @@ def combine_rows(weights: Tensor, parts: Sequence[Tensor], samples: Tensor) -> T
     """`Σ weights[r, m] * parts[m][samples[r]]` for every row `r`, as products of matrices.
 
     Rows of a sample share its parts, which would take far longer to copy for every row than to
-    multiply. They are cut into groups of the same size, with room to spare in the last of each
-    sample, so that a sample with many rows makes no others larger. The largest possible number of
-    groups is known without reading the numbers, which would mean waiting for a device.
+    multiply. They are divided into groups of the same size, padded in the last group of each
+    sample, so that a sample with many rows does not enlarge the others. The largest possible number
+    of groups is known without reading the numbers, which would mean waiting for a device.
 
     Args:
         weights: `(rows, parts)`.

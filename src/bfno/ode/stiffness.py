@@ -1,10 +1,10 @@
 """Whether stability, not accuracy, keeps the steps of an explicit method small.
 
-The slopes of one step tell how strongly the field pulls. Some combination of its stages cancels the
+The slopes of one step show how strongly the field pulls. Some combination of its stages cancels the
 smooth solution, such as the difference of two stages at the same time; what is left of the slopes,
 divided by what is left of the states, is about the largest eigenvalue of the Jacobian. No field is
-evaluated for that. Where it times the step size is at the edge of what the method can do without
-growing, the field is stiff (Hairer and Wanner, Solving ODEs II, IV.2, for dopri5).
+evaluated for that. If this eigenvalue times the step size is near the method's stability bound, the
+field is stiff (Hairer and Wanner, Solving ODEs II, IV.2, for dopri5).
 """
 
 from __future__ import annotations
@@ -28,21 +28,21 @@ from bfno.tracing import is_transformed, without_autocast
 __all__ = ["Detector", "Probe", "probe_of"]
 
 _LOOKS = 8
-"""Steps that are looked at in a row, and whose numbers the host then reads all at once."""
+"""Number of consecutive steps in a row of checks, whose numbers the host reads all at once."""
 _PAUSE = 24
 """Steps before the first such row, and between two while the field is stiff."""
 _CALM_PAUSE = 56
 """Steps between two while it is not."""
 _FAR = 64
-"""Number of steps to the end, at the present pace, from which on it is worth to look."""
+"""Number of steps to the end, at the present pace, from which checks are worthwhile."""
 _EDGE = 0.75
-"""Share of the stability bound from which on a step counts as limited by stability."""
+"""Share of the stability bound from which a step counts as limited by stability."""
 _PROOF = 9
-"""Stiff rows of looks that it takes to give up."""
+"""Number of stiff rows of checks before the solve gives up."""
 _SETTLED = 1.25
 """Factor by which the pace may differ since the field is stiff."""
 _MARGIN = 20
-"""How many times too long the way has to be, were the field to stay stiff as long as it was."""
+"""Factor by which the steps ahead must be too many, if the field stays stiff as long as it was."""
 
 
 class Probe(NamedTuple):
@@ -82,7 +82,7 @@ def probe_of(tableau: Tableau) -> Probe:
 
 
 def _difference(matrix: np.ndarray) -> np.ndarray:
-    """Weights of stages that cancel a smooth solution, and what depends on time alone."""
+    """Weights of stages that cancel a smooth solution, and terms that depend only on time."""
     nodes, count = matrix.sum(1), len(matrix)
     weights = np.zeros(count)
     for later, earlier in itertools.combinations(reversed(range(count)), 2):
@@ -101,7 +101,7 @@ def _stability_bound(matrix: np.ndarray, weights: np.ndarray) -> float:
     """Where the factor of a step of `y' = -y` first exceeds one."""
     sizes = np.arange(0.01, 50, 0.01)
     stage, factors = np.ones(len(matrix)), np.ones_like(sizes)
-    for power in range(1, len(matrix) + 1):  # a polynomial, for the stages are explicit
+    for power in range(1, len(matrix) + 1):  # a polynomial, because the stages are explicit
         factors += (weights @ stage) * (-sizes) ** power
         stage = matrix @ stage
     beyond = np.abs(factors) > 1 + 1e-9
@@ -116,7 +116,7 @@ class Mark(NamedTuple):
 
 
 class Detector:
-    """Looks at some accepted steps of an explicit method, and notes where the field is stiff.
+    """Checks some accepted steps of an explicit method, and notes where the field is stiff.
 
     It holds no graph, evaluates nothing, and makes the host wait once in 64 steps, in 32 of a stiff
     field, and not at all in short solves.
@@ -128,13 +128,13 @@ class Detector:
         stats: Where it writes when the field was stiff, and reads how many steps were tried.
 
     Attributes:
-        is_stiff: Whether the field was stiff when it last looked.
+        is_stiff: Whether the field was stiff at the last check.
     """
 
     def __init__(self, tableau: Tableau, goals: Sequence[float], stats: Stats) -> None:
         self._tableau, self._stats = tableau, stats
         self._goals = list(goals)[::-1]
-        # Stages of implicit methods are another matter; numbers under a transform are none.
+        # Stages of implicit methods differ, and under a transform there are no numbers.
         self._blind = tableau.implicit or is_transformed()
         self._pause, self._seen = _PAUSE, list[Tensor]()
         self._weights: Tensor | None = None
@@ -143,7 +143,7 @@ class Detector:
         self.is_stiff = False
 
     def look(self, start: float, end: float, slopes: Sequence[Tensor]) -> bool:
-        """Take note of an accepted step; return whether its look was the last of a row.
+        """Take note of an accepted step; return whether its check was the last of a row.
 
         Args:
             start: Where the step began.
@@ -166,12 +166,12 @@ class Detector:
     def gives_up(self, max_steps: float) -> bool:
         """Whether the steps cannot suffice, unless the field soon stops being stiff.
 
-        It has been stiff over some hundred steps in a row; were it to stay so, many times more
-        than `max_steps` would be needed; its pace was even all the time; and it does not grow so
-        that the end may be reached.
+        It has been stiff over some hundred consecutive steps; if it stayed so, many times more than
+        `max_steps` would be needed; its pace was even all the time; and the pace does not grow fast
+        enough to reach the end.
 
         Args:
-            max_steps: Most steps that may be tried.
+            max_steps: Largest number of steps that may be tried.
         """
         marks = self._marks
         if len(marks) < _PROOF or not self._goals:
@@ -188,7 +188,7 @@ class Detector:
         return growth <= 0 or tried / 2 / growth > 2 * max_steps
 
     def _steps_ahead(self, time: float, size: float) -> float:
-        """How many steps of a size lead to the next goal; infinitely many if there is none."""
+        """Number of steps of a size to the next goal; infinite if there is none."""
         while self._goals and (self._goals[-1] - time) * size <= 0:
             self._goals.pop()
         return (self._goals[-1] - time) / size if self._goals else float("inf")
@@ -209,11 +209,11 @@ class Detector:
             return torch.linalg.vector_norm(self._weights @ table, dim=1)
 
     def _judge(self, end: float, eps: float) -> None:
-        """Evaluate a row of looks."""
+        """Evaluate a row of checks."""
         rows = torch.stack(self._seen).tolist()
         self._seen = []
         bound = _EDGE * probe_of(self._tableau).bound
-        # Differences of slopes that are nearly the same are nothing but rounding.
+        # Differences of slopes that are nearly the same are only rounding errors.
         found = [pull / gap if gap > 1e3 * eps * slope else 0.0 for pull, gap, slope in rows]
         before, self.is_stiff = self.is_stiff, statistics.median(found) >= bound
         self._pause = _PAUSE if self.is_stiff else _CALM_PAUSE

@@ -34,7 +34,7 @@ _EULER = _fixed("euler", 1, ((),), (1.0,))
 _MIDPOINT = _fixed("midpoint", 2, ((), (1 / 2,)), (0.0, 1.0))
 _HEUN2 = _fixed("heun2", 2, ((), (1.0,)), (1 / 2, 1 / 2))
 _HEUN3 = _fixed("heun3", 3, ((), (1 / 3,), (0.0, 2 / 3)), (1 / 4, 0.0, 3 / 4))
-# Kutta's 3/8 rule, which is what PyTorch users get under this name elsewhere.
+# Kutta's 3/8 rule, which has this name in other PyTorch libraries.
 _RK4 = _fixed(
     "rk4",
     4,
@@ -241,7 +241,7 @@ _ADAPTIVE_METHODS = (_ADAPTIVE_HEUN, _FEHLBERG2, _BOSH3, _DOPRI5, _TSIT5, _DOPRI
 
 @dataclass(frozen=True, repr=False)
 class AutoTableau(Tableau):
-    """An explicit method, whose numbers these are, and one for stiff parts of the interval.
+    """An explicit method, with its numbers, and an implicit one for stiff parts of the interval.
 
     Attributes:
         explicit: The explicit method.

@@ -37,9 +37,9 @@ class Leg:
     """The end of a step for every sample.
 
     Attributes:
-        end: Where.
-        lands: Whether on a stop.
-        jumps: Whether where the field may jump.
+        end: The time.
+        lands: Whether it is a stop.
+        jumps: Whether the field may jump there.
     """
 
     end: Points
@@ -118,7 +118,7 @@ class Timetable:
         """The nearest points that the state's dtype can distinguish from these.
 
         Args:
-            samples: Whose they are.
+            samples: The samples that the points belong to.
             points: The points.
             side: 1.0 for those after them, -1.0 for those before.
         """
@@ -137,13 +137,13 @@ class Timetable:
         """Requested times after the beginning and up to the end of a step.
 
         Returns:
-            Which of the samples they belong to, their places, and whether they are the very end.
+            The samples they belong to, their places, and whether they are exactly the step's end.
         """
         times, direction = self.times[samples], self.direction[samples, None]
         late = (times - begin.values[:, None]) * direction > 0
         early = (times - end.values[:, None]) * direction <= 0
         whose, places = (late & early).nonzero(as_tuple=True)
         at_end = times[whose, places] == end.values[whose]
-        if self._ts is not None:  # one that moves apart from the end is inside the step
+        if self._ts is not None:  # one that moves separately from the end is inside the step
             at_end &= places == end.anchors[whose]
         return whose, places, at_end
