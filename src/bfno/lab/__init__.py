@@ -1,1 +1,1 @@
-"""The program: experiments, runs, and what is made of them."""
+"""The program: experiments, runs, and their results."""

@@ -61,7 +61,7 @@ def bfno_command(*words: object) -> str:
     All messages that tell a user what to type next use this.
 
     Args:
-        words: What follows `bfno`: names, options, paths.
+        words: The words after `bfno`: names, options, paths.
 
     Example:
         >>> print(bfno_command("resume", "my runs/digits"))
@@ -71,7 +71,7 @@ def bfno_command(*words: object) -> str:
 
 
 def nearest_names(name: str, known: Iterable[str], count: int = 3) -> list[str]:
-    """The known names that a wrong one may stand for, likeliest first.
+    """The known names that a wrong one may mean, likeliest first.
 
     Example:
         >>> nearest_names("bfno", ["node", "anode", "bfno-net", "bfno-node"], count=2)

@@ -65,7 +65,7 @@ def write_atomically(path: Path, content: bytes, *, sync: bool = True) -> None:
             rights = 0o666 if mode is None else 0o600
             descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | others, rights)
             if mode is not None:
-                with contextlib.suppress(OSError):  # some file systems know no modes
+                with contextlib.suppress(OSError):  # some file systems have no modes
                     os.fchmod(descriptor, mode)
             _write(descriptor, content)
             os.replace(partial, path)
@@ -121,7 +121,7 @@ def open_plain(path: Path, flags: int) -> int:
     except OSError as error:
         if error.errno in (errno.ELOOP, errno.EMLINK):  # what systems say of a link
             raise _not_plain(path, "is a link") from None
-        if error.errno == errno.ENXIO:  # a pipe that nobody reads
+        if error.errno == errno.ENXIO:  # a pipe without a reader
             raise _not_plain(path, "is not a plain file") from None
         raise
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
@@ -225,7 +225,7 @@ def remove_folder(path: Path) -> None:
 
 
 def remove_leftovers(folder: Path) -> None:
-    """Delete what killed writers left in a folder that nobody else writes to."""
+    """Delete leftovers of killed writers in a folder to which no other program writes."""
     for partial in folder.glob(f".*{_LEFTOVER}"):
         _unlink(partial)
 
@@ -257,7 +257,7 @@ def parse_yaml(content: str | bytes) -> Any:
     import yaml  # only readers of settings need it
 
     class Loader(yaml.SafeLoader):
-        """Counts nodes before aliases are resolved; an alias counts as what it stands for."""
+        """Counts nodes before aliases are resolved; an alias counts as the nodes it refers to."""
 
         def __init__(self, stream: str | bytes) -> None:
             super().__init__(stream)

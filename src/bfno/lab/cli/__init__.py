@@ -33,15 +33,15 @@ def main(arguments: list[str] | None = None) -> int:
         sys.stderr.write(f"error: standard output: is closed. Fix: {fix}\n")
         return 3
     for stream in (sys.stdout, sys.stderr):
-        # Characters that a terminal or a locale cannot show are no reason to fail.
+        # Characters that a terminal or a locale cannot show must not cause a failure.
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
     os.environ.setdefault(*_LOOKS)  # now: it is read when torch is imported
     words = list(sys.argv[1:] if arguments is None else arguments)
-    debug = "--debug" in words  # an option of every command, wherever it stands
+    debug = "--debug" in words  # an option of every command, in any position
     try:
         code = _run([word for word in words if word != "--debug"])
-        sys.stdout.flush()  # now, while a failure can still be told
+        sys.stdout.flush()  # now, while a failure can still be reported
         return code
     except Exception as error:
         if debug:
@@ -87,7 +87,7 @@ def _tell(error: Exception) -> int:
 
 
 def _explained(error: Exception) -> tuple[str, int]:
-    """The line that tells of an error, and the exit code that belongs to it."""
+    """The line that reports an error, and its exit code."""
     if isinstance(error, BrokenPipeError):  # the reader of our output, such as `head`, has enough
         return "", 0
     what = str(error)

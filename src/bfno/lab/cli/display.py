@@ -32,7 +32,7 @@ _MOST_CLASSES = 20
 
 
 def watchers(folder: Path, logs: Sequence[str] | None) -> list[Any]:
-    """The watchers of a training: the terminal, and the logs that were asked for."""
+    """The watchers of a training: the terminal, and the requested logs."""
     from bfno.lab.cli.progress import TrainingDisplay
     from bfno.lab.runs.logs import make_logs
 
@@ -116,7 +116,7 @@ def _metric_lines(found: dict[str, Any]) -> Iterator[str]:
 
 
 def _remarks(found: dict[str, Any]) -> dict[str, str]:
-    """Remarks that some metrics need beside them."""
+    """Remarks to print beside some metrics."""
     count = f"of {found['samples']:,} {found['unit']}"
     if found["unit"] == "time points":
         count += f" in {found['series']:,} series"

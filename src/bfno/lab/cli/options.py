@@ -116,7 +116,7 @@ def takes(arguments: type) -> Callable[[Callable[[Any], Any]], Callable[..., Any
     The function behind it then takes one object instead of a dozen parameters.
 
     Args:
-        arguments: The dataclass, annotated as typer wants its parameters.
+        arguments: The dataclass, annotated like parameters for typer.
     """
     hints = get_type_hints(arguments, include_extras=True)
     parameters = [

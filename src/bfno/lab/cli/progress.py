@@ -78,7 +78,7 @@ class TrainingDisplay(Watcher):
         epochs = self._epochs - progress.epoch
         if self._epoch_seconds is None and progress.epoch:  # a run that was resumed
             self._epoch_seconds = progress.total_seconds / progress.epoch
-        # The first epoch knows only its own steps, not yet how long an evaluation takes.
+        # In the first epoch, only the time of steps is known, not yet that of an evaluation.
         each = self._epoch_seconds or progress.seconds / max(progress.batch, 1) * steps
         return max(each - progress.seconds, 0.0) + each * (epochs - 1)
 

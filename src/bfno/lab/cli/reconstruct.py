@@ -57,7 +57,7 @@ class _Arguments:
     any_checkpoint: AnyCheckpoint = False
 
     def files(self) -> list[Path]:
-        """The files to write; none if only the errors are wanted."""
+        """The files to write; none if only the errors are requested."""
         pictures = [] if self.out is None else [self.out]
         if self.out is None and self.hold_out is None:
             folder = self.run / "figures"
@@ -81,7 +81,7 @@ def reconstruct(arguments: _Arguments) -> None:
 def keep_reconstruction(run: Path, *, any_checkpoint: bool = False) -> None:
     """Draw the first series of a run's test split as its model sees them, unless they exist.
 
-    A drawing of weights that the run had before it went on is replaced.
+    A drawing of older weights, from before the run continued, is replaced.
 
     Args:
         run: Folder of the run.

@@ -97,13 +97,13 @@ def sample(arguments: _Arguments) -> None:
 
 
 def keep_samples(run: Path, *, any_checkpoint: bool = False) -> None:
-    """Draw the picture of a run's samples unless it is there; images stand beside real ones.
+    """Draw the picture of a run's samples unless it exists; images are next to real ones.
 
-    One of weights that the run had before it went on is drawn anew.
+    A picture of older weights, from before the run continued, is drawn again.
 
     Args:
         run: Folder of the run.
-        any_checkpoint: Whether another checkpoint may stand for a damaged best one.
+        any_checkpoint: Whether another checkpoint may replace a damaged best one.
 
     Raises:
         ConfigError: If nothing is trained yet.
@@ -171,7 +171,7 @@ def _check(arguments: _Arguments) -> Any:
 
 
 def _check_judge(judge: Path, arguments: _Arguments) -> None:
-    """Refuse a classifier that cannot see what is drawn."""
+    """Refuse a classifier that does not accept the samples."""
     from bfno.lab.experiments.images.experiment import ImageExperiment
     from bfno.lab.runs.folder import RunFolder
 

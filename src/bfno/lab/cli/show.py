@@ -114,7 +114,7 @@ def figures(
     from bfno.lab.views.listing import read_finished
 
     check_gallery(out)
-    # Refuses what is not a run, before the others draw their pictures.
+    # Refuses folders that are not runs, before the others draw their pictures.
     finished, unfinished = read_finished(runs)
     prepare(finished, any_checkpoint=any_checkpoint)
     for one in unfinished:
@@ -276,7 +276,7 @@ def _prepare(folder: Path, any_checkpoint: bool) -> None:
 
 
 def _makers() -> dict[str, Callable[..., object]]:
-    """The functions that make what a report shows of a model."""
+    """The functions that make a report's pictures of a model."""
     from bfno.lab.cli import reconstruct, sample
     from bfno.lab.runs.load import keep_exhibit
 

@@ -111,7 +111,7 @@ def sweep(arguments: _Arguments) -> int:
     study = Study(folder, plan)
     made = Sweep(study, arguments.trials, jobs, plan.data_dir, engine)
     try:
-        with contextlib.closing(made.run()) as rounds:  # which stops them, whatever happens
+        with contextlib.closing(made.run()) as rounds:  # which stops them in any case
             follow(rounds, find_metric(study.metric), made.slots)
     except Stopped as stop:
         _write(made)

@@ -283,7 +283,7 @@ def _train_and_print(
         jobs, arguments.jobs, arguments.data_dir, _choice(arguments).engine(arguments.runs)
     )
     try:
-        with contextlib.closing(campaign.run()) as rounds:  # which stops them, whatever happens
+        with contextlib.closing(campaign.run()) as rounds:  # which stops them in any case
             metric = shown_metrics(paper, _variant(campaign.standings))[0]
             follow(rounds, metric, campaign.slots)
     except Stopped as stop:

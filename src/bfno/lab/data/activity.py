@@ -36,7 +36,7 @@ ACTIVITIES = (
     "on all fours",
     "sitting on the ground",
 )
-"""Name of each class; the file distinguishes eleven, of which some are taken together."""
+"""Name of each class; the file distinguishes eleven, some of which are merged here."""
 
 OFFICIAL_MD5 = "280a677ae0d673ec9a50ada480d8a529"
 """Checksum of the official file."""
@@ -54,7 +54,7 @@ _CLASS = {
     "standing up from lying": 4,
     "standing up from sitting": 4,
     "standing up from sitting on the ground": 4,
-    # The name that the published code knows, which the official file never spells.
+    # The spelling in the published code, which never occurs in the official file.
     "standing up from sit on grnd": 4,
     "on all fours": 5,
     "sitting on the ground": 6,

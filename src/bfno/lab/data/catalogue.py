@@ -20,8 +20,8 @@ class Download:
     Attributes:
         name: Name it gets on disk.
         url: Official address.
-        digest: Published checksum, as `algorithm:hexadecimal`; `None` where there is none.
-        size: Bytes; `None` where nobody published them.
+        digest: Published checksum, as `algorithm:hexadecimal`; `None` if there is none.
+        size: Bytes; `None` if the size was not published.
     """
 
     name: str
@@ -54,7 +54,7 @@ class DataFile:
     Attributes:
         name: Official name.
         size: Bytes of the official file.
-        digest: Checksum, as `algorithm:hexadecimal`; `None` where nobody published one.
+        digest: Checksum, as `algorithm:hexadecimal`; `None` if none was published.
         spellings: Names under which the file is found, the preferred one first.
     """
 
@@ -75,9 +75,9 @@ class DataSet:
         class_names: Name of each class, by its label.
         train_count: Images in the training part.
         test_count: Images in the test part.
-        homepage: Where its makers describe it.
-        licence: What they say about its use.
-        format: How its files are laid out; see `_READERS` of `bfno.lab.data.store`.
+        homepage: Address of its authors' description.
+        licence: Their terms of use.
+        format: Layout of its files; see `_READERS` of `bfno.lab.data.store`.
         files: The files to download; empty for a set that comes with a library.
         contents: The files that the reader needs; empty like `files`.
         archive_folder: Folder inside the official archive, for a set that comes as one.

@@ -16,7 +16,7 @@ __all__ = ["MISSING", "NumberFormat", "as_words", "booleans", "codes", "has_numb
 __all__ += ["parse_numbers", "shown"]
 
 MISSING = ("na", "n/a", "#n/a", "null", "none", "nan", "nat", "<na>", "-", "--", "?", ".")
-"""Words for a missing value, whatever their case."""
+"""Words for a missing value, in any case."""
 
 _WHOLE = re.compile(r"([+-]?\d+)\.0+")
 _BOOLEANS = (("false", "true"), ("no", "yes"), ("n", "y"), ("f", "t"))

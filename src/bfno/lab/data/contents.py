@@ -1,7 +1,7 @@
 """The bytes of a data set's files: plain, gzipped or inside the official archive.
 
 Nothing is read beyond the size of the official file, so a file that unpacks to more than it should
-costs no more memory than a correct one.
+takes no more memory than a correct one.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ def read_files(files: Mapping[str, Path], data_set: DataSet) -> dict[str, Conten
 
 
 def read_archive(archive: Path, data_set: DataSet) -> dict[str, Content]:
-    """Read the needed files, and the small ones beside them, from the official archive.
+    """Read the needed files, and the additional small ones, from the official archive.
 
     Raises:
         DataError: If the archive is damaged, or lacks a file or holds something else in its place.

@@ -43,9 +43,9 @@ class Dates:
 
     Attributes:
         moments: Microseconds since 1970 in UTC; 0 if there is none.
-        wrong: Whether a cell holds something else than a date.
+        wrong: Whether a cell holds something other than a date.
         order: The order from `ORDERS` that was needed and found, if any.
-        unclear: The first row whose day and month cannot be told apart; -1 for none.
+        unclear: The first row whose day and month cannot be distinguished; -1 for none.
         has_clock: Whether some moment is not midnight.
     """
 
@@ -110,7 +110,7 @@ def _from_different(cells: pl.Series, order: str | None, points: str | None) -> 
 
 
 def looks_like_dates(cells: pl.Series) -> bool:
-    """Whether the first different cells are all dates, in whatever order of day and month."""
+    """Whether the first different cells are all dates, in any order of day and month."""
     some = cells.drop_nulls().head(1000).unique().head(50)
     return len(some) > 0 and any(not parse_dates(some, order).wrong.any() for order in ORDERS)
 
@@ -151,7 +151,7 @@ def _ordered(
         elif (first[undotted] > 12).any() and not _may_begin_with_year(groups, undotted & short):
             order = "day-first"
         else:
-            # Best one of which the first number cannot be the month: it says more.
+            # Preferably one whose first number cannot be the month: it is the better example.
             late = undotted & (first > 12)
             found.unclear = int(rows[int((late if late.any() else undotted).argmax())])
             order = "day-first"

@@ -93,7 +93,7 @@ def _seen(table: RawTable, columns: Sequence[str], mark: str) -> _Mark:
     for name in columns:
         cells = table.frame[name]
         some = cells.filter(cells.str.contains(mark, literal=True).fill_null(False))
-        # Most often the first rows tell, and what is clear needs no further look.
+        # Most often the first rows are enough, and clear cells need no further check.
         for part in (some.head(_SAMPLE), some.slice(_SAMPLE)):
             is_group = part.str.contains(_MAY_GROUP[mark])
             clear = part.filter(part.str.contains(_WITH[mark]) & ~is_group)

@@ -29,7 +29,7 @@ Progress = Callable[[str, int, "int | None"], None]
 
 _PIECE = 1 << 14  # less than that is lost when a connection breaks off
 _REDIRECTS = 5
-_LARGEST = 1 << 32  # bytes of a file whose size nobody published
+_LARGEST = 1 << 32  # bytes of a file whose size was not published
 
 
 @dataclass(frozen=True)
@@ -67,11 +67,11 @@ def download(
     A file of that name with the right checksum is kept; any other is replaced.
 
     Args:
-        file: What to download.
-        folder: Where to put it.
+        file: The file to download.
+        folder: The folder to put it in.
         fix: What to do if it cannot be downloaded.
         url: Another address of the same file.
-        progress: Told about every piece that arrives.
+        progress: Called for every piece that arrives.
         patience: How long to wait and how often to try.
 
     Raises:

@@ -123,7 +123,7 @@ def load_folder_splits(
 
 
 def _say_copies(splits: Splits, folder: Path) -> None:
-    """Tell of test images that are training images too, whatever their files are called."""
+    """Report test images that are also training images, regardless of their files' names."""
     learned = set(_fingerprints(splits.train))
     copies = sum(one in learned for one in _fingerprints(splits.test))
     if copies:
@@ -298,7 +298,7 @@ class _Folder:
         return tuple(files[number] for number in found.kept)
 
     def read(self, parts: Mapping[str, Sequence[ImageFile]]) -> dict[str, Split]:
-        """Read parts of the folder, all at once; report what is left out."""
+        """Read parts of the folder, all at once; report files that are left out."""
         files = [file for part in parts.values() for file in part]
         found = decode_images(self.listing, files, self.source.shape)
         self._leave_out([files[number] for number in found.errors], list(found.errors.values()))
@@ -336,7 +336,7 @@ class _Folder:
             for name, part in parts.items()
         }
         lost = sorted(set[int]().union(*lacking.values()).difference(*present.values()))
-        # The test part alone does not tell whether a class is lost altogether.
+        # The test part alone does not show whether a class is lost completely.
         if lost and "training" in parts:
             self._refuse(f"image{self._of_class(lost[0])}")
         for name, part in parts.items():

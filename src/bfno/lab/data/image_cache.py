@@ -38,7 +38,7 @@ _logger = logging.getLogger(__name__)
 _MAGIC = b"bfno decoded images 1\n"
 _DIGEST, _LENGTH = 32, 8
 _TAIL = _LENGTH + len(_MAGIC) + _DIGEST
-# One file holds no more images than that, so that little is lost when a start is interrupted.
+# Limits of a file, so that little is lost when a start is interrupted.
 _MOST_IMAGES, _MOST_BYTES, _MOST_SECONDS = 4096, 64 << 20, 20.0
 _CHUNK = 256  # images that wait for the decoders at a time
 _MOST_THREADS = 16
@@ -92,7 +92,7 @@ def decode_images(
 
     Raises:
         ConfigError: If Pillow is missing.
-        SystemFailure: If images cannot be read for a reason that does not lie in them.
+        SystemFailure: If images cannot be read for a reason other than their content.
     """
     with quiet_pillow():
         cache = _Cache(listing, shape)
@@ -245,7 +245,7 @@ def _name(folder: Path, shape: tuple[int, int, int]) -> str:
 
 
 def _framed(pixels: bytearray, keys: list[_Key], shape: tuple[int, int, int]) -> bytes:
-    """The content of a file: pixels, what they are, how long that is, and a checksum of it all."""
+    """The content of a file: pixels, their description, its length, and a checksum of all."""
     about = json.dumps({"shape": shape, "files": keys}, ensure_ascii=True).encode()
     tail = about + len(about).to_bytes(_LENGTH, "big") + _MAGIC
     digest = hashlib.sha256(pixels)

@@ -43,7 +43,7 @@ class ImageFile(NamedTuple):
 
 @dataclass
 class LeftOut:
-    """What is left out of a folder, for a note.
+    """The things left out of a folder, for a note.
 
     Attributes:
         names: Names of the things left out, by the singular and plural of their kind.
@@ -61,7 +61,7 @@ class LeftOut:
         self.add(_UNREADABLE, *names)
 
     def say(self, folder: Path) -> None:
-        """Tell the user in one line, if anything was left out."""
+        """Report in one line if anything was left out."""
         if self.names:
             parts = [
                 f"{len(found):,} {kind[len(found) > 1]} ({', '.join(sorted(found)[:3])}"

@@ -40,7 +40,7 @@ _LAST_MINUTE = 60 * 24 * 365
 _RECORD_LIMIT, _OUTCOMES_LIMIT = 1 << 20, 1 << 22
 # Raised whenever the same files give other arrays, so that what older versions kept is left alone.
 _PARSER = "1"
-# So many records take longer than a user waits without a word.
+# Reading this many records takes so long that users need a message.
 _MANY = 1000
 _logger = logging.getLogger(__name__)
 
@@ -77,10 +77,10 @@ def read_physionet(
     The result is kept in the user's cache folder.
 
     Args:
-        folder: Where `set-a.tar.gz` or the folder `set-a`, and `Outcomes-a.txt` lie.
+        folder: Folder with `set-a.tar.gz` or the folder `set-a`, and `Outcomes-a.txt`.
         sets: Which of the sets `a` and `b` to read.
         quantum: Hours; None is `PUBLISHED_QUANTUM`.
-        keep_impossible: Whether to keep values that stand for missing ones: below zero, which is
+        keep_impossible: Whether to keep values that mark missing ones: below zero, which is
             impossible for all parameters, or a height or weight of zero.
 
     Raises:

@@ -33,7 +33,7 @@ __all__ = ["SeriesSource", "divided_series", "load_series", "thinned"]
 
 _logger = logging.getLogger(__name__)
 _TEST_SEED = 0  # the test part is the same for every run
-_LIMIT = 5.0  # deviations; further out lie typing errors rather than patients
+_LIMIT = 5.0  # deviations; values further out are typing errors rather than patients
 _PUBLISHED_SEED, _PUBLISHED_SHARE, _PUBLISHED_WINDOWS = 42, 0.8, 10_000
 _WITH_PUBLIC_LABELS = ("activity", "published")
 _UNUSED_CLASSES = tuple(f"unused {number}" for number in range(len(ACTIVITIES), 11))
@@ -202,7 +202,7 @@ def _published_activity(source: SeriesSource, seed: int) -> SeriesSplits:
     ):
         drawn = part[torch.from_numpy(generator.choice(len(part), len(part)))]
         parts.append(whole.take(_first(drawn, limit)))
-    # What has no label is a row of zeros there, whose largest is the first.
+    # Labels that are missing are rows of zeros there, whose largest entry is the first.
     parts[0] = replace(parts[0], labels=parts[0].labels.clamp(min=0))
     features = len(ACTIVITY_FEATURES)
     scaling = Scaling(_span(whole), (0.0,) * features, (1.0,) * features)
@@ -266,7 +266,7 @@ def _division(whole: Series) -> str:
 
 
 def _say_shared(train: Series, test: Series, source: SeriesSource) -> None:
-    """Tell of test series that are called as training series, for they may well be the same."""
+    """Report test series with the names of training series, because they may be the same."""
     shared = set(train.ids) & set(test.ids)
     if shared:
         _logger.warning(

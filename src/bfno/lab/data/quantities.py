@@ -107,7 +107,7 @@ class _Column:
         self.units = unit.str.replace_all("μ", "µ", literal=True)
         is_missing = cells.str.to_lowercase().is_in(list(missing))
         self.filled = (cells.is_not_null() & ~is_missing.fill_null(False)).to_numpy()
-        # Whatever else there is stays as it is.
+        # Everything else stays unchanged.
         self.numbers = number.zip_with(number.is_not_null(), cells).cast(pl.String)
 
     def unit(self, trained: str | None) -> str | None:

@@ -26,7 +26,7 @@ def refusing_damage(path: Path, fix: str) -> Iterator[None]:
 
     Args:
         path: The file that is being read.
-        fix: What the user can do about it.
+        fix: The remedy for the user.
     """
     try:
         yield

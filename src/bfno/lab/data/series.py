@@ -179,7 +179,7 @@ class Scaling:
 
     def apply(self, series: Series) -> Series:
         """Return the series as a model sees them."""
-        # Only what was observed, which is a small part of many data sets.
+        # Only the observed values, which are a small part of many data sets.
         place = series.mask.nonzero(as_tuple=True)
         scale = self._row(self.scale)[place[1]]
         seen = in_single(series.values[place].double(), scale)

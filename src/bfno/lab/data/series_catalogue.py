@@ -22,11 +22,11 @@ class SeriesSet:
         title: Name in prose.
         features: Number of features.
         classes: Number of classes.
-        by_row: Whether every row has a label; else every series.
-        amount: How much there is, in words.
-        homepage: Where its makers describe it.
-        licence: What they say about its use.
-        files: What is downloaded.
+        by_row: Whether every row has a label; otherwise every series has one.
+        amount: The amount of data, in words.
+        homepage: Address of its authors' description.
+        licence: Their terms of use.
+        files: The files to download.
     """
 
     name: str

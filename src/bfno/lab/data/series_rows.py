@@ -23,11 +23,11 @@ class Rows:
     """Rows of one or more tables in the order of the files.
 
     Attributes:
-        table: Where they come from.
-        owners: Which series each row belongs to.
+        table: The table they come from.
+        owners: The series that each row belongs to.
         times: Time of each row; seconds for dates.
         unit: How many of these units make one unit of the result.
-        values: `(rows, features)` in double precision, NaN for what is missing.
+        values: `(rows, features)` in double precision, NaN for missing values.
         labels: Number of each row's label in `label_names`, or `UNLABELLED`.
         ids: Name of each series, in the order of their first rows.
         label_names: Every label, in the order of their first rows.

@@ -65,7 +65,7 @@ def get_series(
     try:
         folder.mkdir(parents=True, exist_ok=True)
         for file in SERIES_SETS[name].files:
-            # A folder of records stands for the archive that it was unpacked from.
+            # A folder of records counts as the archive that it was unpacked from.
             if not bad & {file.name, file.name.removesuffix(".tar.gz")}:
                 continue
             new = replace(file, name=f"{file.name}.new")

@@ -22,7 +22,7 @@ SPIRAL_FEATURES = ("x", "y")
 _SPAN = 5.0
 _SHORTEST, _LONGEST = 15, 40
 _NOISE, _MISSING = 0.05, 0.2
-_OSCILLATOR = 2  # classes from here on swing to and fro
+_OSCILLATOR = 2  # this class and the later ones oscillate
 
 
 @dataclass(frozen=True)

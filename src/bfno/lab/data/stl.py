@@ -42,7 +42,7 @@ def stl10_folds(folder: Path) -> list[Tensor]:
     """Return the ten official training folds, each as indices into the training images.
 
     Args:
-        folder: Where `fold_indices.txt` lies.
+        folder: Folder with `fold_indices.txt`.
 
     Raises:
         DataError: If the file is missing or is not ten lines of a thousand indices.

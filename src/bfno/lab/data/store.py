@@ -38,7 +38,7 @@ __all__ = ["FileCheck", "check", "data_folder", "get", "load", "locate"]
 
 _Reader = Callable[[Mapping[str, Content], DataSet], tuple[Split, Split]]
 _READERS: Mapping[str, _Reader] = {"idx": read_idx, "cifar": read_cifar, "stl": read_stl}
-_BUNDLED = {"digits": read_digits}  # what a library brings along
+_BUNDLED = {"digits": read_digits}  # sets that come with a library
 _NPZ = {"cifar10", "cifar100"}
 _logger = logging.getLogger(__name__)
 

@@ -242,7 +242,7 @@ class StoredImages(Tensor):
         return func(*_pytree.tree_map(whole, args), **_pytree.tree_map(whole, kwargs or {}))
 
 
-# What a tensor is asked about itself, besides its attributes.
+# Functions that only ask about a tensor itself, besides its attributes.
 _ABOUT = {Tensor.size, Tensor.dim, Tensor.numel, Tensor.__len__, Tensor.is_floating_point}
 
 

@@ -55,7 +55,7 @@ def drawn_order(labels: Tensor, seed: int) -> Tensor:
     starts = counts.cumsum(0) - counts
     number = torch.empty_like(by_class)  # of each thing among those of its class
     number[by_class] = torch.arange(len(labels)) - starts[inverse[by_class]]
-    # Spread evenly, the things of a class stand in the middle of stretches of equal length ...
+    # Spread evenly, the items of a class are in the middle of stretches of equal length ...
     places = (number.double() + 0.5) * (len(labels) / counts[inverse].double())
     # ... but the first one of a rare class not as late as that.
     turns = torch.randperm(len(classes), generator=generator)[inverse].double()

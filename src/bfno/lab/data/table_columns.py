@@ -1,4 +1,4 @@
-"""Reads a table column by column: what each column is, and its cells as numbers."""
+"""Reads a table column by column: the role of each column, and its cells as numbers."""
 
 from __future__ import annotations
 
@@ -272,7 +272,7 @@ class Understood:
         """The features in the order that they must have."""
         return require_names(self.table.source, found, self.wanted or ())
 
-    # What to tell.
+    # What to report.
 
     def line(self, rows: Rows, by_row: bool) -> str:
         """Describe in one line how the table was understood.
@@ -350,7 +350,7 @@ class Understood:
 
 
 def _say_unknown(table: RawTable, layout: TableLayout) -> None:
-    """Tell of columns that a setting names and that are not there: it has no effect."""
+    """Report columns that a setting names but that do not exist: it has no effect."""
     names = table.frame.columns
     for columns, purpose in ((layout.ignore, "leave out"), (layout.categorical, "take as words")):
         for name in sorted(set(columns) - set(names)):

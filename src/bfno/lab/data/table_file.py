@@ -68,7 +68,7 @@ class RawTable:
         numbers: Number of each row in its file.
         files: The files.
         places: Number of each row's file among these.
-        is_typed: Whether the file itself says which cells are numbers, as in Excel.
+        is_typed: Whether the file itself marks which cells are numbers, as in Excel.
         remarks: What was detected about the files, for the user.
     """
 
@@ -395,7 +395,7 @@ def _row_numbers(path: Path, body: bytes, separator: str, width: int, line: int)
     """Number of each row in the file, after checking that all have as many cells as the first.
 
     Raises:
-        DataError: If one has not, or has misplaced quotation marks.
+        DataError: If one has a different number, or misplaced quotation marks.
     """
     mark = separator.encode()
     skeleton = _ended(body).translate(None, bytes({*range(256)} - {*mark, *b'\n"'}))

@@ -125,7 +125,7 @@ class TableLayout:
     def from_facts(facts: Mapping[str, Any], file: FileFormat) -> TableLayout:
         """The layout from `facts`, for a file of any format."""
         missing = facts["missing"]
-        booleans = facts.get("booleans")  # older runs have none of what `get` asks for
+        booleans = facts.get("booleans")  # older runs lack the facts read with `get`
         return TableLayout(
             **{name: facts[name] for name in _FACTS},
             trained_decimal=facts["decimal"],
@@ -172,7 +172,7 @@ def find_column(
 
 
 def naming(role: str, name: str) -> str:
-    """Tell how to name the column of a role.
+    """Say how to name the column of a role.
 
     Example:
         >>> naming("time", "days")

@@ -92,7 +92,7 @@ def read_times(
 
 
 def temporal_kind(cells: pl.Series) -> str:
-    """What a column holds whose type in the file is one of time."""
+    """The content of a column whose type in the file is a type of time."""
     import polars as pl
 
     kinds = {pl.Duration: "durations", pl.Time: "times of day"}

@@ -76,7 +76,7 @@ class DensityEstimator(DensityMixin, TrainedEstimator):
     _experiment = DensityExperiment
     n_features_in_: int
 
-    # Every parameter by name once more; `TrainedEstimator` says why.
+    # Every parameter is named again; `TrainedEstimator` explains why.
     def __init__(
         self,
         method: str = "ffjord-rnode",

@@ -79,7 +79,7 @@ class ImageClassifier(ClassifierMixin, TrainedEstimator):
 
     _experiment = ImageExperiment
 
-    # Every parameter by name once more; `TrainedEstimator` says why.
+    # Every parameter is named again; `TrainedEstimator` explains why.
     def __init__(
         self,
         method: str = "bfno-net",

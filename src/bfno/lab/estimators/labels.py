@@ -21,7 +21,7 @@ def encoded_labels(y: Any, count: int, samples: str) -> tuple[np.ndarray, Tensor
     Args:
         y: Labels: words, numbers or booleans.
         count: Number of samples.
-        samples: What they are called in messages.
+        samples: The word for them in messages.
 
     Raises:
         ValueError: If labels are missing or masked, too many or too few, or all the same.

@@ -15,7 +15,7 @@ def refuse_masked(values: Any, name: str, fix: str) -> None:
 
     Args:
         values: An array, or lists of arrays; a masked array without masked values is accepted.
-        name: What it is called in the message.
+        name: Its name in the message.
         fix: What to do about it.
 
     Raises:

@@ -86,7 +86,7 @@ class SeriesClassifier(ClassifierMixin, TrainedEstimator):
 
     _experiment = SeriesExperiment
 
-    # Every parameter by name once more; `TrainedEstimator` says why.
+    # Every parameter is named again; `TrainedEstimator` explains why.
     def __init__(
         self,
         method: str = "ode-rnn",
@@ -133,8 +133,8 @@ class SeriesClassifier(ClassifierMixin, TrainedEstimator):
             y = _labels_of(table, y)
         classes, labels = encoded_labels(y, len(series), "series")
         series = replace(series, labels=labels)
-        # Runs that are kept know their samples by values in single precision, and by what matters
-        # beyond it.
+        # Kept runs identify their samples by values in single precision, and by further digits
+        # that matter.
         parts = (series.times, series.values.float(), series.mask, series.starts, labels)
         rest = _beyond_single(series)
         parts += (rest,) if rest.any() else ()
@@ -177,7 +177,7 @@ class SeriesClassifier(ClassifierMixin, TrainedEstimator):
             raise ValueError(f"X must be {kind} as in fit, got {type(X).__name__}")
         layout = self._layout
         if layout is not None:
-            # Whatever labels it has are of no interest here, and may be unknown.
+            # Its labels, if any, do not matter here, and may be unknown.
             X = _as_polars(X)
             X = X.drop(layout.label, strict=False) if layout.label else X
             layout = layout.for_file(layout.file)

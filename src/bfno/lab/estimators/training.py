@@ -1,4 +1,4 @@
-"""What all estimators share: their parameters, and training with the program's loop.
+"""The base of all estimators: their parameters, and training with the program's loop.
 
 An estimator describes its samples, builds the settings of an experiment and lets
 `bfno.lab.runs.session` train it in a run folder, which is a temporary one unless the user wants to
@@ -50,7 +50,7 @@ _OWN_PARAMETER = {
 }
 # How the program writes a setting: --set NAME=VALUE, with quotes where a shell needs them.
 _SETTING = re.compile(r"""--set (?:"([\w.]+)=([^"]*)"|([\w.]+)=(?:'([^']*)'|([^\s,;]+)))""")
-# Further advice of the program, and what it comes to here.
+# Further advice of the program, and the same advice for estimators.
 _HERE = {
     "in the run's config.yaml": "in settings= and fit again",
     "use another run, or train it on": "fit again with a smaller lr=",
@@ -71,9 +71,9 @@ class TrainedEstimator(BaseEstimator):
 
     _experiment: ClassVar[type[Experiment]]
 
-    # Each estimator names all of these once more, with its defaults: scikit-learn reads parameters
-    # from the signature of the class itself, for `get_params`, `clone` and searches, and does not
-    # see what `**kwargs` would stand for.
+    # Each estimator names all of these again, with its defaults: scikit-learn reads parameters from
+    # the signature of the class itself, for `get_params`, `clone` and searches, and cannot see
+    # parameters behind `**kwargs`.
     def __init__(
         self,
         method: str,

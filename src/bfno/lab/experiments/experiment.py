@@ -1,4 +1,4 @@
-"""An experiment: its settings, and what can be done with them.
+"""An experiment: its settings, and operations on them.
 
 Each task (images, series, densities) has its own kind of `Experiment`; training, runs and commands
 know only this interface.
@@ -65,7 +65,7 @@ class OwnData:
 
 
 class Experiment(Settings, ABC):
-    """Everything that decides the outcome of a run, and what follows from it.
+    """Everything that decides the outcome of a run, with the operations on it.
 
     Attributes:
         experiment: Its name, `data/method`.
@@ -172,7 +172,7 @@ class Experiment(Settings, ABC):
 
     @abstractmethod
     def facts(self, data: Any) -> dict[str, Any]:
-        """What a model has to know about its data, ready for JSON; kept with every checkpoint."""
+        """Facts about the data that a model needs, ready for JSON; kept with every checkpoint."""
 
     @abstractmethod
     def known_facts(self) -> dict[str, Any]:
@@ -222,7 +222,7 @@ class Experiment(Settings, ABC):
             raise ConfigError("--independent", why, "leave it out")
         solvers = [one for one in model.modules() if isinstance(one, NeuralODE | LatentGenerator)]
         for solver in solvers:
-            # Nobody asks for their gradients.
+            # Their gradients are not needed.
             kept = {k: v for k, v in solver.settings.items() if k not in ("memory", "adjoint")}
             solver.settings = {**kept, "gradient": "direct", "independent": True}
         if not solvers:
@@ -234,7 +234,7 @@ class Experiment(Settings, ABC):
 
         Args:
             run: The trained model.
-            data: What `load` returned; only the validation part may influence anything.
+            data: The result of `load`; only the validation part may influence anything.
 
         Raises:
             NumericalError: If the solver gives up.
@@ -413,7 +413,7 @@ def class_scores(confusion: list[list[int]]) -> Iterator[dict[str, float]]:
     """Precision, recall, F1 and number of samples of each class; rows are true classes."""
     matrix = torch.tensor(confusion, dtype=torch.float64)
     hits, true, predicted = matrix.diagonal(), matrix.sum(1), matrix.sum(0)
-    # A class that nobody predicted has a precision of 0, as is the custom.
+    # A class that was never predicted has a precision of 0, as is usual.
     precision, recall = hits / predicted.clamp(min=1), hits / true.clamp(min=1)
     f1 = 2 * hits / (true + predicted).clamp(min=1)
     for row in zip(precision.tolist(), recall.tolist(), f1.tolist(), true.tolist(), strict=True):
@@ -421,15 +421,15 @@ def class_scores(confusion: list[list[int]]) -> Iterator[dict[str, float]]:
 
 
 def refuse_other_division(what: object, facts: Mapping[str, Any], now: str) -> None:
-    """Refuse samples of one's own that have changed: test samples may have been learned from.
+    """Refuse the user's samples if they have changed: training may have used test samples.
 
     Args:
         what: Where they are.
-        facts: What is known of the training's; runs of earlier releases do not know.
+        facts: Facts about the training samples; runs of earlier releases have no division.
         now: The `division` of their splits.
 
     Raises:
-        ConfigError: If they are others than those of the training.
+        ConfigError: If they differ from those of the training.
     """
     if facts.get("division", now) != now:
         why = "holds other samples than when the run was trained, and would be divided anew"
@@ -468,7 +468,7 @@ def explained_misfit(*solvers: str) -> Iterator[None]:
         yield
     except (TypeError, ValueError, RuntimeError) as error:
         why = str(error).splitlines()[0]
-        # The solver begins with the name of what it refuses.
+        # The solver's message begins with the name of the setting that it refuses.
         named = re.split(r"[=\s]", why, maxsplit=1)[0]
         if named in SolverSettings.model_fields:
             what = setting = " or ".join(f"{section}.{named}" for section in solvers)

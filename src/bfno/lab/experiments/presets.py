@@ -63,7 +63,7 @@ def model_of_its_kind(
 
     Args:
         model: Settings of a preset's model.
-        tree: Changes, which may ask for another kind.
+        tree: Changes, which may select another kind.
         kinds: The settings of each kind.
     """
     kind = setting(tree, "model", "kind", model["kind"])

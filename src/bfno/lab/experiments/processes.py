@@ -54,7 +54,7 @@ class Processes:
         for name in filter(parse_flag_from_env, _PARTS):
             why = "splits the model among processes, which checkpoints do not know"
             raise ConfigError(name, why, "unset it: every process then has the whole model")
-        # Where there is no GPU, Accelerate takes each process for the only one unless it is told.
+        # Without a GPU, Accelerate would otherwise treat each process as the only one.
         on_cpu = is_one_of_several() and not (torch.cuda.is_available() or torch.xpu.is_available())
         patience = InitProcessGroupKwargs(timeout=_PATIENCE)
         joined = Accelerator(cpu=on_cpu, kwargs_handlers=[patience])

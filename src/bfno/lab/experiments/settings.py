@@ -36,7 +36,7 @@ DATA_PLACES = ("dir", "folder", "path", "test_path")
 CIRCUMSTANCES = frozenset(
     {"seed", "threads", "train.checkpoint_seconds", *(f"data.{name}" for name in DATA_PLACES)}
 )
-"""Settings that say where and with which seed an experiment ran, not what it is."""
+"""Settings that describe where and with which seed an experiment ran, not the experiment itself."""
 
 
 # Epochs that are chosen by themselves for a single sample, before the bounds.

@@ -56,7 +56,7 @@ def select(rows: Sequence[dict[str, Any]], wanted: str) -> list[dict[str, Any]]:
 
     Args:
         rows: Rows of `model_sizes`.
-        wanted: The word.
+        wanted: The requested word.
 
     Raises:
         ConfigError: If there are none; the message names the nearest.

@@ -118,7 +118,7 @@ class Task(ABC):
         return tuple(name for name, part in held_out.items() if part is not None and len(part))
 
     def prepare(self, model: nn.Module, device: torch.device) -> None:  # noqa: B027 (optional)
-        """Set what a new model takes from its data before the first step, if anything.
+        """Set the parts of a new model that depend on its data before the first step, if any.
 
         Called once in training mode, in every process with the same samples and the same state of
         torch's generator; not for a run that continues from a checkpoint.
@@ -150,7 +150,7 @@ class Task(ABC):
 
 @contextlib.contextmanager
 def evaluation_mode(model: nn.Module) -> Iterator[None]:
-    """Put a model into evaluation mode for a while; restores its mode even after an error."""
+    """Put a model temporarily into evaluation mode; restores its mode even after an error."""
     was_training = model.training
     model.eval()
     try:

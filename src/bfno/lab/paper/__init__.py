@@ -1,1 +1,1 @@
-"""What the paper prints and claims, next to runs."""
+"""The paper's numbers and claims, next to runs."""

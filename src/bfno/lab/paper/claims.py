@@ -1,4 +1,4 @@
-"""The paper's claims next to what runs show; the verdicts are computed, not typed."""
+"""The paper's claims next to the results of runs; the verdicts are computed, not typed."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class Claim:
     """One method is the best of several.
 
     Attributes:
-        praise: What the paper says of the method, up to the data; `{way}` stands for `way`.
+        praise: What the paper says about the method, up to the data; `{way}` stands for `way`.
         on: The name of the data, as people write it.
         table: The table of the paper that compares the methods.
         data: Name of the data.
@@ -58,7 +58,7 @@ class Claim:
         key: The metric, as in a record.
         every_epoch: Whether it is about every epoch, not only the last.
         solver: Solver settings that runs must have to be comparable.
-        remark: What else to know about the claim; empty for nothing.
+        remark: A remark on the claim; empty for none.
         way: The pass whose evaluations it counts; empty if it is about something else.
     """
 
@@ -86,12 +86,12 @@ class Claim:
 
     @property
     def subject(self) -> str:
-        """Name of the data, which tells images from their densities."""
+        """Name of the data, which distinguishes images from their densities."""
         return paper_table(self.table).subject(self.data)
 
     @property
     def metric(self) -> Metric:
-        """What it is about."""
+        """Its subject."""
         return find_metric(self.key)
 
     def rank(self, score: Estimate) -> float:
@@ -131,7 +131,7 @@ def _image_claims() -> Iterator[Claim]:
 
 
 def _ablation_claims() -> Iterator[Claim]:
-    """What the paper says about data that we lack can be tested on other data too."""
+    """Claims about data that we do not have can be tested on other data, too."""
     names = {"mnist": "MNIST", "cifar10": "CIFAR-10", "stl10": "STL-10"}
     names["fashion-mnist"] = "Fashion-MNIST"
     elsewhere = "the paper says so of STL-10"
@@ -168,12 +168,12 @@ class Lead:
 
 @dataclass(frozen=True)
 class Judgement:
-    """What runs say about a claim.
+    """The verdict of runs on a claim.
 
     Attributes:
         claim: The claim.
         found: The scores.
-        outcome: What follows from them.
+        outcome: The conclusion from them.
         reason: Why.
         is_ahead: Whether the method leads, significantly or not.
         lead: How far the method leads; None if that is not a number.
@@ -205,8 +205,8 @@ def judge_claims(
 
     Args:
         runs: Any runs.
-        scale: Which of them count.
-        claims: What is claimed.
+        scale: The scale of those that count.
+        claims: The claims.
         variant: The changed settings of those that count; none means as experiments are defined.
     """
     methods: Methods = defaultdict(list)
@@ -222,7 +222,7 @@ def _compared(claim: Claim, methods: Methods) -> list[Record]:
 
 
 def claims_table(judgements: Sequence[Judgement]) -> Table:
-    """The claims with what the runs say about each, the decided ones first."""
+    """The claims with the verdict on each, the decided ones first."""
     ordered = sorted(judgements, key=lambda one: get_args(Outcome).index(one.outcome))
     return Table(_COLUMNS, tuple((one.claim.text, one.found, one.verdict) for one in ordered))
 
@@ -233,7 +233,7 @@ def is_full_size(scale: str, variant: Variant) -> bool:
 
 
 def how_sure(full_size: bool) -> str:
-    """What a verdict means, for runs of the full size or smaller ones."""
+    """The meaning of a verdict, for runs of the full size or smaller ones."""
     small = (
         " Small models cannot refute claims about large ones, nor short trainings claims about "
         "long ones."
@@ -375,8 +375,8 @@ def _estimate(claim: Claim, values: Sequence[float], most: int) -> Estimate:
 def _verdict(
     claim: Claim, scores: Scores, labels: Mapping[str, str], lead: float, rival: str
 ) -> tuple[Outcome, str]:
-    """What a lead says about the claim, and how sure it is."""
-    # A method that is behind one other is behind, whatever happened to the rest.
+    """The verdict that follows from a lead, and its significance."""
+    # A method that is behind one other is behind, regardless of the rest.
     decisive = [claim.method] if lead < 0 else [*scores]
     unclear = [
         f"{lost} of {counted(len(values), 'seed')} of {labels[method]} diverged or failed"

@@ -1,4 +1,4 @@
-"""Tables that show runs beside what the paper prints, from records alone."""
+"""Tables that show runs beside the paper's numbers, from records alone."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ _LEAST_WINDOWS = 4_000
 
 @dataclass(frozen=True)
 class _Content:
-    """What a table is made of: the paper's part, and runs by experiment and seed."""
+    """The ingredients of a table: the paper's part, and runs by experiment and seed."""
 
     paper: PaperTable
     rows: tuple[PaperRow, ...]
@@ -113,7 +113,7 @@ def paper_comparison(
         table_name: 1, 2, 3, 4, ablation-branches or ablation-operator.
         runs: Any runs that have ended.
         scale: Scale of the runs to show; no column of the paper ever holds them.
-        seeds: The seeds that were asked for; None takes those that runs have.
+        seeds: The requested seeds; None takes those that runs have.
         data: The data sets to show; None takes those that runs have, or all of the paper.
         methods: The methods to show; none means all.
         failures: Why other runs failed, by experiment and seed.
@@ -286,7 +286,7 @@ def _notes(content: _Content) -> Iterator[str]:
     for note in paper.protocols.get(content.variant.protocol or paper.usual_protocol, ()):
         yield note.format(sets=_sets(content.variant))
     if not content.variant.measures and not set(content.data) <= set(paper.beyond):
-        yield from paper.notes  # about what the paper prints
+        yield from paper.notes  # about the paper's numbers
     if runs:
         yield from comparison(runs).notes
     yield from _tested_activity(runs)
@@ -314,7 +314,7 @@ def _circumstances(seeds: Sequence[int], runs: Sequence[Record]) -> Iterator[str
 
 
 def _recipes(runs: Sequence[Record]) -> Iterator[str]:
-    """What was trained on, for how long and at which rate: all methods alike, or which not."""
+    """Samples, epochs and learning rate of the training, and the methods that differ."""
     for data in dict.fromkeys(run.data for run in runs):
         members = [run for run in runs if run.data == data]
         parts = [
@@ -379,7 +379,7 @@ def _epoch(run: Record) -> str:
 
 
 def _hardware_words(run: Record) -> str:
-    """What a run was computed on."""
+    """The hardware of a run."""
     known = run.hardware
     if not known.get("processor"):
         return _UNKNOWN

@@ -1,4 +1,4 @@
-"""What all runs say about the paper: plain sentences and one picture, for the top of a page."""
+"""The findings of all runs on the paper: sentences and one picture, for the top of a page."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ _DECIDED: tuple[Outcome, ...] = ("borne out", "not borne out")
 CLAIMS_ANCHOR = "the-papers-claims-next-to-these-runs"
 """The link to the table of all claims on a page of results."""
 _WIDTH, _ROW, _FRAME = 7.5, 0.45, 0.8  # inches
-# The half width of an axis: so many times the largest lead, and a bit for leads of almost nothing.
+# The half width of an axis: a multiple of the largest lead, and some more for tiny leads.
 _ROOM, _LEAST_ROOM = 1.5, 0.01
 _FEW_EPOCHS = 10
 _SAME_SIZE = 0.02  # as matched sizes differ
@@ -182,7 +182,7 @@ def _together(found: Iterable[tuple[Verdicts, Judgement]], most: Verdicts) -> li
 
 
 def _untested(said: Iterable[Judgement]) -> Iterator[str]:
-    """How many of the paper's claims have no runs, and what they are about."""
+    """The number of the paper's claims that have no runs, and their subjects."""
     tested = {one.claim.text for one in said}
     missing = [one for one in PAPER_CLAIMS if one.text not in tested]
     if missing:
@@ -195,7 +195,7 @@ def explanation_text(verdicts: Sequence[Verdicts], page: str = "") -> str:
 
     Args:
         verdicts: The verdicts.
-        page: Where all claims stand with their scores; empty if further down on the same page.
+        page: The page with all claims and their scores; empty if it is this page.
     """
     sure = how_sure(all(is_full_size(of.scale, of.variant) for of in verdicts))
     return f"**How sure.** {sure} [All claims with their scores]({page}#{CLAIMS_ANCHOR}).\n"
@@ -242,7 +242,7 @@ class Released:
 
 
 def read_released(folder: Path) -> list[Released]:
-    """What the authors' weights score in this program, by epoch.
+    """The scores of the authors' weights in this program, by epoch.
 
     Args:
         folder: Folder of results; its folder `released` has a file for each epoch, if any.
@@ -277,7 +277,7 @@ def _is_number(value: object) -> bool:
 
 
 def released_text(found: Sequence[Released]) -> str:
-    """The scores of the authors' weights beside what the paper prints; nothing without any."""
+    """The scores of the authors' weights beside the paper's; nothing if there are none."""
     if not found:
         return ""
     cell = next(row for row in paper_table("1").rows if row.method == "bfno-node").cells["cifar10"]
@@ -326,14 +326,14 @@ class FullSize:
 
     @property
     def metric(self) -> Metric:
-        """What they are judged by."""
+        """The metric that they are judged by."""
         return find_metric(self.table.metrics[0])
 
 
 def full_size_of(runs: Sequence[Record]) -> list[FullSize]:
     """The tables of the paper that have runs of two methods at its size.
 
-    Runs that differ in their number of epochs alone stand together.
+    Runs that differ only in their number of epochs are in one group.
 
     Args:
         runs: Any runs.
@@ -367,7 +367,7 @@ def _full_size(paper: PaperTable, data: str, variant: Variant, runs: Sequence[Re
 
 
 def trained_text(found: Sequence[FullSize]) -> str:
-    """The scores of models trained here at the paper's size, beside those that it prints."""
+    """The scores of models trained here at the paper's size, beside the paper's."""
     return "\n".join(map(_trained, found))
 
 
@@ -470,13 +470,13 @@ def _draw_leads(
     axes: Axes, rows: Sequence[tuple[Verdicts, Judgement, Lead]], most: Verdicts
 ) -> None:
     axes.axvline(0, color=INK, linewidth=0.8)
-    from_the_left = axes.get_yaxis_transform()  # whatever the numbers are
+    from_the_left = axes.get_yaxis_transform()  # independent of the numbers
     for place, (of, one, lead) in enumerate(rows):
         colour = _COLOURS[one.outcome]
         if lead.interval:
             low, high = (100 * end for end in lead.interval)
             axes.hlines(place, low, high, color=colour, linewidth=2.2)
-        # Without an interval a point is not known as well as it looks.
+        # Without an interval, a point is less certain than it looks.
         filled = "full" if lead.interval else "none"
         axes.plot(100 * lead.here, place, "o", color=colour, fillstyle=filled)
         if lead.published is not None:
@@ -485,7 +485,7 @@ def _draw_leads(
         box = {"facecolor": "white", "edgecolor": "none", "pad": 0.5}
         style = {"fontsize": 8, "va": "center", "bbox": box}
         axes.text(0, place - 0.35, text, transform=from_the_left, **style)
-    # Two seeds may give an interval beside which all the rest is a point: it runs out of the frame.
+    # Two seeds may give an interval that dwarfs everything else; it is cut off at the frame.
     largest = max(abs(value) for _, _, lead in rows for value in (lead.here, lead.published or 0.0))
     room = 100 * (_ROOM * largest + _LEAST_ROOM)
     axes.set_xlim(-room, room)

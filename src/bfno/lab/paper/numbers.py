@@ -19,7 +19,7 @@ __all__ = ["PaperCell", "PaperRow", "PaperTable", "paper_table", "table_names"]
 
 @dataclass(frozen=True)
 class PaperCell:
-    """What the paper prints for a method and a data set, each part where it does.
+    """The paper's numbers for a method and a data set; each part may be missing.
 
     Attributes:
         mean: Mean of the metric.
@@ -40,10 +40,10 @@ class PaperRow:
         method: Its name in experiments.
         label: Its name in the paper.
         quoted: The earlier work that its numbers were presumably taken from; empty if none.
-        cells: What the paper prints, by data set.
-        instead: Methods that stand for it on single data sets.
+        cells: The paper's numbers, by data set.
+        instead: Methods that replace it on single data sets.
         only: The data sets that it is for; empty for all.
-        control: Whether it stands beside the paper's rows without being one of them.
+        control: Whether it is shown beside the paper's rows without being one of them.
     """
 
     method: str
@@ -55,11 +55,11 @@ class PaperRow:
     control: bool = False
 
     def runs(self, data: str, among: Iterable[Record]) -> list[Record]:
-        """Those of some runs that stand for this row."""
+        """The runs that belong to this row."""
         return [run for run in among if run.experiment == self.experiment(data)]
 
     def experiment(self, data: str) -> str | None:
-        """The experiment, `data/method`, that stands for this row; none if it has no such data."""
+        """The experiment, `data/method`, of this row; None if it has no such data."""
         if self.only and data not in self.only:
             return None
         return f"{data}/{self.instead.get(data, self.method)}"
@@ -74,15 +74,15 @@ class PaperTable:
     """A table of the paper.
 
     Attributes:
-        name: What `bfno table` calls it.
-        title: What it is about.
+        name: Its name in `bfno table`.
+        title: Its title.
         metrics: Keys of its metrics in records; the paper prints one, which the first is judged by.
         digits: Decimals that the paper prints.
         data: Data sets of the paper by name, with their titles.
-        beyond: Data sets that the paper does not have, in the same way.
-        notes: What has to be known to read it.
-        protocols: The ways in which its experiments can be made, each with its own notes, the
-            usual one first; empty if there is but one.
+        beyond: Data sets that the paper does not have, in the same form.
+        notes: Notes that readers need.
+        protocols: The protocols of its experiments, each with its own notes, the usual one first;
+            empty if there is only one.
         rows: The methods, in the paper's order.
     """
 
@@ -117,7 +117,7 @@ class PaperTable:
             raise ConfigError(option, f"is not a protocol of table {self.name}", f"write {known}")
 
     def score(self, row: PaperRow, data: str) -> Estimate | None:
-        """What it prints for a method and a data set, in its first metric; none where it does not.
+        """The paper's first metric for a method and a data set; None if it has none.
 
         Args:
             row: The method.
@@ -134,7 +134,7 @@ class PaperTable:
         return {**self.data, **self.beyond}
 
     def subject(self, data: str) -> str:
-        """What runs on a data set are about: images and their densities have the same title."""
+        """The subject of runs on a data set: images and their densities have the same title."""
         return f"{'densities of ' * data.endswith('-density')}{self.titles[data]}"
 
     def check_data(self, names: Sequence[str]) -> None:

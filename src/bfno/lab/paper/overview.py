@@ -1,4 +1,4 @@
-"""A line for each table that runs exist for: who leads, and where the paper's own method stands."""
+"""A line for each table with runs: the leading method, and the rank of the paper's own."""
 
 from __future__ import annotations
 
@@ -231,7 +231,7 @@ def standing_here(
         paper: The table.
         data: Name of the data set.
         runs: Runs of the table, all of one scale.
-        metric: What they are judged by; None means the first metric of the table.
+        metric: The metric that they are judged by; None means the first metric of the table.
     """
     metric = metric or find_metric(paper.metrics[0])
     seeds = {run.seed for run in runs}

@@ -1,4 +1,4 @@
-"""What a folder of runs shows about the paper, as one Markdown page with figures."""
+"""The results of a folder of runs beside the paper, as one Markdown page with figures."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ _FIGURES: Mapping[str, str] = {
 
 @dataclass(frozen=True)
 class Evidence:
-    """What a page is made from.
+    """The ingredients of a page.
 
     Attributes:
         runs: The runs that have ended, with their folders.
@@ -116,7 +116,7 @@ class Evidence:
 
     @functools.cached_property
     def verdicts(self) -> list[Verdicts]:
-        """What they say about the paper's claims."""
+        """Their verdicts on the paper's claims."""
         return verdicts_of(self.records)
 
 
@@ -134,7 +134,7 @@ def write_page(folder: Path, out: Path, overview_in: Path | None = None) -> list
         The files, the page first.
 
     Raises:
-        ConfigError: If there is no run of a table, the page is a file of somebody's own, or the
+        ConfigError: If there is no run of a table, the page is a file of the user's own, or the
             other document marks no place.
         DataError: If a run cannot be read, or a file cannot be written.
     """

@@ -20,7 +20,7 @@ from bfno.lab.views.methods import by_settings
 
 __all__ = ["Section", "Selection", "has_changes", "sections_of", "select_runs", "variants_of"]
 
-# Times as many seeds as there are: who has runs of seeds from anywhere does not want those between.
+# Largest factor of missing seeds: users whose seeds are far apart do not need those between.
 _MOST_MISSING = 3
 
 
@@ -44,7 +44,7 @@ class Section:
 
     @property
     def title(self) -> str:
-        """What stands above it."""
+        """The heading above it."""
         paper = paper_table(self.table)
         name = f"Table {self.table}" if self.table.isdigit() else f"`{self.table}`"
         how = ", ".join(filter(None, [f"{self.scale} scale", self.variant.title]))
@@ -52,7 +52,7 @@ class Section:
 
     @property
     def command(self) -> str:
-        """What trains it, or what is missing of it, with all seeds up to the last."""
+        """The command that trains it, or its missing runs, with all seeds up to the last."""
         numbers = {run.seed for _, run in self.runs}
         last = max(numbers) - FIRST_SEED + 1
         seeds = last if 0 < last <= _MOST_MISSING * len(numbers) else len(numbers)
@@ -60,7 +60,7 @@ class Section:
         return bfno_command(*words, *self.variant.words, "--seeds", seeds)
 
     def figure(self, name: str) -> str:
-        """The file of a figure; whatever a record calls its scale, it is in no other folder."""
+        """The file of a figure; always in this folder, even if a record's scale is unusual."""
         short = re.sub("^(series|density)-", "", name).removesuffix(f"-{self.data}")
         where = re.sub(r"[^\w.]+", "-", self.variant.folder(self.scale))
         return f"{where}-{self.table}-{self.data}-{short}.png"

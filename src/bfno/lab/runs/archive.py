@@ -98,7 +98,7 @@ def keep_runs(source: Path, target: Path) -> dict[Path, Kept]:
 
     Raises:
         ConfigError: If there is no such folder.
-        DataError: If a run cannot be read, or something not be written.
+        DataError: If a run cannot be read, or a file cannot be written.
     """
     # By their records: a mere copy of a run is the same run.
     fresh: dict[bytes, tuple[Path, Record]] = {}
@@ -155,7 +155,7 @@ def _file_name(name: str) -> str:
 
 
 def _bring_up_to_date(place: Path, folder: Path, record: bytes) -> bool:
-    """Copy what is missing or has changed; return whether anything was."""
+    """Copy files that are missing or have changed; return whether there were any."""
     wanted = {name: (folder / name).read_bytes() for name in _files(folder)}
     there = {name: (place / name).read_bytes() for name in _files(place)}
     file = RunFolder(place).record_file

@@ -53,7 +53,7 @@ class WeightAverage:
 
     @contextlib.contextmanager
     def shown(self) -> Iterator[None]:
-        """Give the model the averaged parameters for a while."""
+        """Temporarily give the model the averaged parameters."""
         self._swap()
         try:
             yield

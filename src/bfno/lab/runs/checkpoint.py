@@ -62,13 +62,13 @@ class Progress(BaseModel):
     Attributes:
         epoch: Finished epochs.
         batch: Steps taken in the running epoch.
-        step: Steps taken in all.
+        step: Total number of steps taken.
         sums: Totals of the running epoch.
         seconds: Time that the running epoch has taken.
         total_seconds: Time that the finished epochs have taken.
         best: The best epoch so far: its metrics, its step and its confusion matrix.
         metrics_size: Bytes of the metrics file that belong to the finished epochs.
-        history: What its settings do not say: settings that were different before it was resumed,
+        history: Facts that its settings lack: settings that were different before it was resumed,
             each with the step until which they applied, and the file of its first weights.
         commits: Commits of the sources it was trained with, in order.
     """
@@ -133,7 +133,7 @@ class _Manifest(BaseModel):
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """What a run needs to continue.
+    """The state that a run needs to continue.
 
     Attributes:
         step: Optimizer steps taken.
@@ -249,7 +249,7 @@ class CheckpointStore:
         return Checkpoint(step, model, training, state, manifest.covered)
 
     def newest(self) -> tuple[Checkpoint | None, list[DataError]]:
-        """The newest intact checkpoint, and what is wrong with the ones passed over.
+        """The newest intact checkpoint, and the faults of the newer ones.
 
         Raises:
             ForeignCheckpoint: If a checkpoint of another run is in the way.

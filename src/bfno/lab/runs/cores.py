@@ -8,9 +8,9 @@ import psutil
 
 __all__ = ["free_cores", "own_cores"]
 
-# Looking for so long tells a program that computes from one that was busy for a moment.
+# Observing for this long distinguishes a program that computes from one briefly busy.
 _GLANCE, _LOOK = 0.2, 1.0
-# What the system itself does on every core, as a part of it.
+# The share of every core that the system itself uses.
 _NOISE = 0.1
 
 
@@ -31,7 +31,7 @@ def free_cores() -> int:
     try:
         free = _free(ours, _GLANCE)
         return free if free == len(ours) else _free(ours, _LOOK)
-    except Exception:  # whatever a system answers, it is no reason not to train
+    except Exception:  # no answer of a system is a reason not to train
         return len(ours)
 
 

@@ -96,14 +96,14 @@ class RunFolder:
             self.check_free()
         except ConfigError:
             return True
-        except DataError:  # where nobody may write, nobody trains
+        except DataError:  # a folder without write access has no training
             return False
         return False
 
     @functools.cached_property
     def checkpoints(self) -> CheckpointStore:
-        """The checkpoints, which know which run they belong to."""
-        # Here, as it imports torch: tables read records alone.
+        """The checkpoints, which name the run they belong to."""
+        # Imported here, because it imports torch: tables only read records.
         from bfno.lab.runs.checkpoint import CheckpointStore
 
         return CheckpointStore(self.path / "checkpoints", self.identity())
@@ -117,7 +117,7 @@ class RunFolder:
             ConfigError: If there is.
             DataError: If such a folder cannot exist.
         """
-        # Each of them: what is left of a run that has lost its settings is somebody's, too.
+        # Any of them: the rest of a run that has lost its settings may still be needed.
         for file in (
             self.config_file,
             self.record_file,
@@ -325,7 +325,7 @@ class RunFolder:
             return
         try:
             self.write_record(replace(self.record(), status=UNFINISHED, failure=""))
-        except (ConfigError, DataError):  # what nobody can read says nothing
+        except (ConfigError, DataError):  # an unreadable file gives no information
             remove_file(self.record_file)
 
     def _resume(self) -> str:
@@ -367,7 +367,7 @@ class RunFolder:
 
     @property
     def pictures_file(self) -> Path:
-        """Which weights the pictures beside it were drawn of."""
+        """The weights that the pictures beside it show."""
         return self.path / "figures" / "drawn.json"
 
     def note_picture(self, name: str, step: int) -> None:
@@ -375,7 +375,7 @@ class RunFolder:
         write_atomically(self.pictures_file, json.dumps({**self._pictures(), name: step}).encode())
 
     def picture_step(self, name: str) -> int | None:
-        """The step whose weights a picture shows; None if nobody has noted it."""
+        """The step whose weights a picture shows; None if it is unknown."""
         return self._pictures().get(name)
 
     def _pictures(self) -> dict[str, int]:
@@ -448,7 +448,7 @@ class RunFolder:
         Raises:
             ConfigError: If one is.
         """
-        # Shared: the processes of one run all ask, and must not take each other for strangers.
+        # Shared: all processes of one run check this, and must not block each other.
         os.close(self._locked(shared=True))
 
     def __enter__(self) -> RunFolder:
@@ -463,7 +463,7 @@ class RunFolder:
         try:
             descriptor = open_plain(self.lock_file, os.O_RDWR | os.O_CREAT)
             is_free = lock_file(descriptor, shared=shared)
-            # Whoever asks whether the folder is free holds a shared lock for a moment.
+            # A program that checks whether the folder is free holds a shared lock for a moment.
             patience = time.monotonic() + _PATIENCE
             while not is_free and not shared and time.monotonic() < patience:
                 time.sleep(_PATIENCE / 20)

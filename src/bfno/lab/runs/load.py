@@ -31,7 +31,7 @@ __all__ = [
 
 _logger = logging.getLogger(__name__)
 
-# What may change between two parts of a run. All else would make it a different experiment.
+# Settings that may change between two parts of a run; others would make it another experiment.
 _CHANGEABLE = ("train", "solver", "evaluation", "threads", "data.dir")
 # What says nothing of the run, and may change without a word.
 _SILENT = ("threads", "data.dir", "train.checkpoint_seconds")
@@ -65,7 +65,7 @@ def open_run(folder: Path, *, any_checkpoint: bool = False) -> TrainedRun:
 
 
 def weights_step(folder: Path) -> int | None:
-    """The step whose weights `open_run` takes; None if the checkpoints do not tell.
+    """The step whose weights `open_run` takes; None if the checkpoints do not say.
 
     Args:
         folder: The run.
@@ -116,7 +116,7 @@ def keep_exhibit(folder: Path, *, any_checkpoint: bool = False) -> bool:
 
     Raises:
         ConfigError: If this is not a run, or nothing is trained yet.
-        DataError: If its files are damaged, or its data not there any more.
+        DataError: If its files are damaged, or its data no longer exist.
         NumericalError: If the solver gives up.
     """
     run = RunFolder(folder)
@@ -140,7 +140,7 @@ def check_settings(
         run: The run.
         checkpoint: The checkpoint.
         config: The present settings of the run.
-        asked: Settings whose change the user has just asked for.
+        asked: Settings whose change the user has just requested.
 
     Raises:
         ConfigError: If a difference makes it another experiment.
@@ -149,7 +149,7 @@ def check_settings(
     refuse_changes(before, config.as_dict(), "its checkpoints")
     newest, _ = run.checkpoints.newest()
     if run.is_config_of(checkpoint) or (newest is not None and run.is_config_of(newest)):
-        return  # what has changed since, a newer checkpoint knows
+        return  # a newer checkpoint has the changes since
     record = run.finished_record()
     if record is not None and _with_defaults(config, record.config) == config.as_dict():
         return  # or the record does, of a run that ended with fewer epochs than it had begun with
@@ -183,7 +183,7 @@ def _is_in(name: str, sections: Collection[str]) -> bool:
 
 
 def history_of(checkpoint: Checkpoint, config: Experiment) -> list[str]:
-    """List what the settings will not say about a run that continues with them from a checkpoint.
+    """List facts that the settings lack about a run that continues with them from a checkpoint.
 
     Args:
         checkpoint: The checkpoint.

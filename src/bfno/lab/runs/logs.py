@@ -1,7 +1,7 @@
 """Copies of the metrics outside the run's folder: TensorBoard, MLflow, Weights & Biases.
 
 A log is a copy for viewing. One that fails, because a server is unreachable or a disk is full,
-warns once and then stays silent; the training goes on.
+warns once and then stays silent; the training continues.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ class MetricsLog(Watcher, ABC):
     def on_end(self) -> None:
         if not self._is_open:
             return
-        # It is told while the exception that ended the training is on its way.
+        # This is called while the exception that ended the training propagates.
         was_stopped = isinstance(sys.exc_info()[1], Stopped | KeyboardInterrupt)
         self._is_open = False
         self._try(self._break_off, "KILLED" if was_stopped else "FAILED")
@@ -107,7 +107,7 @@ class MetricsLog(Watcher, ABC):
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # theirs, which no user of this program can mend
                 action(*words)
-        except Exception as error:  # whatever a server, a disk or a library comes up with
+        except Exception as error:  # any error of a server, a disk or a library
             self._is_silent = True
             # Not its text: that may hold an address with a password.
             _logger.warning(

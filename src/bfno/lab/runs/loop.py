@@ -57,9 +57,9 @@ _OPTIMIZERS = {
     "adamax": torch.optim.Adamax,
     "adamw": torch.optim.AdamW,
 }
-# A loss that is so many times the first one further off is that of a training that diverges.
+# A training diverges if its loss grows by more than this multiple of the first loss.
 _FAR = 10.0
-# What is suggested after a divergence: a share of the learning rate, and at most a sensible one.
+# The suggestion after a divergence: a share of the learning rate, and at most a sensible one.
 _LOWER, _SENSIBLE, _HIGH = 0.1, 1e-2, 0.1
 
 
@@ -72,12 +72,12 @@ def _rank(metrics: Mapping[str, Any], task: Task) -> tuple[float, float]:
         value = -math.inf
     elif task.lower_is_better:
         value = -value
-    # A small split knows few values: among equals, the surer model is the better one.
+    # A small split has few possible scores: among equals, the model with the lower loss is better.
     return value, -metrics.get("validation_loss", 0.0)
 
 
 class Watcher:
-    """Is told of the progress of a training; a display or a log overrides what it needs."""
+    """Receives the progress of a training; a display or a log overrides the methods it needs."""
 
     def on_start(self, epochs: int) -> None:
         """Called when a training with this number of epochs begins or continues."""
@@ -168,7 +168,7 @@ class Trainer:
         model: The model.
         run: The folder to write to; only the first process writes.
         facts: Further facts for checkpoints, such as the names of the classes.
-        watchers: Told of steps and epochs.
+        watchers: Receive steps and epochs.
 
     Attributes:
         progress: How far it has come.
@@ -229,13 +229,13 @@ class Trainer:
         """Train to the last epoch.
 
         Raises:
-            Stopped: If a signal asked for it; the state is saved.
+            Stopped: If a signal requested it; the state is saved.
             NumericalError: If loss or gradient is not finite; the last state before the loss went
                 wrong is saved.
             UserError: If another process is lost; the state before that step is saved.
         """
-        # The processes talk to each other only while the weights rest, so what is left when one of
-        # them has died is a whole state.
+        # The processes communicate only while the weights do not change, so if one of them dies,
+        # the others still have a complete state.
         with self.stop, explain_lost_peers(self.run.path, self.save):
             if self._is_new:
                 self._begin()
@@ -372,7 +372,7 @@ class Trainer:
             nn.utils.clip_grads_with_norm_(self.model.parameters(), longest, norm)
 
     def _loss(self, samples: Tensor) -> tuple[Tensor, Found]:
-        """Loss of some samples; where the solver of one process gives up, all of them hear it."""
+        """Loss of some samples; if the solver of one process gives up, all get an error."""
         failure, found = None, None
         try:
             place = Place(self.processes.device, self.progress.epoch)
@@ -456,7 +456,7 @@ class Trainer:
         metrics["lr"] = self.learning_rate(progress.step - 1)
         metrics |= {f"train_{k}": v for k, v in self.task.train_metrics(sums).items()}
         confusion: list[list[int]] = []
-        # Each process has running statistics of its own; a checkpoint has those of the first.
+        # Each process has its own running statistics; a checkpoint has those of the first.
         self._equalise(dict(self._bare_model.named_buffers()))
         with self.average.shown():
             for split in self.task.splits:
@@ -493,13 +493,13 @@ class Trainer:
         return time.monotonic() - self._last_save >= self.config.train.checkpoint_seconds
 
     def _obey(self) -> None:
-        """Save and leave if any process was asked to stop."""
+        """Save and stop if any process got a signal to stop."""
         received = int(self.processes.add_up(torch.tensor([float(self.stop.received)])).item())
         if received:
             self.save()
             # A launcher ends the others as soon as one has left, the one that writes included.
             self.processes.wait()
-            # Several processes may have heard it; the sum of their signals is no signal.
+            # Several processes may have got a signal; the sum of their numbers is not a signal.
             raise Stopped(self.stop.received or 15)
 
     def _failed(self, why: str, cause: Exception | None = None) -> NumericalError:
@@ -509,7 +509,7 @@ class Trainer:
         good = self._last_good.restore()
         if good is not None:
             self.progress = good
-        if self.processes.is_first:  # whatever was saved since is no better
+        if self.processes.is_first:  # later checkpoints are no better
             store = self.run.checkpoints
             store.keep({step for step in store.steps() if step <= self.progress.step})
         self.save()

@@ -76,7 +76,7 @@ def _square(rows: list[list[int]]) -> list[list[int]]:
 
 
 def _without_nothing(values: Any) -> Any:
-    """The mapping without null values, which stand for metrics that a run does not have."""
+    """The mapping without null values, which mark metrics that a run does not have."""
     if not isinstance(values, Mapping):
         return values
     return {key: value for key, value in values.items() if value is not None}
@@ -92,7 +92,7 @@ _Numbers = Annotated[dict[str, _Number], BeforeValidator(_without_nothing)]
 
 @dataclass(frozen=True)
 class Record:
-    """What is known about a run; tables, reports and figures are made from it.
+    """The facts about a run; tables, reports and figures are made from it.
 
     Attributes:
         name: Name of its folder, without the folders above; not in the file.
@@ -128,9 +128,9 @@ class Record:
         epoch_count: Number of finished epochs; `epochs` in the file.
         chosen_step: Step whose weights were kept.
         metrics_sha256: Checksum of the run's metrics when it was finished.
-        history: What its settings do not say: those that were others before it was resumed, each
-            with the step until which they were so, and the file that its first weights are from. A
-            run with a history is not a replicate of one without it.
+        history: Facts that its settings lack: settings that were different before it was resumed,
+            each with the step until which they applied, and the file of its first weights. A run
+            with a history is not a replicate of one without it.
         facts: Further facts about the data, such as the names of features.
     """
 
@@ -181,7 +181,7 @@ class Record:
                 version of bfno wrote it.
         """
         try:
-            # A cut through the middle of a letter must not hide what is before it.
+            # A cut through the middle of a letter must not hide the text before it.
             values = json.loads(content.decode("utf-8", errors="replace"))
         except (ValueError, RecursionError):
             raise RecordError("is cut off or not JSON", "spoilt") from None
@@ -337,8 +337,8 @@ def place_name(place: object) -> str:
 
 def task_of(run: Record) -> tuple[str, str, str]:
     """Data, scale and protocol, which two runs must share to be comparable."""
-    # One's own data are all called the same; two files or folders of them are two tasks, and so
-    # are two of the same name that hold other test samples or classes.
+    # All data of users have the same name; two files or folders of them are two tasks, and so are
+    # two of the same path with different test samples or classes.
     names = dict(run.own_data)
     if "test_path" in names:
         names["test_path"] = f"tested on {names['test_path']}"
@@ -462,7 +462,7 @@ def _failed(why: str) -> dict[str, Any]:
 
 def peak_memory() -> int:
     """Peak memory of this process so far, in bytes."""
-    # On Linux getrusage also counts what the program held that started this one.
+    # On Linux, getrusage also counts memory of the program that started this one.
     with contextlib.suppress(OSError), open("/proc/self/status", encoding="ascii") as lines:
         for line in lines:
             if line.startswith("VmHWM:"):

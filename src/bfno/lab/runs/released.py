@@ -32,7 +32,7 @@ def released_weights(file: Path) -> dict[str, Tensor]:
     except OSError as error:
         why = (error.strerror or "cannot be read").lower()
         raise DataError(file, why, "name a file that exists") from error
-    except Exception as error:  # whatever a restricted unpickler meets in a file of another kind
+    except Exception as error:  # any error of a restricted unpickler on a file of another kind
         raise DataError(
             file,
             "does not hold the published weights of a BFNO-NODE",

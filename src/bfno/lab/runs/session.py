@@ -37,8 +37,8 @@ __all__ = ["default_folder", "resume", "start"]
 
 _logger = logging.getLogger(__name__)
 
-# From here on a second thread pays off. Below, a training step of the digits' BFNO-NODE gains 4 %
-# by it on an idle machine, and takes twice as long if another program keeps one of two cores busy.
+# From this size a second thread pays off. Below it, a training step of the digits' BFNO-NODE gains
+# 4 % on an idle machine, and takes twice as long if another program keeps one of two cores busy.
 _WORTH_SHARING = 1 << 17
 
 
@@ -115,10 +115,10 @@ def resume(
     config = parse(type(before), merged(before.as_dict(), changes or {}), "the changes")
     refuse_changes(before.as_dict(), config.as_dict(), "a run that has begun")
     config.refuse_idle(changes or {})
-    if config.threads is None:  # a number of its own keeps a run from other last digits
+    if config.threads is None:  # its own number keeps a run's last digits the same
         threads = before.threads or torch.get_num_threads()
         config = config.model_copy(update={"threads": threads})
-    # Now, for preparation takes seconds; the first process holds it from then on.
+    # Checked now, because preparation takes seconds; the first process locks it afterwards.
     run.check_free()
     trainer = _prepare(config, run, watchers, data)
     with _held(trainer):
@@ -230,8 +230,8 @@ def _threads(config: Experiment, *, looks: bool) -> int:
 
 
 def _prepare(config: Experiment, run: RunFolder, watchers: Sequence[Watcher], data: Any) -> Trainer:
-    source_commit()  # now, while the checkout is still what was imported
-    # With samples in memory, a fit has to give what it gave, whatever else the machine does.
+    source_commit()  # now, while the checkout still matches the imported sources
+    # With samples in memory, a fit must not depend on other programs of the machine.
     looks = data is None
     data = config.load() if data is None else data
     threads = config.threads or _threads(config, looks=looks)
@@ -243,7 +243,7 @@ def _prepare(config: Experiment, run: RunFolder, watchers: Sequence[Watcher], da
     model = config.build(known)
     sizes = {"parameters": config.count(model), "published_parameters": config.published}
     task = config.task(data)
-    # Whoever resumes with other data or asks the run how long it takes finds a number.
+    # The settings of the run then hold a number of epochs, for resuming and for estimates.
     epochs = config.train.epochs_for(len(task.data.train))
     train = config.train.model_copy(update={"epochs": epochs})
     config = config.model_copy(update={"train": train})
@@ -274,11 +274,11 @@ def _trained(trainer: Trainer) -> Record:
         trainer.fit()
     except NumericalError:
         if trainer.processes.is_first and trainer.failure:
-            trainer.run.write_record(_record(trainer))  # that it fails, others want to know too
+            trainer.run.write_record(_record(trainer))  # so that others see the failure
         raise
     record = _record(trainer)
     if trainer.processes.is_first:
-        trainer.run.write_record(record)  # first: what follows may fail in ways nobody foresaw
+        trainer.run.write_record(record)  # first: the next steps may fail unexpectedly
         concluded = _concluded(trainer, record)
         if concluded is not record:
             trainer.run.write_record(concluded)
@@ -323,7 +323,7 @@ def _concluded(trainer: Trainer, record: Record) -> Record:
         opened = open_run(trainer.run.path)
         opened.model.to(trainer.processes.device)
         found = trainer.config.conclude(opened, trainer.task.data)
-    except (DataError, NumericalError) as error:  # the training is done, and worth its record
+    except (DataError, NumericalError) as error:  # the training is done, and keeps its record
         _logger.warning(
             "%s; the run is kept without the scores that need its chosen weights", error
         )

@@ -10,12 +10,12 @@ from typing import Any
 
 __all__ = ["StopSignals", "Stopped"]
 
-# A Ctrl-C often comes twice: from the terminal, and once more from a launcher that passes it on.
+# A Ctrl-C often comes twice: from the terminal, and again from a launcher that passes it on.
 _ECHO_SECONDS = 0.5
 
 
 class Stopped(Exception):
-    """The run was asked to stop, and has saved its state.
+    """The run got a signal to stop, and has saved its state.
 
     Args:
         number: The signal.
@@ -41,7 +41,7 @@ class StopSignals:
         self._before: dict[int, Any] = {}
 
     def __enter__(self) -> StopSignals:
-        # Python lets only the main thread handle signals; elsewhere there are none to hear.
+        # Python lets only the main thread handle signals; other threads get none.
         if threading.current_thread() is threading.main_thread():
             for number in (signal.SIGTERM, signal.SIGINT):
                 self._before[number] = signal.signal(number, self._hear)

@@ -13,11 +13,11 @@ from bfno.lab.experiments.tasks import Task
 
 __all__ = ["sign_of_a_hard_step", "signs_of_trouble"]
 
-# Solves that take so many times the evaluations of the first epoch, and not just a few.
+# Growth of a solve's evaluations since the first epoch, and their smallest number.
 _GROWTH, _FEWEST_EVALUATIONS = (2.0, 4.0, 8.0), 30.0
-# A single step that takes so many evaluations, and so many times those of the epoch's others.
+# Evaluations of a single hard step, and their multiple of the usual number in the epoch.
 _MANY, _TIMES_THE_USUAL = 500.0, 20.0
-# So many epochs without a better validation score, which has fallen by this share of its best.
+# Epochs without a better validation score, and its fall as a share of the best.
 _EPOCHS_IN_VAIN, _FALL = 5, 0.05
 # Error of a solver as a share of the score, or of 1 if that is less.
 _COARSE = 0.05
@@ -66,7 +66,7 @@ def signs_of_trouble(
 def sign_of_a_hard_step(step: Mapping[str, float], epoch: Mapping[str, float], task: Task) -> str:
     """Warn that a step was far harder to solve than those before it; empty if it was not.
 
-    Such a step may take minutes where others take a second, and the end of the epoch, when other
+    Such a step may take minutes while others take a second, and the end of the epoch, when other
     warnings come, may be hours away.
 
     Args:
@@ -108,7 +108,7 @@ def _is_coarse(epoch: Epoch, task: Task) -> bool:
     if not split:
         return False
     score = epoch.get(f"{split}_{task.selection}", 0.0)
-    # So that what is not a number counts.
+    # So that not-a-number counts.
     return not epoch[f"{split}_solver_error"] <= _COARSE * max(1.0, abs(score))
 
 

@@ -1,4 +1,4 @@
-"""Tables whose runs all have the same changed settings, which keep them apart."""
+"""Tables of runs that all have the same changed settings, separate from other runs."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ PROTOCOLS: Mapping[str, Protocol] = {
 }
 """Protocols besides the usual one, by name; `numbers.yaml` says which tables have them."""
 
-# How all methods of a table are treated alike, and not what a single one is.
+# Settings that treat all methods of a table alike, and do not define a single one.
 _OF_A_TABLE = re.compile(r"data\.sets|train\.epochs|solver\..*|evaluation\..*")
 
 
@@ -122,7 +122,7 @@ class Variant:
 
     @property
     def words(self) -> list[str]:
-        """The options of `bfno table` that ask for it."""
+        """The options of `bfno table` that select it."""
         protocol = ["--protocol", self.protocol] if self.protocol else []
         return protocol + [word for one in self.settings for word in ("--set", one)]
 

@@ -137,7 +137,7 @@ def _loss_plot(known: set[str]) -> Plot:
     keys, unit = _splits(known, "loss"), "loss"
     labels = find_metric("train_cross_entropy")
     if labels.key in known:
-        # These train on more than the labels; what is held out is judged by the labels alone.
+        # These train on more than the labels; held-out samples are judged by the labels alone.
         held_out = {key: name for key, name in keys.items() if key != "train_loss"}
         keys, unit = {labels.key: SPLITS["train"]} | held_out, labels.words
     return Plot("Loss", unit, keys)
@@ -146,7 +146,7 @@ def _loss_plot(known: set[str]) -> Plot:
 def _splits(known: set[str], name: str) -> dict[str, str]:
     """Keys to draw with their names: training, if it has this metric, and held-out data."""
     found = [split for split in ("train", "test", "validation") if f"{split}_{name}" in known]
-    # A third kind of dashes would not be told apart.
+    # A third kind of dashes could not be distinguished.
     return {f"{split}_{name}": SPLITS[split] for split in found[:2]}
 
 
@@ -292,7 +292,7 @@ def _metrics(runs: Sequence[Record]) -> list[Metric]:
 def _cells(group: Replicates, shown: Sequence[Metric]) -> list[Cell]:
     cells: list[Cell] = []
     for metric in shown:
-        # What is too small to print is too small to draw.
+        # Values that are too small to print are too small to draw.
         points, digits = mean_points(group.runs, metric.key), metric.digits
         values = [round(value, digits) for _, value in points]
         ends = [str(Estimate(value, None, digits)) for value in (*values[:1], *values[-1:])]

@@ -44,9 +44,9 @@ class Placed(NamedTuple):
 
     Attributes:
         x: Its place from left to right.
-        y: Its place from below to above.
+        y: Its place from bottom to top.
         label: Its class.
-        predicted: What the model takes it for.
+        predicted: The predicted class.
     """
 
     x: float
@@ -67,7 +67,7 @@ class Scatter:
     Attributes:
         points: Place of each test image, `(x, y)`.
         labels: Its class.
-        predicted: What the model takes it for.
+        predicted: The predicted class.
     """
 
     points: list[tuple[float, float]]
@@ -93,7 +93,7 @@ class Mistake:
     Attributes:
         image: The image, a PNG in base64.
         label: Its class.
-        predicted: What the model takes it for.
+        predicted: The predicted class.
         probability: The model's confidence.
     """
 

@@ -31,9 +31,9 @@ class ListedRun:
         run: Its folder.
         state: Its state. `failed`: it ended with an error, and has to be resumed with other
             settings; `damaged`: its files cannot be understood.
-        experiment: What was trained, `data/method`; empty if its files do not say.
-        scale: At which size.
-        seed: With which seed.
+        experiment: The experiment, `data/method`; empty if its files do not say.
+        scale: Its scale.
+        seed: Its seed.
         epochs: Finished epochs.
         of_epochs: Number of epochs requested.
         metric: Key of the metric that it is judged by.

@@ -151,7 +151,7 @@ def _distinct(method: str, groups: list[list[Record]]) -> list[str]:
     if not 0 < len(keys) <= _MOST_SETTINGS_IN_A_NAME:
         return [f"{method} ({group[0].name})" for group in groups]
     labels = [", ".join(f"{key}={flat.get(key)}" for key in keys) for flat in flats]
-    # The same settings with the same seed twice: only the runs' names tell them apart.
+    # The same settings with the same seed twice: only the runs' names distinguish them.
     twice = len(set(labels)) < len(labels)
     ends = [f"; {group[0].name}" if twice else "" for group in groups]
     return [f"{method} ({label}{end})" for label, end in zip(labels, ends, strict=True)]

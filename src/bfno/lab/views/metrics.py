@@ -95,14 +95,14 @@ class Metric:
 
         Args:
             runs: The runs.
-            seeds: How many seeds there should be; a remark tells of fewer.
+            seeds: The expected number of seeds; a remark reports fewer.
         """
         values = [run.result[self.key] for run in runs if self.key in run.result]
         found = Estimate.of(values, self.digits)
         return found and found.with_seeds(len(values), seeds)
 
     def rank(self, value: float | None) -> float:
-        """A number to sort by: the best value is the smallest; what is not finite comes last."""
+        """A number to sort by: the best value is the smallest; infinite ones and NaN are last."""
         if value is None or not math.isfinite(value):
             return math.inf
         return -value if self.higher_is_better else value
@@ -120,7 +120,7 @@ METRICS = {
         Metric("calibration_error", "calibration error", 3, form=".1%"),
         Metric("calibrated_error", "calibration error after scaling", 3, form=".1%"),
         Metric("mse", "MSE", 5, form=".5f"),
-        # Best is neither high nor low, but what its name says.
+        # The best value is neither high nor low, but the one in its name.
         Metric("coverage_90", "coverage of the 90 % interval", 3, True, form=".1%"),
         Metric("width_90", "mean width of the 90 % interval", 3, form=".3f", unit="scaled units"),
         Metric("bits_per_dim", "bits/dim (uniform)", 3),

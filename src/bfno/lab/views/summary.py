@@ -108,7 +108,7 @@ def opening(groups: Sequence[Replicates]) -> str:
     return alone[0].upper() + alone[1:]
 
 
-# What a method does, what belongs into brackets, and what comes after them.
+# The description of a method, the text in brackets, and the text after them.
 _Claim = tuple[str, list[str], str]
 
 

@@ -34,7 +34,7 @@ __all__ = [
     "require_images",
 ]
 
-# Every run is judged by the same points, whatever its seed.
+# Every run is judged by the same points, independent of its seed.
 _POINT_SEEDS = {"validation": 1, "test": 2}
 
 
@@ -54,7 +54,7 @@ class PointsSettings(Settings):
     Attributes:
         name: Their shape; see `bfno.lab.data.toy_points`.
         points: Number of training points.
-        held_out: Number of points for model selection, and as many for testing.
+        held_out: Number of points for model selection, and the same number for testing.
     """
 
     name: Annotated[str, one_of(lambda: TOYS)]
@@ -99,7 +99,7 @@ DensityDataSettings = Annotated[
     | Annotated[MemoryPointsSettings, Tag("memory")],
     Discriminator(_kind),
 ]
-"""The settings of any data; the name says of which."""
+"""The settings of any data, identified by the name."""
 
 
 @dataclass(frozen=True)

@@ -209,5 +209,5 @@ def _flow_of_layers(make: Callable[..., Flow], model: Any, event_shape: tuple[in
 
 
 FlowSettings = ContinuousSettings | RealNVPSettings | GlowSettings | IResNetSettings
-"""The settings of any flow; `kind` says of which."""
+"""The settings of any flow, identified by `kind`."""
 MODEL_KINDS: dict[str, type[Settings]] = kinds_of(get_args(FlowSettings))

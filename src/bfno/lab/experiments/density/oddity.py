@@ -1,7 +1,7 @@
 """How unusual an image is, by its scores among those of images that a flow did not learn from.
 
-A flow gives smooth images a high density whatever it was trained on, so by bits per dimension alone
-a blank image is perfect. What counts is whether the bits suit an image as busy as this one (Serrà
+A flow gives smooth images a high density whatever it was trained on: by bits per dimension alone, a
+blank image is perfect. What counts is whether the bits match an image as complex as this one (Serrà
 et al., Input Complexity and Out-of-distribution Detection with Likelihood-based Generative Models,
 ICLR 2020), and whether both are typical (Nalisnick et al., Detecting Out-of-Distribution Inputs to
 Deep Generative Models Using Typicality, 2019).
@@ -118,13 +118,13 @@ class Yardstick:
 
     @property
     def unusual_from(self) -> float:
-        """The anomaly from which on an image is called unusual, safe against rounding."""
+        """The smallest anomaly of an image that is called unusual, safe against rounding."""
         return 100 * (1 - self._called_unusual / (len(self.bits) + 1)) - 1e-6
 
     def false_alarms(self) -> tuple[float, float]:
         """The share of ordinary images that are called unusual: expected, and at most.
 
-        The second number holds for 19 of 20 draws of as many held-out images.
+        The second number holds for 19 of 20 draws of this number of held-out images.
         """
         from scipy.stats import beta  # scipy takes long to import
 

@@ -48,9 +48,9 @@ def draw(
 
     Args:
         run: The trained flow.
-        count: How many.
+        count: Number of samples.
         temperature: Factor of the latent variables; below 1, samples are likelier and vary less.
-        seed: Seed of the latent variables, whatever the batch.
+        seed: Seed of the latent variables, which do not depend on the batch.
         batch: Samples at a time.
 
     Returns:

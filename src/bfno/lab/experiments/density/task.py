@@ -41,7 +41,7 @@ __all__ = [
     "score",
 ]
 
-# What the loop adds to the sums of a task, or what no average is taken of.
+# Sums that the loop adds to those of a task, or that are not averaged.
 _OF_THE_LOOP = ("samples", "solves", "forward_nfe", "backward_nfe")
 # Samples at most that are solved in both ways, see `DensityTask.evaluate`.
 _SOLVED_TWICE = 64
@@ -124,7 +124,7 @@ class DensityTask(Task):
         loss = values.mean()
         weights = self.weights.model_dump()
         for name, penalty in found.penalties.items():
-            # An integral of squares: below zero is nothing but the solver's error, which a field
+            # An integral of squares: values below zero are only the solver's error, which a field
             # would soon learn to live on.
             loss = loss + weights[name] * penalty.clamp(min=0).mean()
         # The volume gained, in the unit of the loss; a cost of log-density 0 is that of nothing.

@@ -1,4 +1,4 @@
-"""Random changes of training images that keep their class, drawn anew each time.
+"""Random changes of training images that keep their class, drawn again each time.
 
 Everything is drawn from torch's generator, which the loop seeds before every step: a run that
 continues from a checkpoint sees the same images, bit for bit.
@@ -67,7 +67,7 @@ def _places(side: int, share: Tensor, shift: float) -> Tensor:
     free = side - span  # the part that is cut away, which any part of the axis can be
     first = free * torch.rand(share.shape) + shift * side * (2 * torch.rand(share.shape) - 1)
     places = (first + (torch.arange(side) + 0.5) * span / side).floor().long()
-    # Beyond its edges an image goes on as in a mirror: 1 0 | 0 1 2 3 | 3 2.
+    # Beyond its edges an image is mirrored: 1 0 | 0 1 2 3 | 3 2.
     places = places.remainder(2 * side)
     return torch.minimum(places, 2 * side - 1 - places)
 

@@ -110,7 +110,7 @@ AnyImageDataSettings = Annotated[
     Annotated[ImageDataSettings, Tag("files")] | Annotated[MemoryImageSettings, Tag("memory")],
     Discriminator(source_of),
 ]
-"""The settings of either; the name says of which."""
+"""The settings of either, identified by the name."""
 
 SettingsT = TypeVar("SettingsT", bound=ImageDataSettings)
 

@@ -56,7 +56,7 @@ def exhibit_of(run: TrainedRun) -> dict[str, Any]:
         model without an ODE has no `flow`, one without operator layers no `spectra`.
 
     Raises:
-        DataError: If the run's data are not there any more.
+        DataError: If the run's data no longer exist.
         NumericalError: If the solver gives up.
     """
     split = _test_images(run, _IMAGES)

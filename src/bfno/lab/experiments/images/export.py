@@ -23,8 +23,8 @@ _logger = logging.getLogger(__name__)
 _METHOD = "rk4"
 _COUNTS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
 _SAMPLES = 256  # images on which fixed steps are compared with the run's own
-_FINER = 100  # times smaller is the tolerance of what stands for the exact solution
-_FINEST = 1e-6  # and no smaller than this, which single precision could not tell from zero
+_FINER = 100  # factor by which the tolerance of the reference solution is smaller
+_FINEST = 1e-6  # its lower bound, below which single precision sees no difference
 
 
 class ImageProgram(nn.Module):
@@ -129,7 +129,7 @@ def _with_fixed_steps(
                 why = f"{steps} steps give numbers that are not finite"
                 raise ConfigError("--steps", why, "give more, or leave it out") from error
             continue
-        # A run's own solve has an error, too: whatever is nearer to the exact one will do.
+        # A run's own solve has an error, too: being close to either solution is enough.
         excess = [((scores - one).abs().amax(1) / tolerance).max().item() for one in (own, exact)]
         nearest = min(nearest, *excess)
         if steps is not None or min(excess) <= 1:

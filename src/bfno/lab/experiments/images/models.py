@@ -200,7 +200,7 @@ def _completed(
 ) -> dict[str, Any]:
     """Options of an operator layer, completed with required ones that suit the grid."""
     known: dict[str, dict[str, Any]] = {
-        # Each frequency but 0 has a negative one, so half as many as there are points differ.
+        # Each frequency but 0 has a negative one, so half as many differ as there are points.
         "fno": {"modes": max(1, min(modes, min(grid) // 2))},
         "afno": {"blocks": math.gcd(8, channels)},
         "bfno": {"grid": grid} if options.get("kernel") == "filter" else {},

@@ -28,7 +28,7 @@ __all__ = [
     "sized_model",
 ]
 
-# The recipe of the paper's experiments. A scale changes what it names, first for every data set
+# The recipe of the paper's experiments. A scale changes settings, first for every data set
 # (`all`), then for one.
 _RECIPE: Tree = {
     "data": {"validation": 0.0},
@@ -44,8 +44,7 @@ _RECIPE: Tree = {
 }
 _GREY: Tree = {"data": {"size": 14, "train_limit": 6000}}
 _COLOUR: Tree = {"data": {"size": 16, "train_limit": 5000, "test_limit": 5000}}
-# Nobody knows which images these are: on a grid of 32, the rate of the others makes some fields
-# stiff.
+# These images may be of any kind: on a grid of 32, the rate of the others makes some fields stiff.
 _OWN: Tree = {"train": {"epochs": 10, "lr": 3e-3, "decay": 0.9, "decay_every": 100}}
 _SCALES: Mapping[str, Mapping[str, Tree]] = {
     # The authors' solver runs past the end of the interval and interpolates. With their weights
@@ -388,7 +387,7 @@ def _ablation() -> Iterator[ImagePreset]:
         ("fno-node-small", "fno", 6, 310_807, 310_807, {"modes": 4}),
         ("afno-node-small", "afno", 32, 311_015, 311_015, {"blocks": 4}),
         ("bfno-node-small", "bfno", 20, 312_503, 312_503, {"branches": 1}),
-        # A control: as many branches as everywhere else, at the same size.
+        # A control: the same number of branches as elsewhere, at the same size.
         ("bfno-node-small-two-branches", "bfno", 14, 312_371, None, {"branches": 2}),
     ]
     for row in rows:

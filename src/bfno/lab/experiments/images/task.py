@@ -29,7 +29,7 @@ __all__ = ["ImageTask", "ImageTrainSettings", "evaluate_images", "image_scores"]
 
 _logger = logging.getLogger(__name__)
 
-# Where the largest class has so many times the images of the smallest, users hear of it.
+# Factor between the largest and the smallest class from which users get a warning.
 _UNEQUAL = 1.5
 
 

@@ -183,7 +183,7 @@ AnySeriesDataSettings = Annotated[
     Annotated[SeriesDataSettings, Tag("files")] | Annotated[MemorySeriesSettings, Tag("memory")],
     Discriminator(source_of),
 ]
-"""The settings of either; the name says of which."""
+"""The settings of either, identified by the name."""
 
 
 def refuse_endless(series: Series, source: object) -> None:
@@ -232,7 +232,7 @@ def read_table(run: TrainedRun, file: Path) -> SeriesTable:
 
 
 def _say_far_values(table: SeriesTable, scaling: Scaling, file: Path) -> None:
-    """Tell of features most of whose values are cut off: they may be in another unit."""
+    """Report features most of whose values are cut off: they may be in another unit."""
     if scaling.limit is None:
         return
     shift, scale = torch.tensor([scaling.shift, scaling.scale], dtype=torch.float64)

@@ -115,7 +115,7 @@ class SeriesExperiment(Experiment):
         require_method(data, method, SERIES_METHODS)
         presets, name = read_presets("series"), data
         if data == cls.in_memory:
-            name, data = MEMORY, "series"  # with the models of one's own tables
+            name, data = MEMORY, "series"  # with the models of the user's own tables
         is_published = setting(tree, "data", "protocol", "sound") == "published"
         published = presets["published"] if is_published else {}
         scale = presets["scales"][tree["scale"]]
@@ -289,7 +289,7 @@ class SeriesExperiment(Experiment):
         tables = files_below(folder, TABLE_SUFFIXES, ("table", "tables"))
         try:
             return tables if names_series(run, tables[0]) else [folder]
-        except DataError:  # the folder is read as one, and says what is wrong
+        except DataError:  # reading the folder as one reports what is wrong
             return [folder]
 
 

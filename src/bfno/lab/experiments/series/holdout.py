@@ -29,8 +29,8 @@ class Expected:
 
     Attributes:
         prediction: At the hidden rows, `(samples, rows, features)`.
-        values: What was observed there, `(rows, features)`.
-        mask: Whether it was.
+        values: The observed values there, `(rows, features)`.
+        mask: Whether each value was observed.
         owner: Number of the series of each hidden row, `(rows,)`.
         horizon: Time between the last row shown before and the hidden one, `(rows,)`.
         between: Whether a row was also shown after it, `(rows,)`.

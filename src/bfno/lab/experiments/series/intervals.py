@@ -48,8 +48,8 @@ class SeriesIntervals:
     """Intervals around a model's predictions for a series, in scaled units.
 
     A model's fit at the rows it was shown says much about the others, so the square root of the
-    relative error there is the series' difficulty. A model that looks ahead knows what comes after
-    a gap: between two rows it has different intervals than after the last one.
+    relative error there is the series' difficulty. A model that looks ahead sees the rows after a
+    gap: between two rows it has different intervals than after the last one.
 
     Attributes:
         series: Number of validation series used for fitting.
@@ -160,7 +160,7 @@ def fit_intervals(model: SeriesModel, series: Series, batch: int) -> SeriesInter
     try:
         if not model.looks_ahead:
             return SeriesIntervals(count, shown, _fit(found, shown), None, longest)
-        # Who knows what comes after a gap errs no more in long ones than in short ones.
+        # A model that sees the rows after a gap errs no more in long gaps than in short ones.
         parts = _fit([after], shown), _fit([between], shown, growing=False)
         return SeriesIntervals(count, shown, *parts, longest)
     except ValueError as error:
@@ -168,7 +168,7 @@ def fit_intervals(model: SeriesModel, series: Series, batch: int) -> SeriesInter
 
 
 def _needed(level: float) -> int:
-    """The smallest number of series for an interval: enough that one more may lie outside."""
+    """The smallest number of series for an interval: enough that one more may be outside."""
     return math.ceil(level / (1 - level) - 1e-9)
 
 

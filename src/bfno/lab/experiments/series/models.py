@@ -50,12 +50,12 @@ Method = Annotated[str, one_of(_fixed_step_methods)]
 
 @dataclass(frozen=True)
 class SeriesData:
-    """What a model has to know about its data.
+    """Facts about the data that a model needs.
 
     Attributes:
         features: Number of features.
         classes: Number of classes.
-        by_row: Whether every row has a label; else every series.
+        by_row: Whether every row has a label; otherwise every series has one.
     """
 
     features: int
@@ -262,5 +262,5 @@ def without_kinetic() -> ConfigError:
 
 
 SeriesModelSettings = RecurrentSettings | VAESettings | ODERNNSettings | LatentSettings
-"""The settings of any model of series; `kind` says of which."""
+"""The settings of any model of series, identified by `kind`."""
 MODEL_KINDS: dict[str, type[Settings]] = kinds_of(get_args(SeriesModelSettings))

@@ -288,7 +288,7 @@ class _Drawing:
         others = [other for other in range(len(series)) if other != place][: count - 1]
         batch = series.batch(torch.tensor([place, *others]))
         rows = int(series.lengths[place])
-        # The others stand still.
+        # The others do not move.
         at = batch.times[:, -1:].repeat(1, rows + len(further))
         at[0] = torch.cat((batch.times[0, :rows], further))
         paths = _expected_values(run, batch, at)[:, 0]
@@ -400,7 +400,7 @@ def _load(run: TrainedRun, request: ReconstructionRequest) -> _Chosen:
         table = read_table(run, request.table)
         return _Chosen(scaling_of(run).apply(table.series), table.series, table.origins.double())
     splits = own_splits(run, request.data_dir)
-    # A split is scaled already, and its series do not know when they began.
+    # A split is scaled already, and its series lack their start times.
     values = splits.scaling.restore(splits.test.values.double())
     origins = torch.zeros(len(splits.test), dtype=torch.float64)
     return _Chosen(splits.test, replace(splits.test, values=values), origins)
@@ -513,7 +513,7 @@ def evaluate_hold_out(
     series = loaded.take(torch.tensor(places))
     scores = {}
     for pattern in PATTERNS:
-        # Of all series, so that those of a drawing are the same, whichever were asked for.
+        # For all series, so that those of a drawing do not depend on which were requested.
         among_all = hidden_rows(loaded, pattern, share).split(loaded.lengths.tolist())
         hidden = torch.cat([among_all[place] for place in places])
         if not bool(hidden.any()):

@@ -262,7 +262,7 @@ def predict_series(
             collected.add(model, make_batch(series, samples, times), samples, processes.device)
     totals = processes.add_up(collected.sums)
     probabilities = processes.add_up(collected.probabilities)
-    # An error may be too large for a finite number; of what is none, nobody knows.
+    # An error may be too large for a finite number, but must not be not-a-number.
     require_sound(probabilities.isfinite())
     require_sound(~totals.isnan())
     error, observed, evaluations, batches = totals.tolist()
@@ -277,12 +277,12 @@ def predict_series(
 
 
 class _Collected:
-    """Probabilities in the order of the series, whatever the order of the batches."""
+    """Probabilities in the order of the series, independent of the order of the batches."""
 
     def __init__(self, model: SeriesModel, series: Series) -> None:
         self._by_row = series.by_row
         count = int(series.starts[-1]) if series.by_row else len(series)
-        # Zero for what other processes compute.
+        # Zero for series of other processes.
         self.probabilities = torch.zeros(model.samples, count, model.classes)
         self.sums = torch.zeros(4, dtype=torch.float64)
 
@@ -291,7 +291,7 @@ class _Collected:
     ) -> None:
         there = batch.to(device, next(model.parameters()).dtype)
         output = model(there.times, there.values, there.mask)
-        # Under a launcher's half precision, what comes out is narrower than the weights.
+        # Under a launcher's half precision, outputs have fewer bits than the weights.
         found = output.scores.to(self.probabilities.dtype).softmax(-1).cpu()
         if self._by_row:
             is_row = batch.rows >= 0

@@ -3,8 +3,8 @@
 Each child has one thread and, if there are GPUs, its own GPU. The system chooses its core: two
 campaigns that picked cores themselves might pick the same ones.
 
-A killed parent cannot tell its children. So each child checks once a second who its parent is; once
-that has changed, it sends itself SIGTERM, and the training saves its state and ends. Unlike the
+A killed parent cannot notify its children. So each child checks its parent once a second; when the
+parent has changed, it sends itself SIGTERM, and the training saves its state and ends. Unlike the
 kernel's own death signal, this works on every Unix.
 """
 
@@ -32,7 +32,7 @@ ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_
 """Environment of libraries that would otherwise start as many threads as the machine has cores."""
 # Not `-m`, which looks for every module in the current folder first: a user's own yaml.py there
 # would be taken for the real one. The package itself is found where the parent has it, even if
-# nothing but the parent's folder led there; last of all, so that its neighbours hide no module.
+# only the parent's folder led there; it comes last, so that its neighbours hide no module.
 _PROGRAM = (
     "import sys; sys.path[:1] = filter(None, sys.path[:1]); sys.path.append({root!r}); "
     "from {module} import {entry}; {entry}()"
@@ -62,7 +62,7 @@ def start_child(
     """
     output = _open_log(folder)
     try:
-        # In a session of its own: a Ctrl-C at the terminal is ours to pass on.
+        # In its own session: the parent passes on a Ctrl-C from the terminal.
         return subprocess.Popen(
             command,
             stdin=subprocess.DEVNULL,

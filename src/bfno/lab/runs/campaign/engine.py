@@ -31,7 +31,7 @@ class Order:
     number: int
 
     def words(self, has_begun: bool) -> list[str]:
-        """The arguments of `bfno` that do what is left.
+        """The arguments of `bfno` that do the remaining work.
 
         Example:
             >>> order = Order(Path("a"), ("train", "x", "--out", "a"), ("resume", "a"), "b1", 0)
@@ -49,7 +49,7 @@ class Report:
         state: Whether it waits for a machine, is running, or is over.
         code: Exit code of its training, once it is over; None if it was removed before it could
             finish or fail by itself, and may be given again.
-        why: What it waits for, in the engine's own words.
+        why: The reason for waiting, in the engine's own words.
     """
 
     state: Literal["queued", "running", "over"]
@@ -94,9 +94,9 @@ class Engine(Protocol):
         ...
 
     def state(self, order: Order) -> Report:
-        """How an order stands; one that it does not know is over."""
+        """The state of an order; an unknown order is over."""
         ...
 
     def cancel(self, orders: Sequence[Order]) -> None:
-        """Make trainings save and end; `state` tells when they have."""
+        """Make trainings save and end; `state` shows when they have."""
         ...

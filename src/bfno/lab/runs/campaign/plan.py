@@ -27,7 +27,7 @@ __all__ = ["Job", "RunState", "missing_files", "plan", "state_of"]
 
 RunState = Literal["there", "in use", "begun", "failed", "missing"]
 _ORDER: tuple[RunState, ...] = get_args(RunState)
-# What can go wrong with files that anybody may have put there.
+# Errors from files that may come from anywhere.
 _UNREADABLE = (OSError, ValueError, KeyError, TypeError, OverflowError, RecursionError, UserError)
 
 
@@ -142,7 +142,7 @@ def state_of(folder: Path) -> RunState:
             run.check_free()
     except ConfigError:
         return "in use"
-    # Whoever held it may have written all of this meanwhile.
+    # The program that held the lock may have written all of this meanwhile.
     if run.finished_record() is not None:
         return "there"
     return "begun" if has_begun or run.config_file.is_file() else "missing"
@@ -196,7 +196,7 @@ def _history(folder: Path, config: Experiment) -> list[str]:
     """The history of a run that has begun; if it has one, it is not the requested run."""
     try:
         newest, _ = RunFolder(folder).checkpoints.newest()
-    except UserError:  # which whoever goes on with it will be told
+    except UserError:  # reported when the run is continued
         return []
     return [] if newest is None else history_of(newest, config)
 

@@ -61,7 +61,7 @@ class RayEngine:
         self._tasks: dict[Order, Any] = {}
         self._connect(address)
         self._check_gpus(gpus)
-        # A lost task is given again by whoever gave it, who knows whether the run came further.
+        # The campaign submits a lost task again, because it knows whether the run made progress.
         options = {"num_cpus": 1, "max_retries": 0, **({"num_gpus": gpus} if gpus else {})}
         self._train = self._ray.remote(**options)(train)
 
@@ -86,7 +86,7 @@ class RayEngine:
                 return Report("over", why=_last_line(str(error)))
 
     def cancel(self, orders: Sequence[Order]) -> None:
-        # What is gone, or the cluster with it, need not be stopped.
+        # Tasks that are gone, perhaps with the cluster, need not be stopped.
         gone = (self._ray.exceptions.RayError, ConnectionError, RuntimeError)
         for order in orders:
             if order in self._tasks and self._ray.is_initialized():
@@ -98,10 +98,10 @@ class RayEngine:
         what = f"--on {address}" if address else "--on ray"
         _check_answer(what, named)
         try:
-            with warnings.catch_warnings():  # what does not work, the error tells
+            with warnings.catch_warnings():  # the error says what does not work
                 warnings.simplefilter("ignore")
                 self._ray.init(address, log_to_driver=False, logging_level="ERROR")
-        except Exception as error:  # of many kinds, by the version and by what does not fit
+        except Exception as error:  # of many kinds, depending on version and cause
             why = f"Ray refused: {_last_line(str(error)) or type(error).__name__}"
             raise ConfigError(what, why, _START) from error
 
@@ -109,7 +109,7 @@ class RayEngine:
     def _connected(self) -> Iterator[None]:
         """Raise an error if the cluster is gone."""
         try:
-            # Asked for anything without a connection, Ray would make a cluster of this machine.
+            # Without a connection, any call would make Ray start a cluster on this machine.
             if not self._ray.is_initialized():
                 raise ConnectionError("the connection is closed")
             yield

@@ -117,7 +117,7 @@ def remaining_seconds(standings: Sequence[Standing], slots: int) -> float | None
 class Campaign:
     """Trains the missing runs of a plan.
 
-    What each run prints goes to `output.log` in its folder. A run that fails stops no other. The
+    The output of each run goes to `output.log` in its folder. A failed run stops no other. The
     campaign waits for a run that another program is training, and never trains it twice. A run that
     its engine has lost, for example with its machine, is submitted again.
 
@@ -125,7 +125,7 @@ class Campaign:
         jobs: The plan.
         slots: How many run at a time; None for as many as can run without disturbing each other.
         data_dir: Where the files of data sets are; None leaves it to the runs.
-        engine: What trains them; None for processes of this machine.
+        engine: Trains them; None for processes of this machine.
     """
 
     def __init__(
@@ -152,7 +152,7 @@ class Campaign:
         """Train until nothing is left to do; yield the standings at every check.
 
         Raises:
-            Stopped: If a signal asked for it; every run has saved its state.
+            Stopped: If a signal requested it; every run has saved its state.
             DataError: If a folder cannot be written.
             UserError: If the engine refuses the runs.
         """

@@ -36,14 +36,14 @@ __all__ = ["SlurmEngine", "SlurmJob"]
 _logger = logging.getLogger(__name__)
 
 _FOLDER = ".submitit"
-# Seconds between two questions to Slurm, which has other users, and until it has to answer one.
+# Seconds between two queries to Slurm, which has other users, and the time limit of a query.
 _EVERY, _PATIENCE = 5.0, 60.0
-# A job is told so many seconds before its time is up; of a short one, at half of it.
+# A job gets a signal this many seconds before its time is up; a short one, at half of its time.
 _NOTICE = 120
 # How often a job may meet its time limit; one that gets nowhere does not go back to the queue.
 _MOST_LIMITS = 100_000
 _LONGEST = 24 * 60
-# What sbatch says where a user or the whole cluster has as many jobs as are allowed.
+# Messages of sbatch if a user or the whole cluster has the largest allowed number of jobs.
 _FULL = ("MaxSubmit", "Job violates accounting/QOS policy", "temporarily unable to accept")
 _PROGRAMS = ("sbatch", "srun", "squeue", "scancel", "sinfo")
 _ELSEWHERE = "run it on a machine of the cluster that has sbatch, or leave out --on"
@@ -91,7 +91,7 @@ class SlurmJob:
         """Let the training save and end; returns what to submit again, None if it got nowhere."""
         self._pass_on()
         if self._child is not None:
-            # Not `Popen.wait`, in the middle of which this may have been called.
+            # Not `Popen.wait`, which this call may have interrupted.
             with contextlib.suppress(ChildProcessError):
                 os.waitid(os.P_PID, self._child.pid, os.WEXITED | os.WNOWAIT)
         if self._child is not None and self._saved() == self._before:
@@ -164,7 +164,7 @@ class SlurmEngine:
         )
         failures = submitit.core.utils
         try:
-            # submitit prints what sbatch says, which the error below tells.
+            # submitit prints the message of sbatch, which the error below reports.
             with contextlib.redirect_stderr(io.StringIO()):
                 executor.submit_array([SlurmJob(order) for order in orders])
         except (failures.FailedJobError, failures.FailedSubmissionError) as error:
@@ -211,7 +211,7 @@ class SlurmEngine:
         self._is_known, self._jobs = True, {}
         for line in out.splitlines():
             number, name, index, state, why = line.split("|", 4)
-            # A single job is no array, and has no index.
+            # A single job is not an array, and has no index.
             at = int(index) if index.isdigit() else 0
             self._jobs[name, at] = _Listed(number, state, "" if why == "None" else why)
 
@@ -258,7 +258,7 @@ def _minutes(text: str) -> float:
     """Minutes of a time limit that Slurm printed."""
     try:
         minutes = minutes_of(text)
-    except ValueError:  # it has words for what is not set
+    except ValueError:  # it has words for unset values
         return math.inf
     return math.inf if minutes is None else minutes
 

@@ -26,12 +26,12 @@ _TURN = ".job"
 _PATIENCE = 120.0
 _PAUSE = 0.2
 _NOT_FREE = 75
-# Codes of a training that was told to stop, or could not begin: it may be given again.
+# Exit codes of a training that was stopped, or could not begin: it may be submitted again.
 _UNFINISHED = {_NOT_FREE, 130, 143, -2, -15}
 
 
 def start_worker(order: Order) -> subprocess.Popen[bytes]:
-    """Start a child that does what is left of an order, if anything."""
+    """Start a child that does the remaining work of an order, if any."""
     words = [str(order.folder), json.dumps(order.begin), json.dumps(order.go_on)]
     return start_child(order.folder, child_command(words, carry_out), {**os.environ, **ONE_THREAD})
 
@@ -55,7 +55,7 @@ def is_at_work(folder: Path) -> bool:
 
 
 def carry_out() -> None:
-    """Do what is left of the order that the command's words describe; the child's main function."""
+    """Do the remaining work of the order in the command's words; the child's main function."""
     end_with(int(sys.argv.pop(1)))
     folder = Path(sys.argv[1])
     begin, go_on = map(json.loads, sys.argv[2:])

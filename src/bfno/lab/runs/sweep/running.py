@@ -17,7 +17,7 @@ from bfno.lab.runs.sweep.trials import Trial
 __all__ = ["Sweep"]
 
 _SETTINGS = "trial.yaml"
-# Whoever trains with the same settings once more fails once more.
+# Training again with the same settings would fail again.
 _SETTINGS_AT_FAULT = (ConfigError.exit_code, NumericalError.exit_code)
 
 
@@ -34,7 +34,7 @@ class Sweep(Campaign):
         trials: Total number of trials, including existing ones.
         slots: How many run at a time; None for as many as can run without disturbing each other.
         data_dir: Where the files of data sets are; None leaves it to the runs.
-        engine: What trains them; None for processes of this machine.
+        engine: Trains them; None for processes of this machine.
     """
 
     def __init__(
@@ -49,7 +49,7 @@ class Sweep(Campaign):
         self.study, self._most = study, trials
         self._claims: dict[str, int] = {}
         self._numbers: dict[str, int] = {}
-        self._told: dict[str, int] = {}  # the last epoch that the study knows
+        self._told: dict[str, int] = {}  # the last epoch that was reported to the study
         self._has_all = False
         self._learn()
 
@@ -111,7 +111,7 @@ class Sweep(Campaign):
         return standing
 
     def _propose(self) -> None:
-        """Ask the study for as many trials as there are free slots."""
+        """Take one trial from the study for each free slot."""
         while not self._has_all:
             waiting = sum(one.state == "waiting" for one in self.standings)
             if len(self._given) + waiting >= self.slots:

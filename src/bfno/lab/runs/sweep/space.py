@@ -1,4 +1,4 @@
-"""What a sweep tries: ranges of settings, as written on the command line."""
+"""The search space of a sweep: ranges of settings, as written on the command line."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _SAME_FOR_ALL = (
 )
 # Settings that decide about time, memory and failures alone.
 _WITHOUT_SCORE = ("train.checkpoint_seconds", "solver.memory", "solver.max_steps")
-_INNER = 0.381966  # of a range: a place that is no whole number unless all of them are
+_INNER = 0.381966  # of a range: a value that is not whole unless all of them are
 
 
 @dataclass(frozen=True)
@@ -198,7 +198,7 @@ def _not_a_choice(values: list[Any]) -> str:
         return "takes plain values only: numbers, words, true, false and null"
     if any(isinstance(value, float) and not math.isfinite(value) for value in values):
         return "takes finite numbers only"
-    # 1, 1.0 and true are equal for whoever looks up what was tried.
+    # 1, 1.0 and true would be equal when looking up tried values.
     return "names a value twice" if len(set(values)) < len(values) else ""
 
 

@@ -1,6 +1,6 @@
 """The study of a sweep on disk, which any number of programs may use at the same time.
 
-`sweep.yaml` says what is tried, `journal.jsonl` is Optuna's journal of the trials. A trial is a
+`sweep.yaml` holds the plan, `journal.jsonl` is Optuna's journal of the trials. A trial is a
 single line there from the start: its settings are complete, or it does not exist.
 """
 
@@ -75,7 +75,7 @@ PRUNERS = {"median": _median, "halving": _halving, "none": lambda epochs: NopPru
 
 @dataclass(frozen=True)
 class SweepPlan:
-    """What a sweep tries.
+    """The plan of a sweep.
 
     Attributes:
         experiment: `data/method`, or a YAML file, as `resolve` takes it.
@@ -151,7 +151,7 @@ class SweepPlan:
         """Everything that determines the trials, for comparison and for the file."""
         settings = self.config({}).as_dict()
         del settings["threads"]
-        settings["data"].pop("dir", None)  # where known data lie says nothing about what they are
+        settings["data"].pop("dir", None)  # the place of known data does not affect their content
         for name, place in _places(settings).items():
             settings["data"][name] = str(place.resolve())
         ranges = {one.name: str(one) for one in self.ranges}
@@ -191,10 +191,10 @@ def explained(file: Path) -> Iterator[None]:
     """Turn a failure of the system to read or write into an error that says what to do.
 
     Args:
-        file: What is read or written.
+        file: The file that is read or written.
 
     Raises:
-        DataError: Where an OSError was raised.
+        DataError: If an OSError was raised.
     """
     try:
         yield
@@ -242,7 +242,7 @@ class Study:
 
     Args:
         folder: Where it is, or will be.
-        plan: What is tried.
+        plan: The plan.
 
     Attributes:
         metric: Key of the score.

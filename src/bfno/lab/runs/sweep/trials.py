@@ -49,16 +49,16 @@ class SweepResult:
     """All trials of a sweep.
 
     Attributes:
-        experiment: What was trained, `data/method`.
-        scale: At which size.
-        seed: With which seed, the same for all trials.
+        experiment: The experiment, `data/method`.
+        scale: Its scale.
+        seed: Its seed, the same for all trials.
         metric: Key of the score, such as `validation_accuracy`.
         lower_is_better: Whether the best trial has the lowest score.
         ranges: The range tried of each setting, as text.
         logarithmic: Settings whose range is logarithmic.
         trials: The trials, in the order of their numbers.
         importance: Share of each setting in the differences between scores, largest first; empty
-            if there are too few finished trials to tell.
+            if there are too few finished trials to estimate it.
     """
 
     experiment: str

@@ -33,12 +33,12 @@ EPOCH_FIGURES |= {f"nfe-{metric.split}": metric for metric in COSTS}
 PANEL_WIDTH, PANEL_HEIGHT = 4.0, 2.9  # inches
 LONE_WIDTH, LONE_HEIGHT = 6.0, 3.8  # of a panel that is alone
 _WIDEST = 9.0  # inches of all panels side by side: more would make letters small on a page
-# Inches of a legend: a row, what is beside a name, what is beside all; and letters an inch.
+# Inches of a legend: a row, the space beside a name, the space beside all; and letters per inch.
 _LEGEND_ROW, _LEGEND_LINE, _LEGEND_EDGE, _LETTERS_AN_INCH = 0.2, 0.8, 0.2, 12.5
 # Values that differ by more than this factor do not show on a linear axis.
 _WIDE_RANGE = 50.0
 _MOST_MARKERS = 8
-_MOST_BANDS = 5  # more lie upon each other, and nobody can tell whose is whose
+_MOST_BANDS = 5  # more would overlap and could not be told apart
 _ALIKE = 0.01  # of an axis: lines nearer than that are one to the eye
 
 
@@ -47,7 +47,7 @@ def draw_series(axes: Axes, points: Sequence[EpochPoint], look: Look, *, band: b
     epochs = [point.epoch for point in points]
     low, high = [point.low for point in points], [point.high for point in points]
     spacing = math.ceil(len(points) / _MOST_MARKERS)
-    # Lines that lie on each other show their markers at epochs of their own.
+    # Lines that overlap show their markers at different epochs.
     start = MARKERS.index(look.marker) % spacing
     marks = {"marker": look.marker, "markersize": 4.0, "markevery": (start, spacing)}
     line = {"color": look.colour, "linestyle": look.dashes, "linewidth": 1.3}
@@ -90,7 +90,7 @@ def curves_figure(
 
     Args:
         methods: Methods of one kind of task.
-        title: What is drawn.
+        title: The title.
         key_of: Key of the metric for a run.
     """
     panels = list(_panels(methods, key_of))

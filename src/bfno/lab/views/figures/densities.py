@@ -86,7 +86,7 @@ def write_picture(content: bytes, out: Path, *, force: bool = False) -> Path:
     """Write a picture.
 
     Args:
-        content: What the file will hold.
+        content: The content of the file.
         out: The file.
         force: Whether to overwrite an existing file.
 

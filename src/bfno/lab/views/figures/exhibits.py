@@ -135,7 +135,7 @@ def flow_figure(run: Record, exhibit: Exhibit) -> Drawn | None:
     high = _AXIS + len(strips) * (_FRAME + _UNDER) + _EDGE
 
     def paint(figure: Figure) -> None:
-        # Placed by hand: a frame stands under its time.
+        # Placed by hand: a frame is below its time.
         figure.set_layout_engine("none")
         figure.set_size_inches(wide, high)
         for row, (image, frames) in enumerate(zip(flow.images, strips, strict=True)):

@@ -109,7 +109,7 @@ def draw_figures(runs: Sequence[Record], folders: Sequence[Path]) -> dict[str, D
         DataError: If a file in a folder cannot be understood.
     """
     places = [_Place(*pair) for pair in zip(runs, folders, strict=True)]
-    # In an order of their own, since that of the runs must not matter.
+    # In a fixed order, because that of the runs must not matter.
     places.sort(key=lambda place: (task_of(place.run), place.run.method, place.run.seed))
     figures: dict[str, Drawn] = {}
     # Figures compare methods of one kind: ours has the first look of each.
@@ -166,7 +166,7 @@ def _first_seeds(places: Sequence[_Place]) -> list[_Place]:
     groups = replicates([place.run for place in places])
     groups.sort(key=lambda group: ("bfno" not in group.label, group.label))
     of_methods = [[folders[id(run)] for run in group.runs] for group in groups]
-    # Not every seed may have been asked for pictures.
+    # Not every seed needs to have pictures.
     return [next(filter(_has_pictures, seeds), seeds[0]) for seeds in of_methods]
 
 
@@ -245,7 +245,7 @@ def kept_reconstruction(run: Record, folder: Path) -> Drawn | None:
 
 
 def _painted(alt: str, pixels: np.ndarray | None, png: bytes | None) -> Drawn:
-    """A picture as a figure of its own."""
+    """A picture as a separate figure."""
     assert pixels is not None
 
     def paint(figure: Figure) -> None:

@@ -167,9 +167,9 @@ def looks(labels: Iterable[str]) -> dict[str, Look]:
 def _look(index: int) -> Look:
     if index == 0:
         return OURS
-    # Nobody shares the first colour. Eight others and ten markers: no pair twice among forty.
+    # No other method has the first colour. Eight others and ten markers: no pair twice among forty.
     turn, place = divmod(index - 1, len(PALETTE) - 1)
-    # A colour comes again after eight, and so would its dashes, of which there are four.
+    # A colour repeats after eight, and so would its dashes, because there are four.
     dashes = _DASHES[(index + turn) % len(_DASHES)]
     return Look(PALETTE[1 + place], MARKERS[index % len(MARKERS)], dashes)
 
@@ -182,7 +182,7 @@ class Methods:
     method another colour than the figure beside it.
 
     Attributes:
-        groups: Runs that differ in their seed alone, by task and then best first.
+        groups: Runs that differ only in their seed, by task and then best first.
         looks: The look of each method of the drawing, by label.
     """
 
@@ -306,9 +306,9 @@ def svg_element(svg: str, alt: str, *, themed: bool = True) -> str:
     """The SVG element alone, with a text for those who cannot see it.
 
     Args:
-        svg: What matplotlib wrote.
+        svg: The output of matplotlib.
         alt: The text.
-        themed: Whether it takes the colours of the page that it stands in.
+        themed: Whether it takes the colours of its page.
     """
     svg = svg[svg.index("<svg") :]
     svg = re.sub(r"<metadata>.*?</metadata>|<!--.*?-->", "", svg, flags=re.DOTALL)

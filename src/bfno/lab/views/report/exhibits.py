@@ -69,7 +69,7 @@ def flow_view(shown: Sequence[ShownFlow]) -> dict[str, Any] | None:
 
 
 def flow_data(shown: Sequence[ShownFlow]) -> dict[str, Any] | None:
-    """The script's data for the slider: times, and what each method shows at each time."""
+    """The script's data for the slider: times, and the frame of each method at each time."""
     watched = _watched(shown)
     if not watched:
         return None

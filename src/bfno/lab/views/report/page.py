@@ -108,7 +108,7 @@ def render_report(
     exhibits: Sequence[Exhibit | None] | None = None,
     unfinished: Sequence[ListedRun] = (),
 ) -> str:
-    """The page as text: a pure function of the runs, whatever their order.
+    """The page as text: a pure function of the runs, independent of their order.
 
     Args:
         runs: Runs of one task or of several.
@@ -141,7 +141,7 @@ def render_report(
 
 def _unfinished_views(runs: Sequence[ListedRun]) -> list[dict[str, str]]:
     named = sorted(runs, key=lambda one: one.run.resolve().name)
-    # Only the last name: where a folder lies is private.
+    # Only the last name: the path of a folder is private.
     return [{"name": printable(one.run.resolve().name), "state": one.told()} for one in named]
 
 
@@ -181,7 +181,7 @@ class _Shown:
 
 
 def _mark(look: style.Look, anchor: str) -> dict[str, Any]:
-    """What the template needs to mark a method.
+    """The values with which the template marks a method.
 
     Args:
         look: Its look in figures.

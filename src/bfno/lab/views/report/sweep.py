@@ -73,7 +73,7 @@ def sweep_sentence(found: SweepResult) -> str:
 
 
 def render_sweep(found: SweepResult) -> str:
-    """The page as text: a pure function of what was found.
+    """The page as text: a pure function of the trials.
 
     Args:
         found: The trials of a sweep.
@@ -224,12 +224,12 @@ def _coordinates(found: SweepResult, metric: Metric) -> str | None:
 
 
 class _Scale:
-    """An upright axis of the parallel coordinates, from 0 at its foot to 1 at its top.
+    """A vertical axis of the parallel coordinates, from 0 at the bottom to 1 at the top.
 
     Args:
         name: What it shows.
-        low: The value at its foot.
-        high: The value at its top.
+        low: The value at the bottom.
+        high: The value at the top.
         logarithmic: Whether it is logarithmic.
         choices: The values of an axis without numbers.
         metric: The metric of the values, if they are scores.
