@@ -1,4 +1,4 @@
-"""The program from Python: train, go on, load."""
+"""The program from Python: train, continue, load."""
 
 import re
 
@@ -48,7 +48,7 @@ def test_a_model_of_another_kind_is_refused(run):
         bfno.load(run, bfno.Flow)
 
 
-def test_a_run_goes_on_with_other_settings(run):
+def test_a_run_continues_with_other_settings(run):
     told = []
     more = bfno.resume(run, settings={"train.epochs": 2}, on_epoch=told.append)
     assert more.folder == run.folder and len(more.record.epochs) == 2

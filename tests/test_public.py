@@ -115,7 +115,7 @@ def test_every_public_name_has_a_docstring_with_an_example(name):
     if not callable(thing) or thing.__module__.startswith("bfno.ode"):
         return  # data have no docstring
     if isinstance(thing, type) and issubclass(thing, BaseException):
-        return  # nobody makes errors
+        return  # errors are not made by users
     assert ">>>" in (inspect.getdoc(thing) or "")
 
 

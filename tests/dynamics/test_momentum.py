@@ -207,7 +207,7 @@ def test_the_public_variant_does_what_the_public_code_does(general, sign):
     torch.testing.assert_close(dynamics.read_out(ours), expected, rtol=0, atol=TOLERANCE)
 
 
-def test_nesterov_accepts_one_time_a_sample():
+def test_nesterov_accepts_one_time_per_sample():
     times = torch.tensor([1.1, 1.9])
     y = torch.randn(2, 4)
 

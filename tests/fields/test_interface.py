@@ -1,4 +1,4 @@
-"""Whose own way of pulling a cotangent back is used, and whose is not."""
+"""Which fields' own `pull_back` is used, and which is not."""
 
 from typing import Any
 

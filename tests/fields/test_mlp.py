@@ -138,7 +138,7 @@ def test_weights_that_are_parametrised_do_not_slow_a_field_down(monkeypatch):
     cotangent = torch.randn(2, 3)
     expected = reference(field, 0.7, y)
     (pulled,) = torch.autograd.grad(expected, y, cotangent)
-    monkeypatch.setattr(mlp, "pull_back_by_autograd", None)  # whoever needs it fails
+    monkeypatch.setattr(mlp, "pull_back_by_autograd", None)  # a call of it fails
     found = pull_back(field, 0.7, y, cotangent)
     torch.testing.assert_close(found, (expected, pulled), rtol=0, atol=TOLERANCE)
 

@@ -239,7 +239,7 @@ def test_weights_that_are_parametrised_do_not_slow_a_field_down(skip, monkeypatc
     cotangent = torch.randn(2, 2, 4, 4)
     expected = field(0.3, y)
     (pulled,) = torch.autograd.grad(expected, y, cotangent)
-    monkeypatch.setattr(operator, "pull_back_by_autograd", None)  # whoever needs it fails
+    monkeypatch.setattr(operator, "pull_back_by_autograd", None)  # a call of it fails
     found = pull_back(field, 0.3, y, cotangent)
     torch.testing.assert_close(found, (expected, pulled), rtol=1e-12, atol=1e-12)
 

@@ -1,4 +1,4 @@
-"""Fields of states without a space of their own."""
+"""Fields of states that have no space."""
 
 from typing import Any
 

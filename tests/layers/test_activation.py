@@ -1,4 +1,4 @@
-"""One table of activations, with derivatives that are right, and functions of one's own."""
+"""One table of activations, with derivatives that are right, and the user's own functions."""
 
 import copy
 import pickle

@@ -1,4 +1,4 @@
-"""Recycled memory: nobody who still looks at a block ever sees it used again."""
+"""Recycled memory: no block is used again while a tensor still refers to it."""
 
 import gc
 import queue

@@ -110,7 +110,7 @@ HOLDING = {
 
 
 @pytest.mark.parametrize("make", GIVING.values(), ids=GIVING)
-def test_results_of_own_layers_may_be_overwritten_where_nobody_watches(make):
+def test_results_of_own_layers_may_be_overwritten_if_no_hook_watches(make):
     module = make()
     assert gives_result_away(module)
     module.register_forward_hook(ignore)

@@ -1,4 +1,4 @@
-"""Intervals that cover what they promise, whatever the errors look like."""
+"""Intervals that have the promised coverage for errors of any kind."""
 
 import json
 import math

@@ -244,7 +244,7 @@ def test_samples_have_the_mean_and_the_deviation_of_the_posterior():
     count = 20_000
     posterior = Posterior(torch.tensor([[1.0, -2.0, 0.5, -3.0]]))
     draws = posterior.sample(torch.randn(count, 1, 2))
-    # Means and deviations of so many draws are off by 1 / √20000 = 0.7 % of a deviation.
+    # Means and deviations of this number of draws are off by 1 / √20000 = 0.7 % of a deviation.
     deviation = torch.tensor([[0.5, 3.0]])
     assert ((draws.mean(0) - posterior.mean).abs() < 4 * deviation / math.sqrt(count)).all()
     torch.testing.assert_close(draws.std(0), deviation, rtol=0.02, atol=0)

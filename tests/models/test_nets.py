@@ -16,7 +16,7 @@ def _net(steps: int = 2, blocks: int = 2) -> ConvNet:
 
 
 @pytest.mark.parametrize("side", [8, 16, 28, 32, 64, 128])
-def test_the_blocks_are_on_a_small_grid_whatever_the_image(side):
+def test_the_blocks_are_on_a_small_grid_for_any_image(side):
     net, seen = residual_net((1, side, side), classes=3, width=4), []
     net.body.register_forward_hook(lambda _, given, result: seen.append(result.shape[-1]))
     assert net(torch.zeros(2, 1, side, side)).shape == (2, 3)

@@ -380,7 +380,7 @@ def _with_forward(module):
 
 
 def _normed(layer):
-    """What old norms of weights do: a hook makes the weight anew before each call."""
+    """The way of old norms of weights: a hook computes the weight again before each call."""
     nn.utils.spectral_norm(layer)
     layer.eval()
     layer.weight_orig.data.mul_(torch.tensor([[1.0], [2.0], [3.0], [4.0]]))

@@ -1,4 +1,4 @@
-"""What the public code of irregular series does otherwise, against numbers worked out by hand."""
+"""What the public code of irregular series does differently, against numbers found by hand."""
 
 from typing import Any
 
@@ -123,7 +123,7 @@ def test_a_row_is_reconstructed_from_the_state_after_the_row_before():
     seen = [True, True, True]
     assert _reconstruction(seen, reconstruction="public_code") == [5, 1, 2]
     assert _reconstruction(seen) == [10, 20, 30]
-    # What was not observed is nobody's prediction; the state starts at zero.
+    # Values that were not observed predict nothing; the state starts at zero.
     assert _reconstruction([False, True, True], reconstruction="public_code") == [0, 1, 2]
 
 
@@ -169,7 +169,7 @@ def test_padding_is_no_empty_row():
         ("previous", 0.3807970779778824),  # 0 and then tanh(1)
     ],
 )
-def test_a_recurrent_network_sees_the_gap_to_the_next_row_whatever_it_holds(gap, expected):
+def test_a_recurrent_network_sees_the_gap_to_the_next_row_even_if_it_is_empty(gap, expected):
     model: Any = RecurrentClassifier(1, 3, by_row=False, hidden=3, gap=gap)
     model.classifier = nn.Identity()
     with torch.no_grad():

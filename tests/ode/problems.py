@@ -55,7 +55,7 @@ NONLINEAR = {
 
 
 class Network(torch.nn.Module):
-    """A small smooth field that depends on time, which may come one value a sample."""
+    """A small smooth field that depends on time, which may be one value per sample."""
 
     def __init__(self, features: int = 3, hidden: int = 5) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Steps over an interval of every sample's own."""
+"""Steps over a different interval for every sample."""
 
 import pytest
 import torch

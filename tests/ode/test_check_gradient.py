@@ -189,7 +189,7 @@ def test_bad_input_is_refused():
     assert check_gradient(lambda t, y: torch.ones_like(y), y0, ONE).error < 1e-12
 
 
-def test_a_gradient_that_cannot_be_judged_is_told_in_words():
+def test_a_gradient_that_cannot_be_judged_is_described_in_words():
     def burst(ys: torch.Tensor) -> torch.Tensor:
         return (ys[-1] * math.inf).sum()
 

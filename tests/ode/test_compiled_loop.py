@@ -194,7 +194,7 @@ def test_several_gradients_at_once_are_refused(swing, y0, way):
     assert torch.equal(one_by_one(ys, y0, pair), before)
 
 
-def test_weights_are_read_anew_and_their_change_before_a_gradient_is_noticed(swing, y0):
+def test_weights_are_read_again_and_their_change_before_a_gradient_is_noticed(swing, y0):
     before = solve(swing, y0, TIMES["ends"], method="bosh3", compile=True)
     with torch.no_grad():
         swing.enter.weight.mul_(1.5)
@@ -227,7 +227,7 @@ def test_failures_are_told_as_by_the_engine(swing, y0):
 
 
 @pytest.mark.slow
-def test_a_solution_that_blows_up_is_told_as_by_the_engine():
+def test_a_solution_that_blows_up_is_reported_as_by_the_engine():
     def steep(t, y):
         return y * y
 

@@ -1,4 +1,4 @@
-"""Rules for the step size: I, PI and PID, against diffrax and against what they are made for."""
+"""Rules for the step size: I, PI and PID, against diffrax and against their purpose."""
 
 import math
 from typing import Any

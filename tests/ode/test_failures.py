@@ -1,4 +1,4 @@
-"""A field that fails ends in the right status, whatever the method, and never hangs."""
+"""A field that fails ends in the right status with every method, and never hangs."""
 
 import subprocess
 import sys

@@ -164,7 +164,7 @@ def test_events_happen_where_those_of_scipy_do():
 
 
 @pytest.mark.parametrize("end", [3.0, -3.0])
-def test_samples_without_an_event_go_on_as_if_there_were_none(end):
+def test_samples_without_an_event_continue_as_if_there_were_none(end):
     y0, ts = torch.tensor([[2.0], [-1.0], [0.5]]), torch.linspace(0.0, end, 7)
 
     def field(t, y):

@@ -505,7 +505,7 @@ def test_jacobians_and_factorisations_are_counted():
 
 
 class Coupled(torch.nn.Module):
-    """A small field that depends on time and couples samples if it is told to."""
+    """A small field that depends on time and, on request, couples samples."""
 
     def __init__(self, coupled):
         super().__init__()

@@ -1,4 +1,4 @@
-"""`independent=True`: every sample goes its own way, whoever else is in the batch."""
+"""`independent=True`: every sample has its own steps, independent of the rest of the batch."""
 
 import math
 from typing import Any

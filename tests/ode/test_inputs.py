@@ -1,4 +1,4 @@
-"""Whatever cannot be right is refused before it is solved, in one line that says what to do."""
+"""Wrong input is refused before a solve begins, in one line that says what to do."""
 
 import math
 import warnings

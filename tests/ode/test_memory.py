@@ -88,7 +88,7 @@ def test_memory_belongs_to_checkpoint(gradient):
 
 
 @pytest.mark.parametrize("method", ["dopri5", "adaptive_heun", "rk4"])
-def test_gradients_are_the_same_to_the_last_bit_whatever_the_memory(method, repeated):
+def test_gradients_are_the_same_to_the_last_bit_for_any_memory(method, repeated):
     settings = {
         "dopri5": {},
         "adaptive_heun": {"rtol": 1e-3, "atol": 1e-3},
@@ -105,7 +105,7 @@ def test_gradients_are_the_same_to_the_last_bit_whatever_the_memory(method, repe
     assert counts[3:] == [0, 0]
 
 
-def test_second_derivatives_and_repeated_passes_are_the_same_whatever_the_memory(repeated):
+def test_second_derivatives_and_repeated_passes_are_the_same_for_any_memory(repeated):
     found = []
     for memory in (0, "20 kB", "unlimited"):
         field, y0 = Network(), torch.linspace(-1, 1, 48, dtype=torch.float32).view(16, 3)
@@ -207,7 +207,7 @@ def test_odeint_keeps_all_unless_it_is_limited():
         bfno.odeint(field, torch.ones(1), TS, memory="much")
 
 
-def test_odeint_keeps_states_instead_of_graphs_if_it_is_told():
+def test_odeint_keeps_states_instead_of_graphs_on_request():
     rate = torch.tensor(0.7, requires_grad=True)
     found = []
     for memory in (None, "steps", "log"):
@@ -252,7 +252,7 @@ def test_solves_share_what_none_of_them_was_told(monkeypatch):
 
 
 def keep(states, monkeypatch):
-    """Keep so many states, whatever memory was asked for."""
+    """Keep this number of states, regardless of the requested memory."""
     monkeypatch.setattr(snapshots.Shelf, "capacity", lambda self, steps, size: states)
 
 

@@ -233,7 +233,7 @@ def named(name):
 
 @pytest.mark.parametrize("interface", [bfno.odeint, bfno.odeint_adjoint])
 @pytest.mark.parametrize("name", ["ralston", "dopri5", "scipy_solver", "explicit_adams"])
-def test_a_tableau_is_a_method_whatever_its_name_is(interface, name):
+def test_a_tableau_is_a_method_under_any_name(interface, name):
     field, y0, t = Network(), torch.randn(2, 3), torch.tensor([0.0, 1.0])
     settings: dict[str, Any] = {"method": named(name), "options": {"step_size": 0.25}}
     found = interface(field, y0, t, **settings)

@@ -124,7 +124,7 @@ def test_smooth_fields_are_not_called_stiff(name, method):
 
 
 def test_rounding_is_not_called_stiff():
-    # Steps far smaller than anyone needs, whose slopes differ by nothing but rounding.
+    # Steps far smaller than necessary, whose slopes differ only by rounding.
     y0 = torch.linspace(0, 1, 5, dtype=torch.float32)
     settings: dict[str, Any] = {"max_step": 1e-3, "first_step": 1e-3, "rtol": 1e-2, "atol": 1e-2}
     for field in (lambda t, y: -y, lambda t, y: torch.sin(1000 * y) * 1e-3 + 1, lambda t, y: 0 * y):
@@ -144,7 +144,7 @@ def test_autocast_does_not_blur_the_look(name):
     assert found[1] == found[0]
 
 
-def test_stiffness_that_ends_is_told_with_its_end():
+def test_stiffness_that_ends_is_reported_with_its_end():
     field = relaxing(lambda t: 3000.0 if t < 0.4 else 1.0)
     stats = solve(field, torch.ones(1), ONE, jumps=(0.4,)).stats
     ((begin, end),) = stats.stiff
@@ -223,7 +223,7 @@ def test_failures_tell_when_the_field_was_stiff():
     with pytest.raises(SolverError, match=f"step limit.*{words}") as raised:
         solve(relaxing(5000.0), torch.ones(1), ONE, max_steps=300)
     assert raised.value.status is Status.STEP_LIMIT
-    # A negative concentration, which explicit steps make of it, blows up; when, rounding decides.
+    # Explicit steps make a concentration negative, and it blows up; rounding decides when.
     words = words.replace("0\\.", "\\d\\.")
     with pytest.raises(SolverError, match=f"resolution of time.*{words}") as raised:
         solve(robertson, torch.tensor([1.0, 0, 0]), ONE * 40, rtol=1e-3, atol=1e-6)
@@ -266,7 +266,7 @@ def test_odeint_gives_up_too_but_not_on_the_way_to_an_event():
     with pytest.raises(SolverError) as raised:
         odeint(robertson, y0, torch.tensor([0.0, 1e4, 1e5]), **settings)
     assert raised.value.status is Status.STIFF
-    # The next requested time is near, and the count begins anew there.
+    # The next requested time is near, and the count restarts there.
     near = odeint(robertson, y0, torch.tensor([0.0, 0.4, 0.8]), **settings)
     assert near.isfinite().all()
     time, _ = odeint_event(

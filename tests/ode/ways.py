@@ -1,4 +1,4 @@
-"""Ways to write a field, and what each gradient has to make of them.
+"""Ways to write a field, and the expected result of each gradient for them.
 
 A way is a function that gets a `Trial`, which fixes gradient, steps and times, and returns the
 states of a solve with the leaves whose gradients are asked for. What it does around the solve, a
@@ -43,7 +43,7 @@ with warnings.catch_warnings():
 
 
 class _Missing(RuntimeError):
-    """Stands for an error that the engine does not know yet; nobody raises it."""
+    """Stands for an error that the engine does not define yet; nothing raises it."""
 
 
 GradientError: type[RuntimeError] = getattr(bfno.ode, "GradientError", _Missing)
@@ -288,7 +288,7 @@ def run(chosen: Way, trial: Trial) -> dict[str, Any]:
 
 
 def column(t: Tensor, y: Tensor) -> Tensor:
-    """Time as a factor of a state, whether it is shared or one value a sample."""
+    """Time as a factor of a state, whether it is shared or one value per sample."""
     return t.reshape(-1, *[1] * (y.dim() - 1)) if y.dim() else t
 
 

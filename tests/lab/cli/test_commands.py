@@ -130,7 +130,7 @@ def model_parameters(experiment, scale):
     return config.count(config.build(config.known_facts()))
 
 
-def test_a_wrong_name_or_scale_of_models_is_told_in_one_line(capsys):
+def test_a_wrong_name_or_scale_of_models_is_reported_in_one_line(capsys):
     assert main(["models", "foldr"]) == 2
     assert "the nearest are folder" in error_line(capsys)
     assert main(["models", "folder", "--scale", "huge"]) == 2

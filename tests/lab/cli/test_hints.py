@@ -39,7 +39,7 @@ def test_a_folder_with_spaces_that_is_taken_says_what_to_type(tmp_path):
 
 
 @pytest.mark.parametrize("depth", [0, 1, 2])
-def test_a_folder_that_will_be_made_is_told(tmp_path, capsys, depth):
+def test_a_folder_that_will_be_made_is_reported(tmp_path, capsys, depth):
     out = tmp_path.joinpath(*["new"] * depth, "file.md")
     tell_new_folder(out)
     said = f"note: {out.parent} does not exist and will be created\n" if depth else ""

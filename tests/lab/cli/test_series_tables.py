@@ -76,7 +76,7 @@ def test_what_another_table_is_refused_for_is_mended_as_the_message_says(
     assert main([*words, "--set", setting]) == 0
 
 
-def test_eval_reads_another_table_as_it_is_told(trained, tmp_path, capsys):
+def test_eval_reads_another_table_as_its_options_say(trained, tmp_path, capsys):
     table = write_table(tmp_path / "t.csv", seed=6, count=20)
     table.write_text(table.read_text().replace("id,", "chart,", 1))
     words = ["eval", str(trained / "run"), "--data", str(table)]

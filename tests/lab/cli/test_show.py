@@ -141,7 +141,7 @@ def test_wrong_words_are_told_in_one_line(tmp_path, capsys, run, out, message):
     assert not (tmp_path / "out").exists()
 
 
-def test_no_run_or_no_folder_is_told_in_one_line(tmp_path, capsys):
+def test_no_run_or_no_folder_is_reported_in_one_line(tmp_path, capsys):
     assert main(["figures", "-o", str(tmp_path / "out")]) == 2
     assert "RUN" in error_line(capsys)
     assert main(["figures", str(write_run(tmp_path))]) == 2

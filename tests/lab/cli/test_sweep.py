@@ -90,7 +90,7 @@ def test_a_sweep_whose_trials_all_fail_says_so(tmp_path, capsys):
     assert not (out / "best.yaml").exists() and not (out / "sweep.html").exists()
 
 
-def test_a_trial_that_was_killed_is_told_of_and_tried_again(tmp_path, capsys):
+def test_a_trial_that_was_killed_is_reported_and_tried_again(tmp_path, capsys):
     pretend(tmp_path, trial_0001="die")
     words = [*COMMON, "--set", RATES, "--trials", "2", "--out", str(tmp_path / "sweep")]
     assert main(words) == 4

@@ -213,7 +213,7 @@ def test_csv_on_the_terminal_has_all_digits(tmp_path, capsys):
         (["ablation-operator", "--data", "digits", "--only", "fno-node-small"], ""),
     ],
 )
-def test_a_wrong_word_is_told_in_one_line(tmp_path, capsys, words, message):
+def test_a_wrong_word_is_reported_in_one_line(tmp_path, capsys, words, message):
     code = main(["table", *words, "--runs", str(tmp_path), "--plan"])
     if message:
         assert code == 2 and message in error_line(capsys)
@@ -321,7 +321,7 @@ def test_two_tables_at_once_train_each_run_once(tmp_path):
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
-def test_a_stopped_table_says_that_the_same_command_goes_on(tmp_path, number, code):
+def test_a_stopped_table_says_that_the_same_command_continues(tmp_path, number, code):
     plan = write_plan(tmp_path, node_7="wait")
     command = ["table", "1", "--data", "digits", "--scale", "smoke", "--runs", str(tmp_path)]
     command += ["--only", "node"]
@@ -337,7 +337,7 @@ def test_a_stopped_table_says_that_the_same_command_goes_on(tmp_path, number, co
 
 
 @pytest.mark.slow
-def test_a_killed_table_of_real_trainings_goes_on_where_it_was(tmp_path):
+def test_a_killed_table_of_real_trainings_continues_where_it_was(tmp_path):
     words = ["table", "1", "--data", "digits", "--scale", "smoke", "--runs", str(tmp_path)]
     words += ["--only", "node", "--only", "bfno-node", "--jobs", "1", "--format", "csv"]
     first, second = (tmp_path / "smoke" / f"digits-{name}-s7" for name in ("node", "bfno-node"))

@@ -20,7 +20,7 @@ def read(tmp_path, archive: bytes) -> dict[str, bytes]:
     try:
         found = {name: data.tobytes() for name, data in read_members(path, WANTED, "get it again")}
     finally:
-        # Whatever the archive says, reading it leaves nothing behind.
+        # Reading any archive leaves nothing behind.
         assert [left.name for left in tmp_path.iterdir()] == ["set.tar.gz"]
     return found
 
@@ -69,7 +69,7 @@ IGNORED = [
 
 
 @pytest.mark.parametrize("entry", IGNORED, ids=range(len(IGNORED)))
-def test_what_nobody_asked_for_is_passed_over(tmp_path, entry):
+def test_entries_that_were_not_requested_are_passed_over(tmp_path, entry):
     assert read(tmp_path, tar_gz(entry, GOOD, entry))["set/a.bin"] == b"first"
 
 
@@ -111,7 +111,7 @@ def test_a_negative_or_endless_size_is_refused(tmp_path):
 
 
 def test_a_bomb_is_left_before_most_of_it_is_unpacked(tmp_path):
-    # 300 MB of zeros in an entry that nobody asked for, and after the end of the archive.
+    # 300 MB of zeros in an entry that was not requested, and after the end of the archive.
     zeros = gzip.compress(bytes(30_000_000), 9) * 10
     header = bytearray(tar_entry("set/other"))
     header[124:136] = b"%011o\0" % 300_000_000

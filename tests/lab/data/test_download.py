@@ -54,14 +54,14 @@ def test_a_wrong_file_is_replaced(tmp_path):
     assert try_download(tmp_path, Behaviour(DATA)).read_bytes() == DATA
 
 
-def test_a_broken_download_goes_on_where_it_stopped(tmp_path):
+def test_a_broken_download_continues_where_it_stopped(tmp_path):
     behaviour = Behaviour(DATA, cuts=[2 * PIECE, PIECE])
     assert try_download(tmp_path, behaviour).read_bytes() == DATA
     assert behaviour.sent == [2 * PIECE, PIECE, len(DATA) - 3 * PIECE]
     assert behaviour.asked == [None, f"bytes={2 * PIECE}-", f"bytes={3 * PIECE}-"]
 
 
-def test_a_later_program_goes_on_with_the_part(tmp_path):
+def test_a_later_program_continues_with_the_part(tmp_path):
     with pytest.raises(DataError):
         try_download(tmp_path, Behaviour(DATA, cuts=[PIECE, PIECE, PIECE]))
     assert names(tmp_path) == ["file.bin.part"]
@@ -77,7 +77,7 @@ def test_a_part_that_is_already_whole_needs_no_server(tmp_path):
     assert behaviour.asked == []
 
 
-def test_a_server_without_ranges_starts_anew(tmp_path):
+def test_a_server_without_ranges_starts_over(tmp_path):
     behaviour = Behaviour(DATA, cuts=[40_000], ranges=False)
     assert try_download(tmp_path, behaviour).read_bytes() == DATA
     assert behaviour.sent == [40_000, len(DATA)]

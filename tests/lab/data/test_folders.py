@@ -227,7 +227,7 @@ def test_a_class_of_bad_images_only_is_refused(tmp_path):
         load_folder(tmp_path, corrupt="skip")
 
 
-def test_a_class_that_loses_its_only_image_of_a_part_is_said_and_goes_on(tmp_path, caplog):
+def test_a_class_that_loses_its_only_image_of_a_part_is_reported_but_no_error(tmp_path, caplog):
     pets(tmp_path)
     source = FolderSource(tmp_path, SHAPE, corrupt="skip", test_fraction=0.1)
     _, test = folders._Folder(source).parts()

@@ -82,7 +82,9 @@ def test_new_and_changed_images_alone_are_decoded(source, decoded):
 
 
 @pytest.mark.parametrize("damage", ["cut", "bit", "foreign", "empty", "other shape"])
-def test_a_damaged_or_foreign_file_is_made_anew_and_said(source, cache, decoded, caplog, damage):
+def test_a_damaged_or_foreign_file_is_made_again_with_a_note(
+    source, cache, decoded, caplog, damage
+):
     load_folder_splits(source)
     (file,) = files_in(cache)
     content = bytearray(file.read_bytes())
@@ -105,7 +107,7 @@ def test_a_damaged_or_foreign_file_is_made_anew_and_said(source, cache, decoded,
     assert seen(source) == ALL and decoded == []
 
 
-def test_an_interrupted_start_goes_on_where_it_was(source, monkeypatch, decoded):
+def test_an_interrupted_start_continues_where_it_was(source, monkeypatch, decoded):
     monkeypatch.setattr(image_cache, "_MOST_IMAGES", 8)
 
     def stop(done, total):

@@ -238,7 +238,7 @@ def test_the_second_reading_comes_from_the_cache(tmp_path):
     assert torch.equal(first.values, read_physionet(folder).values)
 
 
-def test_other_files_and_settings_are_parsed_anew(tmp_path):
+def test_other_files_and_settings_are_parsed_again(tmp_path):
     folder = write(tmp_path, packed=False)
     assert parsed(folder) and parsed(folder, quantum=1.0) and parsed(folder, keep_impossible=True)
     record = folder / "set-a" / "11.txt"
@@ -250,7 +250,7 @@ def test_other_files_and_settings_are_parsed_anew(tmp_path):
 
 
 @pytest.mark.parametrize("damage", ["flip", "cut", "empty"])
-def test_a_damaged_cache_is_silently_made_anew(tmp_path, caplog, damage):
+def test_a_damaged_cache_is_silently_made_again(tmp_path, caplog, damage):
     folder = write(tmp_path)
     first = read_physionet(folder)
     (path,) = (tmp_path / "cache" / "bfno" / "parsed").iterdir()

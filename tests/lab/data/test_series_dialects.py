@@ -565,7 +565,7 @@ def test_numbers_are_not_taken_for_dates_nor_dates_for_numbers(tmp_path):
         read_series(dates, as_numbers)
 
 
-def test_a_mistyped_column_to_leave_out_is_told_in_training_and_not_later(tmp_path, caplog):
+def test_a_mistyped_column_to_leave_out_is_reported_in_training_and_not_later(tmp_path, caplog):
     path = tmp_path / "t.csv"
     path.write_text("id,time,pulse,ward,label\na,0,1,2,u\nb,0,3,4,v\n")
     table = read_series(path, TableLayout(ignore=("puls",), categorical=("wrad", "ward")))

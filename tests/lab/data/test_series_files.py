@@ -1,4 +1,4 @@
-"""Series of one's own: read as written, every fault named by file, row and column."""
+"""The user's own series: read as written, every fault named by file, row and column."""
 
 import sys
 from datetime import date, time, timedelta
@@ -114,7 +114,7 @@ def test_labels_may_be_given_in_some_rows_only(tmp_path):
     assert series.labels.tolist() == [0, 1, UNLABELLED] and not series.by_row
 
 
-def test_two_labels_in_a_series_mean_a_label_a_row(tmp_path):
+def test_two_labels_in_a_series_mean_one_label_per_row(tmp_path):
     text = HEADER + "a,0,1,,u\na,1,1,,v\nb,0,1,,\n"
     series = read_series(write(tmp_path, text)).series
     assert series.by_row and series.labels.tolist() == [0, 1, UNLABELLED]
@@ -122,7 +122,7 @@ def test_two_labels_in_a_series_mean_a_label_a_row(tmp_path):
     assert message.startswith("table.csv, row 3: series 'a' has the label 'v'")
 
 
-def test_a_label_a_row_can_be_asked_for(tmp_path):
+def test_one_label_per_row_can_be_requested(tmp_path):
     series = read_series(write(tmp_path, HEADER + GOOD), labels="row").series
     assert series.by_row and series.labels.tolist() == [0, 0, 1, 1]
 

@@ -123,7 +123,7 @@ def test_a_server_that_sends_something_else_is_found_out(tmp_path, small):
         serve_set(source, tmp_path / "new", wrong=b"something else")
 
 
-def test_a_broken_download_of_unknown_size_goes_on_where_it_stopped(tmp_path):
+def test_a_broken_download_of_unknown_size_continues_where_it_stopped(tmp_path):
     pytest.importorskip("pooch")
     data = bytes(range(256)) * 400
     file = replace(SERIES_SETS["physionet"].files[0], name="file")

@@ -78,7 +78,7 @@ def test_the_kind_is_the_sense_of_the_turn_or_the_frequency():
     assert across[motions.kinds < 2].abs().amax(1).min() > 0.1
 
 
-def test_truth_goes_on_beyond_the_observations():
+def test_truth_continues_beyond_the_observations():
     motions = draw_motions(4, torch.Generator().manual_seed(0))
     far = motions.at(torch.tensor([10.0, 20.0]))
     radius = motions.size * (-20 * motions.decay).exp()

@@ -38,7 +38,7 @@ def write_set(name: str, folder: Path) -> Path:
 def assert_official_pixels(name: str, images: ImageSet) -> None:
     shape = DATA_SETS[name].shape
     assert images.train.images.dtype == torch.uint8 and images.train.labels.dtype == torch.int64
-    # The test batch of CIFAR-10 goes on counting where the training batches end.
+    # The test batch of CIFAR-10 continues the numbering of the training batches.
     first = len(images.train) if name == "cifar10" else 0
     assert torch.equal(images.train.images, expected(len(images.train), shape))
     assert torch.equal(images.test.images, expected(len(images.test), shape, first))

@@ -117,7 +117,7 @@ def test_nan_is_what_was_not_observed():
 
 
 @pytest.mark.parametrize("unit", ["M8[s]", "M8[ms]", "M8[ns]", "m8[us]"])
-def test_dates_count_in_seconds_whatever_unit_they_are_kept_in(unit):
+def test_dates_count_in_seconds_in_any_stored_unit(unit):
     seconds = [(np.rint(1000 * times), values) for times, values in SERIES]
     expected = small_series().fit(seconds, LABELS).predict_proba(seconds)
     dates = [(times.astype("M8[s]" if unit[0] == "M" else "m8[s]"), v) for times, v in seconds]

@@ -71,7 +71,7 @@ def test_a_fit_that_fails_leaves_no_trace_either(tmp_path, monkeypatch):
     assert torch.equal(torch.get_rng_state(), state) and list(tmp_path.iterdir()) == []
 
 
-def test_progress_is_told_if_asked_for(capsys):
+def test_progress_is_reported_if_requested(capsys):
     small_density(epochs=2, verbose=1).fit(POINTS)
     lines = capsys.readouterr().out.splitlines()
     assert [line.split("  ")[0] for line in lines] == ["epoch 1/2", "epoch 2/2"]
@@ -105,7 +105,7 @@ def test_wrong_parameters_are_refused_when_fit_meets_them(changes, said):
         small_density(**changes).fit(POINTS)
 
 
-def test_every_epoch_is_told_and_patience_ends_a_training_that_does_not_improve():
+def test_every_epoch_is_reported_and_patience_ends_a_training_that_does_not_improve():
     # A rate at which no weight changes: no epoch is better than the first.
     fitted = small_density(epochs=9, patience=2, lr=1e-30).fit(POINTS)
     assert fitted.n_iter_ == 3
@@ -130,7 +130,7 @@ def test_a_fitted_estimator_survives_joblib(tmp_path):
 STEPS = {"settings": {"train.schedule": "steps", "train.warmup": 0}}
 
 
-def test_a_run_that_is_kept_goes_on(tmp_path):
+def test_a_run_that_is_kept_continues(tmp_path):
     folder = tmp_path / "run"
     first = small_density(epochs=1, checkpoints=folder, **STEPS).fit(POINTS)
     assert isinstance(bfno.load(folder), bfno.Flow)
@@ -148,7 +148,7 @@ def test_a_finished_run_is_only_read_again(tmp_path):
     assert np.array_equal(first.score_samples(POINTS), again.score_samples(POINTS))
 
 
-def test_an_interrupted_fit_goes_on_bit_for_bit(tmp_path, monkeypatch):
+def test_an_interrupted_fit_continues_bit_for_bit(tmp_path, monkeypatch):
     step, taken = Trainer._step, []
 
     def interrupted(self, samples):
@@ -228,7 +228,7 @@ def test_advice_after_a_divergence_is_for_who_holds_the_estimator():
     assert not any(word in told for word in ("bfno resume", "bfno-", "--set", "saved", "/run"))
 
 
-def test_a_kept_run_goes_on_from_the_state_before_the_divergence(tmp_path):
+def test_a_kept_run_continues_from_the_state_before_the_divergence(tmp_path):
     folder = tmp_path / "run"
     with pytest.raises(NumericalError) as error:
         small_images(checkpoints=folder, **DIVERGING).fit(*digits(40))

@@ -34,7 +34,7 @@ def _age(folder) -> None:
         store.save(replace(found, model={**found.model, "idle": torch.zeros(1)}, state=state))
 
 
-def test_an_old_run_is_opened_and_goes_on_bit_for_bit(tmp_path):
+def test_an_old_run_is_opened_and_continues_bit_for_bit(tmp_path):
     config = runs.tiny(experiment="digits/hbnode")
     start(config, tmp_path / "new")
     start(config, tmp_path / "old")
@@ -64,6 +64,6 @@ def test_every_finished_run_of_the_results_is_its_preset(file):
         assert config.count(config.build(record)) == record["parameters"]
 
 
-def test_nobody_can_ask_for_idle_scalars_any_more():
+def test_idle_scalars_can_no_longer_be_requested():
     with pytest.raises(ConfigError, match=r"^model\.idle_scalars: is not a setting"):
         resolve("mnist/hbnode", changes={"model": {"idle_scalars": 1}})

@@ -187,7 +187,7 @@ def _assert_goes_on(run: Path, **changes) -> None:
 
 
 @pytest.mark.slow
-def test_the_launcher_hands_on_a_signal_and_the_run_goes_on(tmp_path):
+def test_the_launcher_hands_on_a_signal_and_the_run_continues(tmp_path):
     run = tmp_path / "run"
     started = launch.torchrun(launch.words(_config(epochs=ENDLESS), run))
     launch.wait_for(launch.has_trained(run), "the first epoch")
@@ -255,7 +255,7 @@ def _stop_and_save_slowly() -> None:
     CheckpointStore.save = save
 
 
-def test_nobody_leaves_before_the_state_is_saved(tmp_path):
+def test_no_process_leaves_before_the_state_is_saved(tmp_path):
     # A launcher would end the process that still writes as soon as another has left.
     run = tmp_path / "run"
     command = launch.words(_config(), run)

@@ -87,7 +87,7 @@ def test_a_rival_that_diverged_is_behind(tmp_path, less_is_better, lost):
     assert "nan" not in found and verdict == "borne out: p = 0.0032"
 
 
-def test_who_is_behind_one_is_behind_whatever_became_of_others(tmp_path):
+def test_a_method_behind_one_other_is_behind_regardless_of_the_rest(tmp_path):
     scores = {"afno-node": [0.80, 0.81], "bfno-node": [0.95, 0.96], "fno-node": [0.9, math.nan]}
     assert _verdict(_runs(tmp_path, scores))[2].startswith("not borne out: p")
 

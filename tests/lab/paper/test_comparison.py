@@ -110,7 +110,7 @@ def test_models_without_runs_have_their_size_unless_settings_may_change_it():
     assert {row[1] for row in published.rows} == {None}
 
 
-def test_of_two_runs_of_one_seed_one_counts_whatever_their_order():
+def test_of_two_runs_of_one_seed_one_counts_in_any_order():
     twins = [_run("mnist/node", score=score) for score in (0.8, 0.9)]
     other = Record(**{**vars(twins[1]), "name": "zzz"})
     for runs in ([twins[0], other], [other, twins[0]]):
@@ -218,7 +218,7 @@ def test_notes_tell_what_the_paper_quotes_and_what_an_auroc_is_worth():
     assert quoted["ODE-RNN"] and not quoted["Latent-BFNO-NODE (ODE enc.)"]
 
 
-def test_a_control_is_shown_once_it_has_runs_and_counts_for_nobody():
+def test_a_control_is_shown_once_it_has_runs_and_does_not_count():
     runs = [_run("mnist/node", score=0.8), _run("mnist/bfno-node", score=0.9)]
     assert len(paper_comparison("1", runs, "cpu").rows) == 9
     budget = _run("mnist/bfno-node-budget", score=0.95, parameters=85_706)
@@ -357,7 +357,7 @@ def test_a_method_whose_predictions_depend_on_each_other_is_marked():
     assert any("transductive" in note for note in table.notes)
 
 
-def test_a_failed_run_is_told_in_its_cell_and_below():
+def test_a_failed_run_is_reported_in_its_cell_and_below():
     why = {("mnist/node", 7): "step 5: the loss is not a finite number"}
     table = paper_comparison("1", [], "cpu", [7], ["mnist"], failures=why)
     assert _cell(table, "NODE", "mnist_test_accuracy_here_cpu") == "failed"

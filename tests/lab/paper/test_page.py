@@ -330,7 +330,7 @@ def test_models_of_the_papers_size_are_told_beside_its_numbers(tmp_path):
     assert trained_text([]) == ""
 
 
-def test_at_the_papers_size_the_longest_training_of_each_method_is_told(tmp_path):
+def test_at_the_papers_size_the_longest_training_of_each_method_is_reported(tmp_path):
     runs = []
     for method, epochs in (("node", 1), ("bfno-node", 1), ("bfno-node", 3)):
         score = result(0.9 + epochs / 100)
@@ -724,7 +724,7 @@ def test_methods_that_diverged_have_no_place_and_are_named(tmp_path):
 
 
 def test_a_page_tells_of_trainings_that_failed(tmp_path):
-    """Of NODE all failed; the seed that FNO lost has been trained anew in another folder."""
+    """Of NODE all failed; the seed that FNO lost has been trained again in another folder."""
     for method, accuracy in (("bfno-node", 0.9), ("fno-node", 0.8), ("afno-node", 0.7)):
         for seed in (7, 8):
             found = result(accuracy + seed / 1000)
@@ -772,7 +772,7 @@ def test_failed_runs_do_not_outvote_finished_ones_of_other_settings(tmp_path):
     assert select_runs([finished, *failed]).counted == [finished]
 
 
-def test_where_all_diverged_nobody_has_a_place(tmp_path):
+def test_if_all_diverged_no_method_has_a_place(tmp_path):
     scores = {"node": [math.nan], "bfno-node": [math.inf]}
     assert standing_here(paper_table("1"), "mnist", _runs(tmp_path, "mnist", scores)) is None
 
@@ -804,7 +804,7 @@ def test_copies_and_links_are_no_further_runs(folder, tmp_path):
 def test_the_command_of_a_table_trains_its_seeds(tmp_path):
     places = [write_files(tmp_path / m, record("mnist", m, 10)) for m in ("node", "bfno-node")]
     section, *_ = sections_of([(place, read_run(place)) for place in places])
-    assert section.command.endswith("--seeds 1")  # nobody wants the three before it
+    assert section.command.endswith("--seeds 1")  # the three before it are not needed
     places.append(write_files(tmp_path / "eight", record("mnist", "node", 8)))
     section, *_ = sections_of([(place, read_run(place)) for place in places])
     assert section.command.endswith("--seeds 4")  # 7, 8, 9, 10

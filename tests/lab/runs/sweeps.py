@@ -33,7 +33,7 @@ def pretend(root: Path, **does: str) -> None:
 
 
 def run(study: Study, trials: int, slots: int = 2) -> Sweep:
-    """Work on a study until it has so many trials."""
+    """Work on a study until it has this number of trials."""
     sweep = Sweep(study, trials, slots)
     for _ in sweep.run():
         pass

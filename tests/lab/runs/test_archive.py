@@ -45,7 +45,7 @@ def test_a_training_that_failed_does_not_take_the_place_of_one_that_was_finished
     assert kept == {tmp_path / "results" / "cpu" / "mnist-node-s7-2": "added"}
 
 
-def test_a_run_that_was_trained_anew_is_renewed_in_an_archive_within_its_folder(tmp_path):
+def test_a_run_that_was_trained_again_is_renewed_in_an_archive_within_its_folder(tmp_path):
     source, target = tmp_path / "runs", tmp_path / "runs" / "kept"
     folder = write_run(source / "cpu", "mnist", "node")
     (kept,) = keep_runs(source, target)
@@ -99,7 +99,7 @@ def test_spoilt_settings_are_kept_as_far_as_they_name_no_place(tmp_path, data):
     assert "/home/me" not in (kept / "record.json").read_text()
 
 
-def test_what_became_of_a_record_is_told(tmp_path):
+def test_what_happened_to_a_record_is_reported(tmp_path):
     runs, kept = tmp_path / "runs", tmp_path / "results"
     folder = write_run(runs)
     assert [*keep_runs(runs, kept).values()] == ["added"]
@@ -128,7 +128,7 @@ def _write(folder, accuracy, **changes):
     return write_files(folder, {**record(), "result": result(accuracy), **changes})
 
 
-def test_a_run_that_was_trained_anew_takes_the_place_of_the_old_one(tmp_path):
+def test_a_run_that_was_trained_again_takes_the_place_of_the_old_one(tmp_path):
     name = "digits-bfno-node-s7"
     write_exhibit(_write(tmp_path / "runs" / "a", 0.1))
     assert _keep(tmp_path) == ([name], {name: 0.1})
@@ -181,7 +181,7 @@ def test_what_is_made_of_a_run_later_arrives_too(tmp_path):
         assert (place / "figures" / "samples.png").read_bytes() == content
 
 
-def test_a_copy_that_was_cut_off_is_made_anew(tmp_path):
+def test_a_copy_that_was_cut_off_is_made_again(tmp_path):
     _write(tmp_path / "runs" / "one", 0.1)
     place = tmp_path / "results" / "cpu" / "digits-bfno-node-s7"
     place.mkdir(parents=True)

@@ -181,7 +181,7 @@ def test_a_run_that_was_killed_has_begun_and_one_that_is_held_is_in_use(tmp_path
     assert state_of(folder) == "begun"
 
 
-def test_a_run_that_has_begun_where_nobody_can_go_on_is_trained_anew_elsewhere(tmp_path):
+def test_a_run_in_a_folder_without_write_access_is_trained_again_elsewhere(tmp_path):
     folder = write_run(tmp_path / "a", settings("node"), finished=False)
     (folder / ".lock").mkdir()  # which cannot be opened, as in a folder without rights
     (job,) = _plan(tmp_path)
@@ -357,7 +357,7 @@ def test_a_failing_run_stops_no_other_and_tells_why(tmp_path):
     assert failure_code([failed]) == 3
 
 
-def test_a_signal_lets_every_run_save_and_the_same_campaign_goes_on(tmp_path):
+def test_a_signal_lets_every_run_save_and_the_same_campaign_continues(tmp_path):
     campaign = _campaign(tmp_path, node_7="wait", anode_7="wait")
     folders = [one.job.folder for one in campaign.standings]
     rounds = campaign.run()
@@ -417,7 +417,7 @@ def test_a_run_that_another_began_meanwhile_is_waited_for_and_then_resumed(tmp_p
     assert [call["command"] for call in calls(folder)] == ["resume"]
 
 
-def test_what_is_left_is_told_from_epochs_and_from_other_records(tmp_path):
+def test_remaining_time_is_estimated_from_epochs_and_from_other_records(tmp_path):
     write_run(tmp_path / "a", settings("node", 8), seconds=10)
     write_run(tmp_path / "b", settings("node"), finished=False)  # one of two epochs, of 3 seconds
     waiting = Campaign(_plan(tmp_path, (7, 8, 9)), 2).standings

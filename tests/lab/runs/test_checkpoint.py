@@ -85,7 +85,7 @@ def test_a_kill_at_every_file_operation_leaves_the_old_or_the_new_checkpoint(tmp
         found = _newest(folder)
         _assert_same(found, _checkpoint(found.step))
         outcomes.add(found.step)
-        # The next process sweeps and goes on.
+        # The next process removes leftovers and continues.
         store = CheckpointStore(folder)
         store.save(_checkpoint(5))
         store.keep({5})
@@ -194,7 +194,7 @@ def test_no_damage_is_accepted_in_ten_thousand_trials(saved):
     assert _count_accepted(saved, 10_000) == 0
 
 
-def test_damage_is_accepted_where_nobody_checks_the_hash(saved, monkeypatch):
+def test_damage_is_accepted_if_the_hash_is_not_checked(saved, monkeypatch):
     from bfno.lab.runs import checkpoint
 
     monkeypatch.setattr(

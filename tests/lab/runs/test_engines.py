@@ -1,4 +1,4 @@
-"""What campaigns ask of engines, and what engines that are not there or refuse say."""
+"""What campaigns require of engines, and the messages of engines that are missing or refuse."""
 
 import _thread
 import json
@@ -184,7 +184,7 @@ def _carry_out(order: Order, monkeypatch) -> list[str] | None:
     return called[0] if called else None
 
 
-def test_a_machine_begins_goes_on_or_does_nothing_as_the_folder_says(tmp_path, order, monkeypatch):
+def test_machines_begin_continue_or_do_nothing_as_the_folder_says(tmp_path, order, monkeypatch):
     assert _carry_out(order, monkeypatch) == ["train", "x"]
     order.folder.rename(tmp_path / "old")
     write_run(order.folder, settings("node"), finished=False)
@@ -205,7 +205,7 @@ def test_an_order_that_was_given_twice_is_carried_out_once(order, monkeypatch):
     assert not worker.is_at_work(order.folder)
 
 
-def test_what_was_stopped_is_to_go_on_and_what_failed_is_not():
+def test_stopped_runs_are_to_continue_and_failed_ones_are_not():
     assert [worker.exit_code(code) for code in (0, 4, -9, 143, -15)] == [0, 4, -9, None, None]
 
 
@@ -246,7 +246,7 @@ def test_times_are_read_as_slurm_writes_them(text, minutes):
         ({"on": "slurm", "partition": " "}, "--partition: is empty"),
     ],
 )
-def test_a_wrong_choice_is_told_in_one_line(words, message):
+def test_a_wrong_choice_is_reported_in_one_line(words, message):
     with pytest.raises(ConfigError) as refused:
         Choice(**words)
     assert message in str(refused.value) and "\n" not in str(refused.value)
@@ -264,7 +264,7 @@ def test_no_engine_is_imported_unless_asked_for(tmp_path):
 
 
 @pytest.mark.parametrize(("on", "package"), [("slurm", "submitit"), ("ray", "ray")])
-def test_a_missing_package_is_told_with_the_command_that_installs_it(
+def test_a_missing_package_is_named_with_the_command_that_installs_it(
     on, package, tmp_path, monkeypatch
 ):
     monkeypatch.setitem(sys.modules, package, None)
@@ -338,7 +338,7 @@ def test_what_the_cluster_does_not_have_is_refused_before_anything_is_submitted(
         Choice("slurm", **words).engine(tmp_path)
 
 
-def test_a_slurm_that_does_not_answer_is_told(programs, tmp_path):
+def test_a_slurm_that_does_not_answer_is_reported(programs, tmp_path):
     programs("sinfo", "slurm_load_partitions: Unable to contact slurm controller", 1)
     with pytest.raises(ConfigError, match=r"Slurm does not answer: .*Unable to contact"):
         Choice("slurm").engine(tmp_path)
@@ -413,7 +413,7 @@ def test_a_job_that_saved_nothing_since_it_began_does_not_go_back_to_the_queue(
         ("ray://[", "is not an address"),
     ],
 )
-def test_an_address_that_does_not_answer_is_told(address, message, tmp_path):
+def test_an_address_that_does_not_answer_is_reported(address, message, tmp_path):
     pytest.importorskip("ray", reason="needs ray: pip install 'bfno[ray]'")
     port = launch.free_port()
     with pytest.raises(ConfigError) as refused:

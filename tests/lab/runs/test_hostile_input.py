@@ -1,4 +1,4 @@
-"""Input that nobody meant is one clear line, at once."""
+"""Unintended input gives one clear line, at once."""
 
 import itertools
 import sys
@@ -90,7 +90,7 @@ def test_a_locale_without_letters_is_no_reason_to_fail(tmp_path):
     assert (code, err) == (0, "") and "\\u2581" in out
 
 
-def test_windows_is_told_in_one_line(monkeypatch, capsys):
+def test_windows_is_reported_in_one_line(monkeypatch, capsys):
     monkeypatch.setattr(sys, "platform", "win32")
     assert main(["models"]) == 2
     captured = capsys.readouterr()

@@ -94,7 +94,7 @@ def test_a_damaged_newest_checkpoint_of_an_unfinished_run_is_named_too(run):
     assert open_run(run, any_checkpoint=True).step < newest
 
 
-def test_a_finished_run_that_goes_on_is_unfinished_from_its_first_step(run):
+def test_a_finished_run_that_continues_is_unfinished_from_its_first_step(run):
     with pytest.raises(Stopped):
         resume(run, {"train": {"epochs": 9}}, [StopAfter(40)])
     assert json.loads((run / "record.json").read_text())["status"] == "unfinished"
@@ -111,7 +111,7 @@ def test_a_resume_without_a_step_leaves_the_run_finished(run):
     assert resume(run).is_finished and result(run) == before
 
 
-def test_a_newest_checkpoint_without_a_manifest_is_told_before_an_older_one_is_used(run, caplog):
+def test_a_newest_checkpoint_without_a_manifest_is_named_before_an_older_one_is_used(run, caplog):
     (run / "record.json").unlink()
     store = RunFolder(run).checkpoints
     (store.place(18) / "manifest.json").unlink()
@@ -125,7 +125,7 @@ def test_a_newest_checkpoint_without_a_manifest_is_told_before_an_older_one_is_u
     assert open_run(run).step and caplog.text == ""
 
 
-def test_a_checkpoint_is_counted_once_whatever_copies_there_are(run, caplog):
+def test_a_checkpoint_is_counted_once_despite_copies(run, caplog):
     store = RunFolder(run).checkpoints
     for name in ("step-18", "step-000000018", "step-24", "step-１８"):
         shutil.copytree(store.place(18), store.folder / name)
@@ -321,7 +321,7 @@ def test_all_records_of_the_repository_are_read_and_written_without_loss():
 
 
 @pytest.mark.parametrize("name", ["finished", "stopped"])
-def test_a_run_of_the_previous_version_is_read_and_goes_on(tmp_path, name, caplog):
+def test_a_run_of_the_previous_version_is_read_and_continues(tmp_path, name, caplog):
     run = Path(shutil.copytree(OLD / name, tmp_path / name))
     before = RunFolder(run).checkpoints.newest()[0]
     assert before is not None and before.step == {"finished": 12, "stopped": 9}[name]
@@ -452,7 +452,7 @@ def test_a_state_with_half_a_best_epoch_is_one_line(run, capsys, best, why):
     assert re.search(rf"state\.json: cannot be understood: progress\.best: .*{why}", err)
 
 
-def test_a_run_whose_checkpoints_are_all_damaged_does_not_begin_anew(tmp_path):
+def test_a_run_whose_checkpoints_are_all_damaged_does_not_start_over(tmp_path):
     run = tmp_path / "run"
     start(tiny(), run)
     before = (run / "metrics.jsonl").read_bytes()
@@ -503,7 +503,7 @@ def test_a_run_that_lacks_only_its_record_may_be_resumed_elsewhere(run, tmp_path
     assert result(run)["result"] == before["result"]
 
 
-def test_a_finished_run_whose_checkpoints_are_gone_does_not_begin_anew(run):
+def test_a_finished_run_whose_checkpoints_are_gone_does_not_start_over(run):
     shutil.rmtree(run / "checkpoints")
     with pytest.raises(DataError, match="its checkpoints are gone"):
         resume(run)

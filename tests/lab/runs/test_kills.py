@@ -90,7 +90,7 @@ def _hold_for_ever() -> None:
 
 
 def _has_heard(file: Path, count: int, process):
-    """Whether a process has heard so many signals, or has ended and will not hear them."""
+    """Whether a process has got this number of signals, or has ended and will get none."""
     is_heard = lambda: file.exists() and file.read_text() == str(count)  # noqa: E731
     return lambda: is_heard() or not launch.lives(process)
 

@@ -246,7 +246,7 @@ def test_mlflow_has_one_run_for_all_parts_of_a_training(tmp_path, monkeypatch):
 @pytest.mark.slow
 def test_a_server_that_is_away_stops_no_training(tmp_path, monkeypatch, caplog, capfd):
     needs("mlflow")
-    # Port 9 is nobody's: the connection is refused at once.
+    # Port 9 is not in use: the connection is refused at once.
     monkeypatch.setenv("MLFLOW_TRACKING_URI", f"http://me:{SECRET}@127.0.0.1:9")
     run = tmp_path / "run"
     with caplog.at_level(logging.WARNING, logger=logs.__name__):
@@ -258,7 +258,7 @@ def test_a_server_that_is_away_stops_no_training(tmp_path, monkeypatch, caplog, 
 
 
 @pytest.mark.slow
-def test_wandb_keeps_a_run_offline_and_goes_on_with_it(tmp_path, monkeypatch, capfd):
+def test_wandb_keeps_a_run_offline_and_continues_with_it(tmp_path, monkeypatch, capfd):
     needs("wandb")
     monkeypatch.delenv("WANDB_MODE", raising=False)
     monkeypatch.setenv("WANDB_API_KEY", SECRET * 6)
@@ -268,7 +268,7 @@ def test_wandb_keeps_a_run_offline_and_goes_on_with_it(tmp_path, monkeypatch, ca
     record = resume(run, {"train": {"epochs": 3}}, make_logs(["wandb"], run))
     identity = json.loads((run / "run.json").read_text())["id"]
     parts = sorted((run / "wandb").glob(f"offline-run-*-{identity}/*.wandb"))
-    assert len(parts) == 2  # both of the same run, which is what `wandb sync` makes of them
+    assert len(parts) == 2  # both of the same run, which `wandb sync` combines
     first, second = map(_wandb_content, parts)
     assert first["settings"]["train.lr"] == 0.01 and second["settings"]["train.epochs"] == 3
     assert [*first["losses"], *second["losses"]] == losses(run)

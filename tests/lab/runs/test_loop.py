@@ -315,7 +315,7 @@ def test_a_diverging_run_is_stopped_by_the_real_solver(tmp_path):
 
 
 class _Told(Watcher):
-    """Keeps what it is told of."""
+    """Keeps everything that it receives."""
 
     def __init__(self) -> None:
         self.found: list[str] = []
@@ -369,7 +369,7 @@ def test_seeds_of_different_purposes_differ():
 
 
 @pytest.mark.parametrize("method", ["midpoint", "dopri5"])
-def test_a_run_that_diverged_goes_on_with_the_rate_that_is_suggested(tmp_path, capsys, method):
+def test_a_run_that_diverged_continues_with_the_rate_that_is_suggested(tmp_path, capsys, method):
     run, file = tmp_path / "run", tmp_path / "settings.yaml"
     changes = {"solver": {"method": method}, "train": {"lr": 1e6, "epochs": 4}}
     changes["train"]["checkpoint_seconds"] = 0

@@ -63,7 +63,7 @@ def test_twelve_runs_are_those_of_one_machine_whatever_happens(cluster, tmp_path
     twelve.assert_whole(runs, tmp_path / "alone")
 
 
-def test_a_sweep_goes_on_whoever_looks_after_it(cluster, tmp_path):
+def test_a_sweep_continues_with_any_program(cluster, tmp_path):
     pytest.importorskip("optuna", reason="needs optuna: pip install 'bfno[sweep]'")
     folder = tmp_path / "my sweep"
     command = swept.words(folder, cluster.client)
@@ -87,7 +87,7 @@ def test_a_sweep_goes_on_whoever_looks_after_it(cluster, tmp_path):
 
 
 @pytest.mark.parametrize("through", ["client", "driver"])
-def test_a_cluster_that_goes_away_is_told_and_nothing_is_lost(cluster, tmp_path, through):
+def test_a_cluster_that_goes_away_is_reported_and_nothing_is_lost(cluster, tmp_path, through):
     pytest.importorskip("optuna", reason="needs optuna: pip install 'bfno[sweep]'")
     folder = tmp_path / "sweep"
     named = {} if through == "client" else {"RAY_ADDRESS": cluster.address}

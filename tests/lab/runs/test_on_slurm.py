@@ -69,7 +69,7 @@ def test_twelve_runs_are_those_of_one_machine_whatever_happens(cluster, tmp_path
 
 
 def _meet_the_time_limit(runs: Path) -> None:
-    """Slurm tells a job; it saves, goes back into the queue and goes on."""
+    """Slurm signals a job; it saves, goes back into the queue and continues."""
     limited, process = twelve.freeze_one(runs)
     job = _job(limited)
     subprocess.run(["scancel", "--signal=USR2", job], check=True)
@@ -87,7 +87,7 @@ def _lose_the_machine(runs: Path) -> None:
     twelve.thaw(process)
 
 
-def test_a_sweep_goes_on_whoever_looks_after_it(cluster, tmp_path):
+def test_a_sweep_continues_with_any_program(cluster, tmp_path):
     pytest.importorskip("optuna", reason="needs optuna: pip install 'bfno[sweep]'")
     folder = tmp_path / "my sweep"
     command = swept.words(folder, "slurm", "--time", "10", "--partition", slurm_cluster.PARTITION)
@@ -143,7 +143,7 @@ def _script(tmp_path: Path, run: Path) -> Path:
     return script
 
 
-def test_one_run_of_two_tasks_meets_its_time_limit_and_goes_on(cluster, tmp_path, monkeypatch):
+def test_one_run_of_two_tasks_meets_its_time_limit_and_continues(cluster, tmp_path, monkeypatch):
     monkeypatch.setenv("PYTHONPATH", twelve.PATHS)
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     run = tmp_path / "run"

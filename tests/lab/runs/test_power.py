@@ -39,7 +39,7 @@ def recorded(tmp_path_factory):
 
 
 def _check(state: Path, whole: Path, saved: int | None, is_resumed: bool) -> None:
-    """What a crash has left goes on from the newest checkpoint that was saved, or a newer one."""
+    """A run continues after a crash from the newest checkpoint that was saved, or a newer one."""
     run = state / "runs" / "run"
     if not (run / "config.yaml").exists():
         assert saved is None

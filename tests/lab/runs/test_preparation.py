@@ -79,7 +79,7 @@ def test_a_new_run_is_prepared_once_and_by_its_seed(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("stop", [1, 6, 9])
-def test_a_run_that_goes_on_is_not_prepared_again(tmp_path, monkeypatch, stop):
+def test_a_run_that_continues_is_not_prepared_again(tmp_path, monkeypatch, stop):
     calls = _counted(monkeypatch)
     start(tiny(), tmp_path / "whole")
     with pytest.raises(Stopped):
@@ -107,7 +107,7 @@ def test_the_average_begins_with_the_prepared_weights(tmp_path, monkeypatch):
         torch.testing.assert_close(value, after[name])
 
 
-def test_a_preparation_that_fails_leaves_a_run_that_starts_anew(tmp_path, monkeypatch):
+def test_a_preparation_that_fails_leaves_a_run_that_starts_over(tmp_path, monkeypatch):
     def fail(*_):
         raise FlowError("the first batch has no spread")
 

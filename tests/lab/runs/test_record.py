@@ -50,7 +50,7 @@ def checkout(tmp_path, monkeypatch):
     return tmp_path
 
 
-def test_a_clean_checkout_is_told_by_its_commit_alone(checkout):
+def test_a_clean_checkout_is_named_by_its_commit_alone(checkout):
     (checkout / "data.csv").write_text("nobody has asked for it to be tracked")
     assert record.source_commit() == _git(checkout, "rev-parse", "HEAD")
 

@@ -1,4 +1,4 @@
-"""A run that was stopped goes on as if it had not been."""
+"""A run that was stopped continues as if it had not been."""
 
 import json
 import shutil
@@ -148,7 +148,7 @@ def _rates(run):
     return [json.loads(line)["lr"] for line in (run / "metrics.jsonl").read_text().splitlines()]
 
 
-def test_more_epochs_of_a_finished_cosine_say_at_which_rate_they_go_on(tmp_path, caplog):
+def test_more_epochs_of_a_finished_cosine_say_at_which_rate_they_continue(tmp_path, caplog):
     start(tiny(COSINE), tmp_path / "run")
     assert "cosine" not in caplog.text
     resume(tmp_path / "run", {"train": {"epochs": 7}})
@@ -156,7 +156,7 @@ def test_more_epochs_of_a_finished_cosine_say_at_which_rate_they_go_on(tmp_path,
     assert len(told) == 1 and "stretched to 7" in told[0] and "--set train.restart=4" in told[0]
 
 
-def test_a_schedule_that_begins_anew_after_a_finished_one_is_that_of_one_run(tmp_path, caplog):
+def test_a_schedule_that_restarts_after_a_finished_one_is_that_of_one_run(tmp_path, caplog):
     start(tiny(RESTARTED), tmp_path / "whole")
     start(tiny(COSINE), tmp_path / "parts")
     with pytest.raises(Stopped):
@@ -175,7 +175,7 @@ def test_the_rate_of_an_epoch_is_that_of_its_last_step(tmp_path):
 
 
 class _DuringEvaluation(Watcher):
-    """Sends a signal at the end of an epoch, which the evaluation then hears."""
+    """Sends a signal at the end of an epoch, which the evaluation then gets."""
 
     def on_step(self, progress, steps):
         if progress.step == 12:
@@ -219,7 +219,7 @@ def test_a_damaged_checkpoint_is_passed_over_and_named(tmp_path, uninterrupted, 
     assert metrics(run) == metrics(uninterrupted)
 
 
-def test_a_run_without_any_checkpoint_starts_anew(tmp_path, uninterrupted):
+def test_a_run_without_any_checkpoint_starts_over(tmp_path, uninterrupted):
     run = tmp_path / "run"
     with pytest.raises(Stopped):
         start(tiny(SIXTY_STEPS), run, [StopAfter(9)])
@@ -300,7 +300,7 @@ def test_threads_are_as_many_as_serve_the_model_and_others_leave_cores_free(
 
 
 @pytest.mark.usefixtures("three_cores")
-def test_nobody_else_is_blamed_for_cores_that_are_not_ours(tmp_path, monkeypatch, caplog):
+def test_other_programs_are_not_blamed_for_cores_that_are_not_ours(tmp_path, monkeypatch, caplog):
     monkeypatch.setattr(session, "own_cores", lambda: [1, 2])
     monkeypatch.setattr(session, "free_cores", lambda: 2)
     start(tiny({"threads": None, "train": {"epochs": 1}}), tmp_path / "run")

@@ -24,7 +24,7 @@ def test_a_cosine_falls_from_the_rate_to_nothing():
     assert learning_rate(settings, 60, 50) == pytest.approx(0)
 
 
-def test_a_schedule_that_begins_anew_is_two_schedules():
+def test_a_schedule_that_restarts_is_two_schedules():
     once = TrainSettings(lr=0.1, schedule="cosine", warmup=0.1)
     twice = once.model_copy(update={"restart": 5})
     found = [rate_of_training(twice, step, epochs=8, per_epoch=10) for step in range(80)]

@@ -1,4 +1,4 @@
-"""Signs of a training that goes wrong are told once, at the epoch that first shows them."""
+"""Signs of a training that goes wrong are reported once, at the epoch that first shows them."""
 
 import pytest
 
@@ -47,7 +47,7 @@ def test_growing_evaluations_are_told_at_twice_and_four_times_as_many():
     ("taken", "before", "hard"),
     [(3000, [7, 8], True), (3000, [], False), (400, [7, 8], False), (3000, [200, 300], False)],
 )
-def test_a_step_that_is_far_harder_than_others_is_told_before_the_epoch_ends(taken, before, hard):
+def test_a_step_far_harder_than_others_is_reported_before_the_epoch_ends(taken, before, hard):
     step = {"solves": 1, "forward_nfe": taken}
     epoch = {"solves": 1 + len(before), "forward_nfe": taken + sum(before)}
     sign = sign_of_a_hard_step(step, epoch, _task())
@@ -77,7 +77,7 @@ def test_few_evaluations_or_steady_ones_are_not_told(nfe):
     assert _told(_epochs(nfe=nfe)) == []
 
 
-def test_a_model_that_learns_by_heart_is_told_once_with_its_best_epoch():
+def test_a_model_that_learns_by_heart_is_reported_once_with_its_best_epoch():
     valid = [0.5, 0.6, 0.7, 0.64, 0.63, 0.66, 0.65, 0.62, 0.61, 0.6]
     told = _told(_epochs(valid=valid, train=[0.5 + k / 20 for k in range(10)]))
     assert [epoch for epoch, _ in told] == [8]
@@ -94,7 +94,7 @@ def test_a_fall_that_few_samples_may_show_by_chance_is_not_told():
     assert list(signs_of_trouble(epochs, _task(), validation=1000)) == []  # told before
 
 
-def test_a_score_that_should_be_small_is_told_when_it_rises():
+def test_a_score_that_should_be_small_is_reported_when_it_rises():
     nll = [2.0, 1.0, 1.2, 1.2, 1.2, 1.3, 1.4]
     told = _told(_epochs("nll", valid=nll, train=[2 - k / 5 for k in range(7)]), _task(_Lower))
     assert [epoch for epoch, _ in told] == [7]
@@ -116,7 +116,7 @@ def _coarse(valid, errors):
     return [{**one, "validation_solver_error": e} for one, e in zip(epochs, errors, strict=True)]
 
 
-def test_a_solver_that_is_too_coarse_is_told_once_and_not_taken_for_learning_by_heart():
+def test_a_solver_that_is_too_coarse_is_reported_once_and_not_taken_for_learning_by_heart():
     nll = [2.0, 1.0, 1.2, 1.2, 1.2, 1.3, 1.4]
     told = _told(_coarse(nll, [0.0, 0.01, 0.04, 0.2, 0.3, 0.3, 0.4]), _task(_Lower))
     assert [epoch for epoch, _ in told] == [4]
@@ -126,7 +126,7 @@ def test_a_solver_that_is_too_coarse_is_told_once_and_not_taken_for_learning_by_
     assert len(told) == 1 and "by heart" in told[0][1]
 
 
-def test_a_regulariser_below_zero_is_told_once():
+def test_a_regulariser_below_zero_is_reported_once():
     epochs = _epochs("nll", valid=[2.0, 1.8, 1.6, 1.5], train=[2.0, 1.8, 1.6, 1.5])
     for epoch, share in zip(epochs, [0.0, 0.005, 0.2, 0.4], strict=True):
         epoch["train_penalty_below_zero"] = share
@@ -151,7 +151,7 @@ def test_without_validation_samples_others_tell_of_a_coarse_solver():
     assert "off by 0.5 on test samples" in told[1]
 
 
-def test_a_solver_that_is_too_coarse_from_the_start_is_told_after_the_first_epoch():
+def test_a_solver_that_is_too_coarse_from_the_start_is_reported_after_the_first_epoch():
     told = _told(_coarse([2.0, 1.0], [0.5, 0.5]), _task(_Lower))
     assert [epoch for epoch, _ in told] == [1]
 

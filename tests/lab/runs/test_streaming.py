@@ -1,4 +1,4 @@
-"""Images that stay on disk train the same model as those in memory, also when a run goes on."""
+"""Images that stay on disk train the same model as those in memory, also when a run continues."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""Sweeps find the best settings, survive whatever ends them, and train nothing twice."""
+"""Sweeps find the best settings, survive any interruption, and train nothing twice."""
 
 import math
 import os
@@ -140,7 +140,7 @@ def test_the_same_trials_follow_from_the_same_scores(tmp_path):
     scores = [0.5, 0.7, 0.2, 0.9] * 4  # enough that the sampler learns from them
     first, second = (Study(tmp_path / name, plan()) for name in "ab")
     finish_some(first, scores)
-    for one in scores:  # begun anew for each trial, as after a kill
+    for one in scores:  # started again for each trial, as after a kill
         finish_some(Study(tmp_path / "b", plan()), [one])
     assert outcome(first.trials()) == outcome(second.trials())
     rates = [one.values["train.lr"] for one in first.trials()]
@@ -367,7 +367,7 @@ def test_a_trial_of_another_program_is_left_alone(tmp_path):
     assert calls(theirs) == ["train"]
 
 
-def test_a_stopped_sweep_goes_on_where_it_was(tmp_path):
+def test_a_stopped_sweep_continues_where_it_was(tmp_path):
     pretend(tmp_path, trial_0000="wait")
     study = Study(tmp_path / "sweep", plan())
     sweep = Sweep(study, 1, 1)

@@ -79,7 +79,7 @@ def thaw(process: int) -> None:
 
 
 def is_told(process: int) -> bool:
-    """Whether a frozen training will hear SIGTERM as soon as it goes on."""
+    """Whether a frozen training will get SIGTERM as soon as it continues."""
     status = Path(f"/proc/{process}/status").read_text()
     pending = int(status.partition("ShdPnd:")[2].split()[0], 16)
     return bool(pending >> (signal.SIGTERM - 1) & 1)

@@ -125,7 +125,7 @@ def test_what_is_too_small_to_print_is_not_drawn(tmp_path):
 
 
 def _with_evaluations(folder, *forward: float, **others):
-    """A run that took so many evaluations in its epochs, and none backward."""
+    """A run with these forward evaluations in its epochs, and none backward."""
     costs = [{"forward_nfe": nfe, "backward_nfe": 0.0, "test_nfe": 14.0} for nfe in forward]
     lines = [
         json.dumps({"epoch": epoch, "train_loss": 1 / epoch, **cost})

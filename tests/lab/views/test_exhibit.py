@@ -21,7 +21,7 @@ def test_everything_is_read_as_it_was_written(tmp_path):
     assert vars(found.spectra[1]) == written["spectra"][1]
 
 
-def test_a_run_that_nobody_asked_shows_nothing(tmp_path):
+def test_a_run_without_an_exhibit_shows_nothing(tmp_path):
     assert read_exhibit(tmp_path) is None
 
 

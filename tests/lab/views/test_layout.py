@@ -117,7 +117,7 @@ def test_latex_has_rules_groups_and_bold_cells():
     assert as_latex(TABLE) == LATEX
 
 
-def test_latex_escapes_whatever_it_could_take_for_a_command():
+def test_latex_escapes_everything_that_could_be_a_command():
     nasty = '50% of $x_1$ & {a}#\\b~c^d [e] <f|g> "h" `i` Δ × … † \ufffd 漢'
     table = Table((Column("k", nasty, numeric=False),), ((nasty,),), notes=(nasty,))
     body = as_latex(table).partition("\\toprule")[2]

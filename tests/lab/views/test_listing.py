@@ -1,4 +1,4 @@
-"""A list of runs says of each what has become of it, whatever state its files are in."""
+"""A list of runs shows the state of each, even if its files are damaged."""
 
 import fcntl
 import json
@@ -60,7 +60,7 @@ def test_a_run_in_training_is_known_by_its_lock_which_is_left_alone(tmp_path):
     assert look_at(folder).state == "stopped"
 
 
-def test_a_run_that_ends_while_one_looks_is_told_in_one_way(tmp_path, monkeypatch):
+def test_a_run_that_ends_during_listing_is_reported_in_one_way(tmp_path, monkeypatch):
     folder = _begun(tmp_path)
     (folder / "output.log").write_text("error: it failed\n")
     answers = iter([True, False])

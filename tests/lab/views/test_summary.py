@@ -234,7 +234,7 @@ def test_a_test_table_of_ones_own_is_named(tmp_path):
     assert data_title(run) == "patients.csv, tested on later.csv"
 
 
-def test_calibration_is_told_before_and_after_scaling(tmp_path):
+def test_calibration_is_reported_before_and_after_scaling(tmp_path):
     errors = {"test_calibration_error": 0.081, "test_calibrated_error": 0.021}
     folder = write_run(tmp_path, result=result(**errors, validation_temperature=1.43))
     assert calibration(read_run(folder)) == (

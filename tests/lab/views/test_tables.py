@@ -106,7 +106,7 @@ def test_measurements_of_a_diverged_run_are_printed(values):
 def test_the_best_of_each_task_is_bold_in_markdown():
     images, series = (as_markdown(table).splitlines() for table in comparisons(_runs()))
     assert images[2].startswith("| bfno-node | digits | 20,123 | **0.9600 ± 0.0200** |")
-    assert "**" not in "".join([*images[3:], *series])  # the only run on physionet beats nobody
+    assert "**" not in "".join([*images[3:], *series])  # the only run on physionet has no rival
     assert [len({line.count("|") for line in lines}) for lines in (images, series)] == [1, 1]
 
 
@@ -270,7 +270,7 @@ def test_what_the_heading_says_is_no_column(tmp_path):
     assert not keys & {"data", "scale", "protocol"} and "test_auroc" in keys
 
 
-def test_evaluations_that_nobody_makes_are_left_out_and_explained(tmp_path):
+def test_evaluations_that_never_happen_are_left_out_and_explained(tmp_path):
     table = _table(tmp_path, node={"backward_nfe": 0.0}, anode={"backward_nfe": 0.0})
     keys = [column.key for column in table.columns]
     assert "backward_nfe" not in keys and "forward_nfe" in keys

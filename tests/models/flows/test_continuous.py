@@ -85,7 +85,7 @@ def test_the_mean_over_many_noises_is_the_exact_trace(noise):
     assert many.log_det.std() > 1e-3
 
 
-def test_signs_are_signs_and_noise_is_drawn_anew_for_every_call():
+def test_signs_are_signs_and_noise_is_drawn_again_for_every_call():
     flow = make_flow(trace="rademacher", solver=STEPS)
     noise = flow._noise(torch.zeros(50, 3))
     assert noise is not None and set(noise.unique().tolist()) == {-1.0, 1.0}

@@ -74,7 +74,7 @@ def test_log_scales_are_bounded_by_their_learned_factors():
     assert (largest <= net.factor.flatten()).all() and (largest > 0.9 * net.factor.flatten()).all()
 
 
-def test_weights_have_the_learned_length_whatever_their_direction_is_scaled_by():
+def test_weights_have_the_learned_length_for_any_scale_of_their_direction():
     convolution = WeightNormConv2d(3, 2, 3)
     reference = torch.nn.Conv2d(3, 2, 3, padding=1)
     reference.load_state_dict({"weight": convolution.weight, "bias": cast(Any, convolution.bias)})

@@ -94,7 +94,7 @@ def test_ordinary_images_are_called_unusual_as_rarely_as_is_said(count, share):
         known = Yardstick("test", bits[:count].tolist(), plain[:count].tolist())
         pairs = zip(bits[count:].tolist(), plain[count:].tolist(), strict=True)
         alarms += sum(known.scores(*pair)["anomaly"] >= known.unusual_from for pair in pairs)
-    # Four deviations of a share of this size in so many independent draws, or less.
+    # At most four deviations of a share of this size in this number of independent draws.
     assert alarms / (draws * new) == pytest.approx(share, abs=4 * math.sqrt(share / draws / new))
 
 

@@ -37,7 +37,7 @@ def _told(log) -> str:
 
 
 @pytest.mark.parametrize("method", ["glow", "realnvp", "ffjord-rnode"])
-def test_two_processes_have_equal_weights_and_go_on_bit_for_bit(tmp_path, method):
+def test_two_processes_have_equal_weights_and_continue_bit_for_bit(tmp_path, method):
     # A last batch of one sample: the other process has none. Both evaluate.
     changes = {"data": {"train_limit": 61}, "train": {"average": 0.9, "eval_batch": 5}}
     config = tiny(f"digits-density/{method}", changes)

@@ -45,7 +45,7 @@ def test_points_are_drawn_from_the_density_of_the_flow():
     assert (points.std(0) - 1).abs().max() < 5 / math.sqrt(40_000)
 
 
-def test_a_seed_fixes_samples_whatever_the_batch():
+def test_a_seed_fixes_samples_for_any_batch():
     run = _run(_Scaled((2,)))
     drawn = sampling.draw(run, 10, seed=4)
     assert torch.equal(drawn, sampling.draw(run, 10, seed=4, batch=3))

@@ -91,7 +91,7 @@ def test_colour_images_have_their_own_bounds_flips_and_solver():
         for is_colour in (False, True)
     )
     assert (grey.model.alpha, colour.model.alpha) == (1e-5, 0.05)
-    assert not colour.data.flip  # nobody knows whether one's own images may be mirrored
+    assert not colour.data.flip  # whether the user's own images may be mirrored is unknown
 
 
 def test_discrete_flows_have_their_published_recipes():
@@ -212,7 +212,7 @@ def test_ones_own_images_get_scales_that_are_bounded_and_enough_steps():
         assert config.model.bound is None and config.train.least_steps == 1
 
 
-def test_a_run_that_is_older_than_bounds_and_least_steps_goes_on_without(tmp_path):
+def test_a_run_that_is_older_than_bounds_and_least_steps_continues_without(tmp_path):
     settings = resolve("folder-density/glow").as_dict()
     del settings["model"]["bound"], settings["train"]["least_steps"]
     file = tmp_path / "config.yaml"

@@ -82,7 +82,7 @@ def test_the_loss_of_points_is_their_surprise_and_the_weighted_penalties():
     points = task.data.train[chosen]
     surprise = -torch.distributions.Normal(0.0, 1.0).log_prob(points).sum(1) - 0.25
     below = (points[:, 0] < 0).sum()
-    assert 0 < below < 20  # squares have no such integrals: they earn nothing, and are told
+    assert 0 < below < 20  # squares have no such integrals: they gain nothing, and are reported
     expected = surprise.mean() + 0.5 * 3 + 0.125 * points[:, 0].clamp(min=0).mean()
     assert loss.item() == pytest.approx(expected.item(), rel=1e-6)
     assert sums["nll"] == pytest.approx(surprise.sum().item(), rel=1e-5)
@@ -223,7 +223,7 @@ def test_points_are_learned_beyond_the_best_normal_density(tmp_path):
         "moons/ffjord-bfno-rnode",
     ],
 )
-def test_a_run_that_was_stopped_goes_on_bit_for_bit(tmp_path, experiment):
+def test_a_run_that_was_stopped_continues_bit_for_bit(tmp_path, experiment):
     config = tiny(experiment, {"train": {"average": 0.9}})
     start(config, tmp_path / "whole")
     with pytest.raises(Stopped):
@@ -308,7 +308,7 @@ def _curved(solver):
     return task, flow
 
 
-def test_what_coarse_steps_of_the_training_earn_is_told():
+def test_what_coarse_steps_of_the_training_gain_is_reported():
     task, flow = _curved({"method": "euler", "step": 0.5})
     coarse = task.evaluate(flow, "validation", 200, Share()).metrics["solver_error"]
     costs = []

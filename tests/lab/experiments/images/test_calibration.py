@@ -38,7 +38,7 @@ def test_the_temperature_of_the_labels_is_found(temperature):
     assert calibration_error(scores / found, labels) < by_chance + 0.005
 
 
-def test_a_few_right_answers_make_nobody_certain():
+def test_a_few_right_answers_are_not_certainty():
     scores = 5 * torch.eye(4)[torch.arange(8) % 4]
     found = fitted_temperature(scores, torch.arange(8) % 4)
     # As after Laplace's rule of succession: nine in ten, not certainty.

@@ -161,7 +161,7 @@ def test_a_folder_that_has_changed_gives_no_test_images_drawn_among_those_of_the
     assert run.config.evaluate(run, TestRequest(limit=20))["samples"] == 20
 
 
-def test_test_images_of_ones_own_are_tested_whatever_became_of_the_others(photos, tmp_path):
+def test_the_users_test_images_are_tested_even_if_the_others_changed(photos, tmp_path):
     for part in ("train", "test"):
         shutil.copytree(photos, tmp_path / part)
     changes = {"model": {"width": 2}, "data": {"size": 4}}

@@ -115,7 +115,7 @@ def test_what_has_a_label_has_scores_of_all_classes(name, by_row):
 @both_labels
 @pytest.mark.parametrize("name", [*APART, *COUPLED])
 def test_models_that_look_ahead_say_so(name, by_row):
-    """The others predict a row from those before it, whatever comes then."""
+    """The others predict a row from those before it, regardless of later ones."""
     model = _model(name, by_row)
     with torch.no_grad():
         for parameter in model.parameters():  # no decay would let no mean through

@@ -1,4 +1,4 @@
-"""Thousands of series that nobody would write by hand, through every kind of model."""
+"""Thousands of unusual series, through every kind of model."""
 
 import numpy as np
 import pytest

@@ -313,7 +313,7 @@ def test_series_of_one_row_have_nothing_to_hide(watched, tmp_path):
 
 
 @pytest.mark.parametrize("names_its_series", [True, False])
-def test_the_first_table_of_a_folder_is_told_of_once(run, tmp_path, caplog, names_its_series):
+def test_the_first_table_of_a_folder_is_reported_once(run, tmp_path, caplog, names_its_series):
     for name in "ab":
         rows = "time,x,y\n0,1,1\n1,2,1\n"
         if names_its_series:

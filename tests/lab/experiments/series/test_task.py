@@ -119,7 +119,7 @@ def test_training_does_not_look_at_the_test_series(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("method", ["latent-bfno-node", "rnn-vae", "ghbnode-rnn"])
-def test_a_run_that_was_stopped_goes_on_bit_for_bit(tmp_path, method):
+def test_a_run_that_was_stopped_continues_bit_for_bit(tmp_path, method):
     config = tiny(method)
     start(config, tmp_path / "whole")
     with pytest.raises(Stopped):

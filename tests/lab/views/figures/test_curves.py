@@ -106,7 +106,7 @@ def test_many_methods_have_no_bands_which_would_cover_each_other(tmp_path):
     assert "means over seeds" in texts(many) and "opacity: 0.14" not in many.svg
 
 
-def test_lines_that_nobody_can_see_apart_are_counted(runs):
+def test_lines_that_cannot_be_told_apart_are_counted(runs):
     found = texts(epoch_figure(Methods.of(runs), "nfe-forward"))
     assert found.count("9 alike") == 2
     assert not any("alike" in text for text in texts(headline_figure(Methods.of(runs), ACCURACY)))
@@ -141,7 +141,7 @@ def test_without_epochs_or_rivals_there_is_nothing_to_compare(tmp_path):
     assert headline_figure(Methods.of([]), ACCURACY) is None
 
 
-def test_cost_is_told_in_seconds_and_in_evaluations(runs):
+def test_cost_is_reported_in_seconds_and_in_evaluations(runs):
     found = texts(cost_figure(Methods.of(runs)))
     assert found.count("seconds per epoch") == found.count("NFE per training step") == 2
     assert set(METHODS) <= set(found)

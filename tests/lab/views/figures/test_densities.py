@@ -43,7 +43,7 @@ def _texts(svg: bytes) -> list[str]:
 
 
 def _taken_out(images: np.ndarray, columns: int | None, across: int) -> np.ndarray:
-    """The images of a grid with so many across, found by where a grid of black ones is black."""
+    """The images of a grid, `across` per row, found by where a grid of black ones is black."""
     canvas = _pixels(image_grid(images, columns))
     black = _pixels(image_grid(np.zeros_like(images), columns))
     ground = black.reshape(*black.shape[:2], -1)[..., 0] == 0

@@ -106,7 +106,7 @@ def test_ablations_have_figures_of_their_own(tmp_path):
     assert not {"fno-node", "bfno-node-branches1"} & set(found)
 
 
-def test_a_method_looks_the_same_in_every_figure_whatever_the_others_measured(tmp_path):
+def test_a_method_looks_the_same_in_every_figure_regardless_of_others(tmp_path):
     methods = ["bfno-node", *(f"method-{place:02}" for place in range(17))]
     folders = []
     for place, method in enumerate(methods):
@@ -188,7 +188,7 @@ def test_reconstructed_series_are_taken_as_they_were_drawn(tmp_path):
     assert figure.svg.encode() == drawn and figure.png is None
 
 
-def test_names_of_files_hold_nothing_but_letters_and_digits(tmp_path):
+def test_names_of_files_hold_only_letters_and_digits(tmp_path):
     hostile = {"data": "../up/<b>", "method": "/etc/passwd\0"}
     folders = [write_files(tmp_path / str(seed), {**record(seed=seed), **hostile}) for seed in (1,)]
     write_exhibit(folders[0])

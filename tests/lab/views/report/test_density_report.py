@@ -33,7 +33,7 @@ def _write(folder, method: str = "ffjord", data: str = "mnist-density", result: 
     )
 
 
-def test_a_density_is_told_by_both_figures_and_no_classes(tmp_path):
+def test_a_density_is_described_by_both_figures_and_no_classes(tmp_path):
     better = {**IMAGES, "test_bits_per_dim": 1.0}
     folders = [_write(tmp_path), _write(tmp_path, "ffjord-bfno-rnode", result=better)]
     page = write_report(folders, tmp_path / "report.html").read_text()

@@ -180,7 +180,7 @@ def test_the_data_of_the_script_end_where_they_should(tmp_path):
     assert task["curves"][0]["points"]["test_accuracy"][-1] == [3, pytest.approx(0.97)]
 
 
-def test_each_run_is_told_in_full(tmp_path):
+def test_each_run_is_described_in_full(tmp_path):
     nodes = _Nodes(_page([write_run(tmp_path)], tmp_path / "report.html"))
     for text in (
         "bfno train digits/bfno-node --scale cpu --seed 7",
@@ -194,7 +194,7 @@ def test_each_run_is_told_in_full(tmp_path):
         assert text in nodes.text
 
 
-def test_colours_are_dealt_for_each_task_anew(tmp_path):
+def test_colours_are_assigned_for_each_task_separately(tmp_path):
     methods = [f"m{number}" for number in range(len(PALETTE))]
     folders = [
         write_files(tmp_path / data / name, {**record(data, name), "confusion": []}, lines=LINES)
@@ -391,7 +391,7 @@ def test_evaluations_that_never_change_have_no_chart_and_zeros_no_mention(tmp_pa
     assert "NFE" not in page.partition("</style>")[2].partition("<script>")[0]
 
 
-def test_calibration_is_told_where_it_was_measured(tmp_path):
+def test_calibration_is_reported_if_it_was_measured(tmp_path):
     errors = {"test_calibration_error": 0.08, "test_calibrated_error": 0.02}
     folder = write_run(tmp_path, result=result(**errors), temperature=1.5)
     page = _page([folder], tmp_path / "report.html")

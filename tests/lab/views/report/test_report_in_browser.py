@@ -54,7 +54,7 @@ def page(opened, report):
     assert opened.problems == []
 
 
-def test_the_page_loads_nothing_but_itself(page, report):
+def test_the_page_loads_only_itself(page, report):
     assert {url for url in page.requests if not url.startswith("data:image/png;")} == {
         report.as_uri()
     }
