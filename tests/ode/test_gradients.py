@@ -392,6 +392,25 @@ def test_requests_at_the_start_of_a_row_move_along_the_field(way):
     torch.testing.assert_close(gts, moved, rtol=0, atol=1e-5)  # dense output is less exact
 
 
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of PyTorch's own
+@pytest.mark.parametrize("ts", [[0.0, 0.5, 1.0], [[0.0, 0.3, 1.0], [0.2, 0.2, 0.5]]])
+@pytest.mark.parametrize("way", [{"method": "dopri5"}, {"method": "rk4", "step": 0.1}])
+def test_forward_mode_moves_the_times_of_independent_samples(way, ts):
+    def weighted(ts):
+        ys = solve(decaying, torch.ones(2, 2), ts, independent=True, gradient="direct", **way).ys
+        return (ys * torch.sin(torch.arange(12.0)).view_as(ys)).sum()
+
+    def decaying(t, y):
+        return -(1 + t[:, None]) * y
+
+    times = torch.tensor(ts)
+    push = torch.cos(torch.arange(1.0, 1 + times.numel())).view_as(times)
+    (gradient,) = torch.autograd.grad(weighted(moving := times.clone().requires_grad_()), moving)
+    found = torch.func.jvp(weighted, (times,), (push,))[1]
+    assert found.abs() > 0.1
+    torch.testing.assert_close(found, (gradient * push).sum(), rtol=1e-9, atol=0)
+
+
 def test_rows_of_times_refuse_jumps_and_keep_to_the_largest_step():
     rows = torch.tensor([[0.0, 10.0], [0.0, 1.0]])
     for name in ("jumps", "stops"):

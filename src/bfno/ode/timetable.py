@@ -11,6 +11,7 @@ from torch import Tensor
 
 from bfno.ode.integrate import SLIVER, Stop
 from bfno.ode.state import clock_dtype, real_dtype
+from bfno.tracing import is_transformed
 
 __all__ = ["Leg", "Points", "Timetable"]
 
@@ -74,7 +75,7 @@ class Timetable:
         self._device, self._kind = y0.device, real_dtype(y0.dtype)
         rows = ts.expand(len(y0), ts.shape[-1])
         self.times = rows.detach().cpu().double()
-        moving = ts.requires_grad and torch.is_grad_enabled()
+        moving = (ts.requires_grad and torch.is_grad_enabled()) or is_transformed()
         self._ts = rows.to(self._device).to(clock_dtype(self._device)) if moving else None
         self.direction = torch.where(self.times[:, -1] >= self.times[:, 0], 1.0, -1.0).double()
         anchors = [-1 if stop.moment.anchor is None else stop.moment.anchor for stop in stops]
