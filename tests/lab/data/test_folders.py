@@ -1,5 +1,6 @@
 import logging
 import os
+import shutil
 import struct
 import zlib
 from pathlib import Path
@@ -182,6 +183,17 @@ def test_a_bad_image_is_named_with_the_number_of_others(tmp_path):
     )
     assert ", and 2 more cannot be read." in text and "data.corrupt=skip" in text
     assert "\n" not in text
+
+
+def test_a_test_part_that_comes_or_goes_changes_the_division(tmp_path):
+    pets(tmp_path, parts=("train",))
+    drawn = load_folder_splits(FolderSource(tmp_path, (3, 6, 4))).division
+    pets(tmp_path, parts=("test",))
+    own = load_folder_splits(FolderSource(tmp_path, (3, 6, 4))).division
+    assert len({drawn, own, ""}) == 3
+    assert folders.drawn_division(FolderSource(tmp_path, (3, 6, 4))) is None
+    shutil.rmtree(tmp_path / "test")
+    assert folders.drawn_division(FolderSource(tmp_path, (3, 6, 4))) == drawn
 
 
 def test_bad_images_are_left_out_if_asked(tmp_path, caplog):

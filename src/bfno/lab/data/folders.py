@@ -183,9 +183,12 @@ def drawn_division(source: FolderSource) -> str | None:
 
 
 def _division(listing: Listing) -> str:
-    """A checksum of the names of all images that are divided by a draw."""
-    names = "\0".join(file.name for file in listing.train)
-    return hashlib.sha256(os.fsencode(names)).hexdigest()[:32]
+    """A checksum of the names of all images that are divided by a draw.
+
+    It tells whether test images are among them: those of a test part of its own are not.
+    """
+    names = [file.name for file in listing.train] + ["test"] * (listing.test is not None)
+    return hashlib.sha256(os.fsencode("\0".join(names))).hexdigest()[:32]
 
 
 def load_folder(

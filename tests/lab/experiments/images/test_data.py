@@ -169,3 +169,13 @@ def test_the_users_test_images_are_tested_even_if_the_others_changed(photos, tmp
     for part in ("train", "test"):
         shutil.copy(photos / "cat" / "001.png", tmp_path / part / "cat" / "new.png")
     assert run.config.evaluate(run, TestRequest(limit=30))["samples"] == 30
+
+
+def test_images_that_were_all_learned_are_not_tested_once_the_test_part_is_gone(photos, tmp_path):
+    for part in ("train", "test"):
+        shutil.copytree(photos, tmp_path / part)
+    changes = {"model": {"width": 2}, "data": {"size": 4}}
+    run = untrained(resolve("folder/node", scale="smoke", data=tmp_path, changes=changes))
+    shutil.rmtree(tmp_path / "test")
+    with pytest.raises(ConfigError, match="other samples than when the run was trained"):
+        run.config.evaluate(run, TestRequest())
