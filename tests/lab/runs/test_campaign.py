@@ -227,6 +227,15 @@ def test_a_time_that_is_no_number_tells_nothing(tmp_path, seconds):
     ]
 
 
+def test_the_time_of_a_training_that_failed_is_no_measure_for_others(tmp_path):
+    write_run(tmp_path / "a", settings("node", 8), status="failed", seconds=1)
+    (tmp_path / "a" / "config.yaml").unlink()
+    assert [(job.state, job.seconds) for job in _plan(tmp_path, (7, 8))] == [
+        ("missing", None),
+        ("failed", None),
+    ]
+
+
 @pytest.mark.parametrize("seconds", [10**400, "long"], ids=["too long for a float", "text"])
 def test_a_finished_run_with_a_spoilt_record_is_gone_on_with(tmp_path, seconds):
     write_run(tmp_path / "a", settings("node"), seconds=seconds)

@@ -189,7 +189,9 @@ def _known_runs(root: Path, changed: Mapping[str, tuple[str, ...]], scale: str) 
                 continue
         except _UNREADABLE:
             continue
-        yield _Known(folder, config, state, _seconds(record) if record else None)
+        # One that failed ended early.
+        seconds = _seconds(record) if record and record.is_finished else None
+        yield _Known(folder, config, state, seconds)
 
 
 def _history(folder: Path, config: Experiment) -> list[str]:
