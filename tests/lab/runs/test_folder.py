@@ -8,6 +8,7 @@ import pytest
 
 from bfno.lab.errors import ConfigError, DataError, UserError
 from bfno.lab.runs.folder import RunFolder, read_run, read_runs
+from bfno.lab.runs.load import is_current, note_picture
 from tests.lab.views.runs import (
     epoch_lines,
     record,
@@ -216,3 +217,16 @@ def test_the_log_tells_the_error_that_ended_the_run(tmp_path, log, error):
     assert run.last_error() == ""
     run.log_file.write_text(log)
     assert run.last_error() == error
+
+
+def test_a_picture_stays_unless_it_is_known_to_show_other_weights(tmp_path):
+    run, picture = write_run(tmp_path, chosen_step=3), tmp_path / "samples.png"
+    assert not is_current(picture, run)
+    picture.touch()
+    assert is_current(picture, run)  # nobody has noted what it shows
+    RunFolder(run).note_picture(picture.name, 2)
+    assert not is_current(picture, run)
+    note_picture(picture, run)
+    assert is_current(picture, run)
+    RunFolder(run).record_file.unlink()  # and without checkpoints nobody knows the weights
+    assert is_current(picture, run)

@@ -100,8 +100,8 @@ def is_current(picture: Path, folder: Path) -> bool:
         picture: The picture, in the folder for those of the run.
         folder: The run.
     """
-    drawn_of = RunFolder(folder).picture_step(picture.name)
-    return picture.exists() and drawn_of in (None, weights_step(folder))
+    drawn_of, now = RunFolder(folder).picture_step(picture.name), weights_step(folder)
+    return picture.exists() and (drawn_of == now or None in (drawn_of, now))
 
 
 def keep_exhibit(folder: Path, *, any_checkpoint: bool = False) -> bool:
