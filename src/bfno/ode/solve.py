@@ -68,7 +68,9 @@ class Options:
         norm: Norm of a state that measures errors; None is the root mean square, or for a nest of
             tensors, the largest one of its components.
         ignore: Components of a nested state whose errors do not count, by their place.
-        jumps: Times at which the field may jump: steps end there and start afresh.
+        jumps: Times at which the field may jump: steps end there and start afresh. A jump does not
+            move with a requested time at the same point. With fixed steps, the state requested
+            there moves with its time along the line of its last step, a slope of first order.
         stops: Other times at which steps have to end.
         land: Whether the last step ends at the last requested time. If not, steps run past it, and
             the state there is dense output, as in torchdiffeq.
