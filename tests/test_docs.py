@@ -99,7 +99,9 @@ def _run(block: Block) -> None:
                 warnings.simplefilter("ignore")
             # A module that can be found: what compiles a function looks there for its globals.
             program = types.ModuleType("__main__")
-            with mock.patch.dict(sys.modules, {"__main__": program}):
+            # This name alone: what the block imports stays, as torch allows no second import.
+            with pytest.MonkeyPatch.context() as patch:
+                patch.setitem(sys.modules, "__main__", program)
                 exec(compile(source, block.page, "exec"), program.__dict__)
     for words in filter(_is_run, block.commands()):
         given = [*_expanded(words[1:]), *SHORT.get(words[1], [])]
