@@ -18,8 +18,9 @@ from benchmarks.precision import precision
 from benchmarks.series import series
 from benchmarks.solvers import solver
 from benchmarks.stiff import stiff
-from benchmarks.timing import HEADER, Line, keep_freed_memory
+from benchmarks.timing import HEADER, Line
 from benchmarks.work import work
+from bfno.lab.cli import keep_freed_memory
 
 GROUPS = {
     **cases.CASES,

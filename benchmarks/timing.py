@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import gc
 import importlib
 import json
@@ -12,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-__all__ = ["Line", "compare", "keep_freed_memory", "measure", "peer_library", "repeat"]
+__all__ = ["Line", "compare", "measure", "peer_library", "repeat"]
 
 
 @dataclass
@@ -108,19 +107,6 @@ def peer_library(name: str) -> Any:
 def repeat(program: Callable[[], Any], repeats: int) -> float:
     """Median seconds of a program."""
     return statistics.median(measure(program) for _ in range(repeats))
-
-
-def keep_freed_memory() -> None:
-    """Make the C library keep freed memory, where it is glibc's.
-
-    Large blocks then stay with the process, and touching them again costs nothing. This concerns
-    the whole process, so a program may decide it, a library may not.
-    """
-    trim_threshold, mmap_max = -1, -4  # names in malloc.h: M_TRIM_THRESHOLD, M_MMAP_MAX
-    libc = ctypes.CDLL(None)
-    if hasattr(libc, "mallopt"):
-        libc.mallopt(mmap_max, 0)
-        libc.mallopt(trim_threshold, 2**31 - 1)
 
 
 def measure(program: Callable[[], Any], *, warm: bool = True) -> float:

@@ -4,6 +4,7 @@ import csv
 import io
 import json
 import os
+import platform
 import re
 import shutil
 import subprocess
@@ -440,3 +441,21 @@ def test_threads_that_wait_for_each_other_soon_sleep(given, seen):
         [sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=True
     )
     assert f"GOMP_SPINCOUNT = '{seen}'" in done.stderr
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="other C libraries have no mallopt")
+def test_the_program_takes_the_memory_of_large_tensors_from_the_system_only_once():
+    program = (
+        "import resource, torch\n"
+        "from bfno.lab.cli import main\n"
+        "main(['--version'])\n"
+        "torch.ones(1 << 24)\n"
+        "before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt\n"
+        "torch.ones(1 << 24)\n"
+        "print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    )
+    # 64 MiB from the system would be 16,384 faults with pages of 4 KiB, and 32 with huge ones.
+    assert int(done.stdout.split()[-1]) < 16
