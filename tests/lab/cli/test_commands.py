@@ -459,3 +459,9 @@ def test_the_program_takes_the_memory_of_large_tensors_from_the_system_only_once
     )
     # 64 MiB from the system would be 16,384 faults with pages of 4 KiB, and 32 with huge ones.
     assert int(done.stdout.split()[-1]) < 16
+
+
+def test_data_that_have_come_are_told_with_their_terms_of_use(capsys):
+    assert main(["data", "get", "digits"]) == 0
+    said = capsys.readouterr().out
+    assert "terms of use: CC BY 4.0; part of scikit-learn; see https://archive.ics.uci.edu" in said

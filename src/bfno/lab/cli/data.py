@@ -47,11 +47,13 @@ def get(name: Name, data_dir: DataDir = None) -> None:
 
     Example: bfno data get mnist
     """
-    from bfno.lab.data import store
+    from bfno.lab.data import DATA_SETS, SERIES_SETS, store
 
     with download_progress() as progress:
         folder = store.get(name, data_dir, progress=progress)
+    found = {**DATA_SETS, **SERIES_SETS}[name]
     say(f"{name}: complete in {folder}")
+    say(f"terms of use: {found.licence}; see {found.homepage}")
 
 
 @app.command()
