@@ -232,6 +232,18 @@ def test_a_study_of_something_else_is_refused_and_kept(tmp_path, other, what):
     assert before == {file.name: file.read_bytes() for file in tmp_path.iterdir()}
 
 
+def test_a_study_written_by_an_earlier_version_continues(tmp_path):
+    same = plan(RATES, "solver.memory=2 GB")
+    finish_some(Study(tmp_path, same), [0.5])
+    file, text = tmp_path / "sweep.yaml", (tmp_path / "sweep.yaml").read_text()
+    # Another spelling of a setting, and one that the earlier version did not have.
+    file.write_text(text.replace("memory: 2 GB", "memory: 2GB").replace("    land: true\n", ""))
+    assert file.read_text() != text and "land" not in file.read_text()
+    assert len(Study(tmp_path, same).trials()) == 1
+    with pytest.raises(ConfigError, match=r"solver\.memory is 2 GB there, 3 GB here"):
+        Study(tmp_path, plan(RATES, "solver.memory=3 GB"))
+
+
 def test_a_folder_that_holds_a_run_is_refused(tmp_path):
     (tmp_path / "config.yaml").write_text("experiment: digits/node")
     with pytest.raises(ConfigError, match="is not the folder of a sweep"):

@@ -27,6 +27,7 @@ __all__ = [
     "refuse_changes",
     "weights_step",
     "whole_best",
+    "with_defaults",
 ]
 
 _logger = logging.getLogger(__name__)
@@ -145,13 +146,13 @@ def check_settings(
     Raises:
         ConfigError: If a difference makes it another experiment.
     """
-    before = _with_defaults(config, checkpoint.state["config"])
+    before = with_defaults(config, checkpoint.state["config"])
     refuse_changes(before, config.as_dict(), "its checkpoints")
     newest, _ = run.checkpoints.newest()
     if run.is_config_of(checkpoint) or (newest is not None and run.is_config_of(newest)):
         return  # a newer checkpoint has the changes since
     record = run.finished_record()
-    if record is not None and _with_defaults(config, record.config) == config.as_dict():
+    if record is not None and with_defaults(config, record.config) == config.as_dict():
         return  # or the record does, of a run that ended with fewer epochs than it had begun with
     for name, (old, new) in differences(before, config.as_dict()):
         if name not in asked and not _is_in(name, _SILENT):
@@ -190,7 +191,7 @@ def history_of(checkpoint: Checkpoint, config: Experiment) -> list[str]:
         config: The settings.
     """
     progress, now = checkpoint.progress, config.as_dict()
-    before = _with_defaults(config, checkpoint.state["config"])
+    before = with_defaults(config, checkpoint.state["config"])
     if not progress.step:
         return progress.history
     free = CIRCUMSTANCES | _only_later(before["train"], config.train, progress.epoch)
@@ -208,8 +209,14 @@ def _only_later(before: Mapping[str, Any], now: TrainSettings, done: int) -> set
     return {"train.patience"} | (set() if now.knows_its_end else {"train.epochs"})
 
 
-def _with_defaults(config: Experiment, settings: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Settings of a checkpoint; newer ones have their defaults."""
+def with_defaults(config: Experiment, settings: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Settings that another version may have written, as this one writes them.
+
+    Args:
+        config: The present settings.
+        settings: Nested settings of a checkpoint, a record or a sweep; newer ones get their
+            defaults.
+    """
     settings = migrated_settings(settings)
     try:
         return parse(type(config), settings, "a checkpoint").as_dict()

@@ -45,6 +45,7 @@ from bfno.lab.files import (
     read_plain,
     write_atomically,
 )
+from bfno.lab.runs.load import with_defaults
 from bfno.lab.runs.sweep.space import Range
 from bfno.lab.runs.sweep.trials import SweepResult, Trial, TrialState
 
@@ -149,13 +150,22 @@ class SweepPlan:
 
     def described(self) -> Tree:
         """Everything that determines the trials, for comparison and for the file."""
-        settings = self.config({}).as_dict()
-        del settings["threads"]
+        ranges = {one.name: str(one) for one in self.ranges}
+        settings = self.described_settings(self.config({}).as_dict())
+        return {"ranges": ranges, "prune": self.prune, "settings": settings}
+
+    def described_settings(self, found: Mapping[str, Any]) -> Tree:
+        """The settings that determine the trials, as this version writes them.
+
+        Args:
+            found: Nested settings, which another version may have written.
+        """
+        settings = dict(with_defaults(self.config({}), found))
+        settings.pop("threads", None)
         settings["data"].pop("dir", None)  # the place of known data does not affect their content
         for name, place in _places(settings).items():
             settings["data"][name] = str(place.resolve())
-        ranges = {one.name: str(one) for one in self.ranges}
-        return {"ranges": ranges, "prune": self.prune, "settings": settings}
+        return settings
 
 
 def _places(settings: Tree) -> dict[str, Path]:
@@ -291,8 +301,9 @@ class Study:
         try:
             found = parse_yaml(read_plain(self.file))
             there = {name: found[name] for name in ("ranges", "prune", "settings")}
+            there["settings"] = self.plan.described_settings(there["settings"])
             facts = {name: found[name] for name in ("metric", "lower_is_better", "samples")}
-        except (OSError, ValueError, KeyError, TypeError) as error:
+        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             raise DataError(self.file, "is not the description of a sweep", other) from error
         if found.get("format") != _FORMAT:
             raise DataError(self.file, f"has format {found.get('format')}", other)
