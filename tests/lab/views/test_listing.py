@@ -11,10 +11,11 @@ import pytest
 
 from bfno.lab.cli import main
 from bfno.lab.errors import ConfigError, DataError
-from bfno.lab.runs.folder import RunFolder
+from bfno.lab.runs.folder import RunFolder, read_runs
 from bfno.lab.runs.session import start
 from bfno.lab.views.layout import as_text
 from bfno.lab.views.listing import look_at, look_for_runs, read_finished, run_table
+from bfno.lab.views.methods import replicates
 from tests.lab.cli.output import error_line
 from tests.lab.runs.runs import tiny
 from tests.lab.views.runs import FAILURE, record, result, write_failed, write_files, write_run
@@ -177,6 +178,18 @@ def test_comparing_shows_finished_runs_and_names_the_others(tmp_path, capsys):
     assert main(["compare", str(done), str(begun), "--json"]) == 0
     printed = capsys.readouterr()
     assert json.loads(printed.out)["method"] == "bfno-node" and "left out" in printed.err
+
+
+def test_runs_whose_folders_have_the_same_last_name_are_told_apart(tmp_path):
+    folders = [write_run(tmp_path / place) for place in ("a/x", "b/x", "c")]
+    folders.append(write_run(tmp_path / "c", seed=8))
+    names = ["a/x/digits-bfno-node-s7", "b/x/digits-bfno-node-s7", "c/digits-bfno-node-s7"]
+    names.append("digits-bfno-node-s8")  # alone with its name
+    finished, _ = read_finished(folders)
+    assert [run.name for run in finished.values()] == names
+    assert [run.name for run in read_runs(folders)] == names
+    labels = [group.label for group in replicates(finished.values())]
+    assert labels == [f"bfno-node ({name})" for name in names[:3]]
 
 
 def test_what_is_no_run_or_damaged_is_still_refused(tmp_path):

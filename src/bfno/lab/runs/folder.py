@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import itertools
 import json
 import os
 import secrets
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
     from bfno.lab.experiments.experiment import Experiment
     from bfno.lab.runs.checkpoint import Checkpoint, CheckpointStore
 
-__all__ = ["RunFolder", "read_run", "read_runs", "run_folders"]
+__all__ = ["RunFolder", "named_apart", "read_run", "read_runs", "run_folders"]
 
 _EXHIBIT_FORMAT = 1
 _PATIENCE = 0.5  # seconds to wait for those who only look at the lock
@@ -500,7 +501,26 @@ def read_runs(folders: list[Path]) -> list[Record]:
     if not folders:
         raise ConfigError("runs", "none is named", "name one or more folders, as in runs/*")
     once = {Path(folder).resolve(): Path(folder) for folder in folders}
-    return [read_run(folder) for folder in once.values()]
+    return [*named_apart({folder: read_run(folder) for folder in once.values()}).values()]
+
+
+def named_apart(runs: Mapping[Path, Record]) -> dict[Path, Record]:
+    """Name runs whose folders have the same last name by as much of the path as tells them apart.
+
+    Args:
+        runs: Each run by its folder.
+    """
+    paths = [folder.resolve().parts for folder in runs]
+
+    def name(path: tuple[str, ...]) -> str:
+        ends = (path[-length:] for length in itertools.count(1))
+        own = next(end for end in ends if sum(one[-len(end) :] == end for one in paths) == 1)
+        return printable("/".join(own))
+
+    return {
+        folder: replace(run, name=name(path))
+        for (folder, run), path in zip(runs.items(), paths, strict=True)
+    }
 
 
 def read_run(folder: Path) -> Record:

@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 from bfno.lab.errors import ConfigError, DataError
 from bfno.lab.files import parse_yaml, read_plain
-from bfno.lab.runs.folder import RunFolder, run_folders
+from bfno.lab.runs.folder import RunFolder, named_apart, run_folders
 from bfno.lab.runs.record import Record
 from bfno.lab.views.layout import Column, Table
 from bfno.lab.views.metrics import HEADLINES, Metric, duration, find_metric, headline_of
@@ -143,7 +143,7 @@ def read_finished(folders: Iterable[Path]) -> tuple[dict[Path, Record], list[Lis
             problems.append(error)
     if not finished:
         raise problems[0]
-    return finished, others
+    return named_apart(finished), others
 
 
 def run_table(runs: Sequence[ListedRun]) -> Table:
