@@ -1,5 +1,6 @@
 """The user's own series: read as written, every fault named by file, row and column."""
 
+import gzip
 import sys
 from datetime import date, time, timedelta
 from pathlib import Path
@@ -9,7 +10,7 @@ import pytest
 import torch
 import xlsxwriter
 
-from bfno.lab.data import UNLABELLED, FileFormat, TableLayout, read_series
+from bfno.lab.data import UNLABELLED, FileFormat, TableLayout, read_series, table_file
 from bfno.lab.errors import ConfigError, DataError
 
 HEADER = "id,time,x,y,label\n"
@@ -244,6 +245,22 @@ def test_a_file_of_absurd_size_is_refused_unread(tmp_path):
     assert "has 1024.0 GB, more than 1" in refusal(path)
 
 
+@pytest.mark.parametrize("name", ["table.csv.gz", "table.TSV.GZ", "table.txt", "table.csv"])
+def test_a_gzipped_table_is_read_as_if_it_were_unpacked(tmp_path, name):
+    text = HEADER + GOOD
+    text = text.replace(",", "\t") if "TSV" in name else text
+    table = read_series(write(tmp_path, gzip.compress(text.encode()), name))
+    assert table.series.ids == ("a", "b") and table.features == ("x", "y")
+    broken = gzip.compress(text.encode())[:-9]
+    assert "is damaged" in refusal(write(tmp_path, broken, name))
+
+
+def test_a_table_that_unpacks_to_an_absurd_size_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr(table_file, "_LIMIT", 1 << 20)
+    path = write(tmp_path, gzip.compress(b"0" * (2 << 20)), "table.csv.gz")
+    assert "unpacks to more than" in refusal(path)
+
+
 @pytest.mark.parametrize(
     ("settings", "name"),
     [({"labels": "rows"}, "labels"), ({"layout": TableLayout("id", "id")}, "columns")],
@@ -258,7 +275,7 @@ def test_a_setting_out_of_range_is_named(tmp_path, settings, name):
 
 def test_a_folder_holds_a_table_for_each_series(tmp_path):
     write(tmp_path, "time,x,y,label\n0,1,10,u\n1,2,20,u\n", "a.csv")
-    write(tmp_path, "y,time,x,label\n,0,3,v\n40,2,,v\n", "b.csv")
+    write(tmp_path, gzip.compress(b"y,time,x,label\n,0,3,v\n40,2,,v\n"), "b.csv.gz")
     write(tmp_path, "not a table", "notes.txt")
     write(tmp_path, "hidden", ".b.csv")
     folder, table = read_series(tmp_path), read_series(write(tmp_path / "t", HEADER + GOOD))

@@ -177,7 +177,7 @@ class _Walk:
         words: tuple[str, str] = ("image", "images"),
     ) -> None:
         self.folder, self.nested = folder, nested
-        self.suffixes, self.words = suffixes, words
+        self.suffixes, self.words = tuple(suffixes), words
         self.left_out = LeftOut()
         self._seen: set[str] = set()
 
@@ -248,7 +248,7 @@ class _Walk:
 
     def _file(self, entry: os.DirEntry[str], name: str) -> Iterator[ImageFile]:
         """A file, if its name is of the requested kind."""
-        if os.path.splitext(name)[1].lower() in self.suffixes and os.path.isfile(entry.path):
+        if name.lower().endswith(self.suffixes) and os.path.isfile(entry.path):
             about = entry.stat()
             # A file that was renamed, or given its old time back, has a new time of status.
             changed = max(about.st_mtime_ns, about.st_ctime_ns)

@@ -49,12 +49,14 @@ def _series_in(folder: Path) -> tuple[dict[str, Path], Path | None]:
         paths = sorted(path for path in folder.iterdir() if not path.name.startswith("."))
     files: dict[str, Path] = {}
     for path in paths:
-        if path.suffix.lower() not in TABLE_SUFFIXES:
+        suffix = next((one for one in TABLE_SUFFIXES if path.name.lower().endswith(one)), None)
+        if suffix is None:
             continue
-        if path.stem in files:
-            why = f"and {files[path.stem].name} both hold series {path.stem!r}"
+        name = path.name[: -len(suffix)]
+        if name in files:
+            why = f"and {files[name].name} both hold series {name!r}"
             raise DataError(path, why, "keep one of them")
-        files[path.stem] = path
+        files[name] = path
     return files, files.pop(_LABELS_STEM, None)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import codecs
 import csv
+import gzip
 import io
 import os
 import re
@@ -29,11 +30,12 @@ __all__ += ["read_tables"]
 
 _EXCEL = (".xlsx", ".xlsm", ".xlsb", ".xls", ".ods")
 _PARQUET = (".parquet", ".pq")
-TABLE_SUFFIXES = (".csv", ".tsv", *_EXCEL, *_PARQUET)
+TABLE_SUFFIXES = (".csv", ".tsv", ".csv.gz", ".tsv.gz", *_EXCEL, *_PARQUET)
 """Endings of files that are tables of series; one with another ending is read as text."""
 SEPARATORS = {"comma": ",", "semicolon": ";", "tab": "\t", "bar": "|"}
 """Possible separators of cells, by their names in settings."""
 
+_GZIP = b"\x1f\x8b"  # how such a file begins, and no text
 _LIMIT = 1 << 30  # bytes of text
 _CELLS = 1 << 28
 _SAMPLE = 100  # rows that decide on the separator
@@ -280,7 +282,18 @@ def _bytes(path: Path) -> bytes:
             why = f"has {size / 2**30:.1f} GB, more than {_LIMIT >> 30}"
             raise DataError(path, why, "divide it, or write it as Parquet")
         with open(path, "rb") as stream:
-            return stream.read(_LIMIT)
+            content = stream.read(_LIMIT)
+    return _unpacked(path) if content.startswith(_GZIP) else content
+
+
+def _unpacked(path: Path) -> bytes:
+    """The text in a gzipped file."""
+    with refusing_damage(path, "get the file again"), gzip.open(path) as stream:
+        content = stream.read(_LIMIT + 1)
+    if len(content) > _LIMIT:
+        why = f"unpacks to more than {_LIMIT >> 30} GB"
+        raise DataError(path, why, "divide it, or write it as Parquet")
+    return content
 
 
 def _utf8(path: Path, content: bytes, encoding: str | None) -> tuple[bytes, tuple[str, ...]]:
