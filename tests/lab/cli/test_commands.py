@@ -9,6 +9,7 @@ import re
 import shutil
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 import torch
@@ -16,8 +17,10 @@ from PIL import Image
 
 import bfno
 from bfno.lab.cli import commands, main
+from bfno.lab.cli.display import prediction_lines
 from bfno.lab.data import SERIES_SETS
 from bfno.lab.experiments.density.experiment import DENSITY_METHODS
+from bfno.lab.experiments.experiment import Prediction
 from bfno.lab.experiments.images.presets import IMAGE_DATA, IMAGE_PRESETS, NETS
 from bfno.lab.experiments.resolve import resolve
 from bfno.lab.experiments.series.experiment import SERIES_METHODS
@@ -205,6 +208,19 @@ def test_a_folder_of_images_becomes_a_model_that_names_their_class(photos, tmp_p
     assert [row["label"] for row in table] == ["red", "blue"] and "red" in table[0]
     assert main(["predict", str(run), *files]) == 0
     assert "red" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("place", [{}, {"id": "anna", "time": 1.5}])
+def test_a_class_with_the_name_of_a_column_gets_a_column_of_its_own(place):
+    names = ["file", "label", "id", "time", "probability of label"]
+    probabilities = {name: number / 10 for number, name in enumerate(names)}
+    line = prediction_lines("csv")(Prediction(Path("a.png"), "id", probabilities, place=place))
+    (row,) = csv.DictReader(io.StringIO(line))
+    assert len(row) == 2 + len(place) + len(names) == len(line.splitlines()[0].split(","))
+    assert (row["file"], row["label"]) == ("a.png", "id")
+    assert row["probability of file"] == "0.000000" and row["probability of label"] == "0.100000"
+    assert row["probability of id" if place else "id"] == "0.200000"
+    assert row["probability of probability of label"] == "0.400000"
 
 
 def nested(photos, folder):

@@ -186,9 +186,19 @@ class _CsvLines:
         values = (f"{value:.6f}" for value in numbers.values())
         rows = [[str(prediction.file), *prediction.place.values(), *label.values(), *values]]
         if not self._has_header:
-            rows.insert(0, ["file", *prediction.place, *label, *numbers])
+            rows.insert(0, _all_different(["file", *prediction.place, *label, *numbers]))
             self._has_header = True
         return csv_text(rows).removesuffix("\n")
+
+
+def _all_different(names: list[str]) -> list[str]:
+    """The names of columns, where a class may be called `label` or `id`."""
+    found: list[str] = []
+    for name in names:
+        while name in found:
+            name = f"probability of {name}"
+        found.append(name)
+    return found
 
 
 def check_scale(scale: str | None) -> None:
