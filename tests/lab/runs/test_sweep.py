@@ -244,6 +244,39 @@ def test_a_study_written_by_an_earlier_version_continues(tmp_path):
         Study(tmp_path, plan(RATES, "solver.memory=3 GB"))
 
 
+def _table(file: Path, ids: str, value: int = 0) -> Path:
+    rows = [
+        f"{one},{time},{number % 7 + value},{number % 2}"
+        for number, one in enumerate(ids)
+        for time in (0, 1)
+    ]
+    file.write_text("\n".join(["id,time,x,label", *rows]))
+    return file
+
+
+def test_a_study_goes_on_only_with_the_samples_that_it_began_with(tmp_path):
+    table, letters = tmp_path / "table.csv", "abcdefghijklmnopqrst"
+    ranges, changes = read_ranges([RATES])
+
+    def opened() -> Study:
+        return Study(
+            tmp_path / "sweep",
+            sweeps.SweepPlan("series/gru-d", ranges, "smoke", changes, table),
+        )
+
+    _table(table, letters)
+    finish_some(opened(), [0.5])
+    before = (tmp_path / "sweep" / "sweep.yaml").read_bytes()
+    for ids, value in ((letters[1:], 0), (letters, 1)):
+        _table(table, ids, value)
+        with pytest.raises(ConfigError, match=r"sweep: .*other samples.*Fix: bring .* --out") as no:
+            opened()
+        assert "\n" not in str(no.value)
+    _table(table, letters)
+    assert len(opened().trials()) == 1
+    assert (tmp_path / "sweep" / "sweep.yaml").read_bytes() == before
+
+
 def test_a_folder_that_holds_a_run_is_refused(tmp_path):
     (tmp_path / "config.yaml").write_text("experiment: digits/node")
     with pytest.raises(ConfigError, match="is not the folder of a sweep"):

@@ -311,6 +311,10 @@ class Study:
             what = name.removeprefix("ranges.").removeprefix("settings.")
             why = f"holds a sweep with other settings: {what} is {before} there, {now} here"
             raise ConfigError(self.folder, why, other)
+        # Only the user's own samples have a division, so others need not be read.
+        if "division" in found and self.plan.config({}).load().division != found["division"]:
+            why = "holds trials on other samples: the data have changed since the sweep began"
+            raise ConfigError(self.folder, why, f"bring those samples back, or {other}")
         return facts
 
     def _refuse_others(self) -> None:
@@ -323,7 +327,8 @@ class Study:
 
     def _described_anew(self) -> Tree:
         config = self.plan.config({})
-        task = config.task(without_test(config.load()))
+        data = config.load()
+        task = config.task(without_test(data))
         if "validation" not in task.splits:
             why = "a sweep needs validation samples to judge its trials by"
             raise ConfigError(config.experiment, why, "keep some with --set data.validation=0.1")
@@ -332,6 +337,7 @@ class Study:
             "metric": f"validation_{task.selection}",
             "lower_is_better": task.lower_is_better,
             "samples": len(task.data.train),
+            **({"division": data.division} if data.division else {}),
             **self.plan.described(),
         }
 
