@@ -20,10 +20,11 @@ from bfno.lab.runs.campaign.child import _open_log
 from bfno.lab.runs.campaign.plan import state_of
 from bfno.lab.runs.checkpoint import ForeignCheckpoint, settings_digest
 from bfno.lab.runs.folder import RunFolder, read_run
-from bfno.lab.runs.load import open_run
+from bfno.lab.runs.load import keep_exhibit, open_run
 from bfno.lab.runs.record import FORMAT, Record
 from bfno.lab.runs.session import resume, start
 from bfno.lab.runs.signals import Stopped
+from bfno.lab.views.exhibit import read_exhibit
 from tests.conftest import REPOSITORY
 from tests.lab.runs.runs import StopAfter, metrics, result, tiny, weights
 
@@ -83,6 +84,14 @@ def test_a_damaged_best_checkpoint_is_not_replaced_in_silence(run, capsys, caplo
     assert "is used instead" in caplog.text and chosen.name in caplog.text
     with pytest.raises(DataError, match=chosen.name):
         open_run(run)
+
+
+def test_an_exhibit_of_the_checkpoint_that_was_asked_for_instead_is_shown(run):
+    chosen = RunFolder(run).record().chosen_step
+    shutil.rmtree(_chosen(run))
+    assert keep_exhibit(run, any_checkpoint=True)
+    found = read_exhibit(run, chosen)
+    assert found is not None and found.step != chosen == found.stands_for
 
 
 def test_a_damaged_newest_checkpoint_of_an_unfinished_run_is_named_too(run):

@@ -375,9 +375,15 @@ class RunFolder:
         """Keep the step whose weights a picture shows."""
         write_atomically(self.pictures_file, json.dumps({**self._pictures(), name: step}).encode())
 
-    def picture_step(self, name: str) -> int | None:
-        """The step whose weights a picture shows; None if it is unknown."""
-        return self._pictures().get(name)
+    def is_outdated(self, name: str, step: int | None) -> bool:
+        """Whether a picture is known to show other weights than those of a step, if that is known.
+
+        Args:
+            name: The picture.
+            step: The step.
+        """
+        drawn_of = self._pictures().get(name)
+        return None not in (drawn_of, step) and drawn_of != step
 
     def _pictures(self) -> dict[str, int]:
         try:

@@ -101,8 +101,8 @@ def is_current(picture: Path, folder: Path) -> bool:
         picture: The picture, in the folder for those of the run.
         folder: The run.
     """
-    drawn_of, now = RunFolder(folder).picture_step(picture.name), weights_step(folder)
-    return picture.exists() and (drawn_of == now or None in (drawn_of, now))
+    run = RunFolder(folder)
+    return picture.exists() and not run.is_outdated(picture.name, weights_step(folder))
 
 
 def keep_exhibit(folder: Path, *, any_checkpoint: bool = False) -> bool:
@@ -125,7 +125,8 @@ def keep_exhibit(folder: Path, *, any_checkpoint: bool = False) -> bool:
         return False
     opened = open_run(folder, any_checkpoint=any_checkpoint)
     if run.exhibit_step() != opened.step:
-        run.write_exhibit(opened.step, opened.config.exhibit(opened))
+        content = opened.config.exhibit(opened)
+        run.write_exhibit(opened.step, {**content, "stands_for": weights_step(folder)})
     return True
 
 

@@ -184,6 +184,8 @@ class Exhibit:
         mistakes: The most confident errors, the most confident first.
         flow: Hidden states over time; None if the model has no ODE.
         spectra: One for each operator layer; empty if the field has none.
+        stands_for: The chosen step of the run when it was made, if known: the weights are others
+            where those were damaged and the user asked for any checkpoint.
     """
 
     step: int
@@ -191,13 +193,15 @@ class Exhibit:
     mistakes: list[Mistake]
     flow: Flow | None
     spectra: list[Spectrum]
+    stands_for: int | None = None
 
 
-def read_exhibit(folder: Path) -> Exhibit | None:
-    """Read the exhibit of a run; None if there is none yet.
+def read_exhibit(folder: Path, step: int | None = None) -> Exhibit | None:
+    """Read the exhibit of a run; None if there is none yet, or it shows the weights of before.
 
     Args:
         folder: Where the run is.
+        step: The step that the run has chosen, if known.
 
     Raises:
         DataError: If the file cannot be understood.
@@ -211,10 +215,11 @@ def read_exhibit(folder: Path) -> Exhibit | None:
         found = json.loads(file.read_text(encoding="utf-8"))
         if found["format"] != FORMAT:
             raise ValueError
-        return TypeAdapter(Exhibit).validate_python(found)
+        exhibit = TypeAdapter(Exhibit).validate_python(found)
     except (OSError, ValueError, KeyError, TypeError, RecursionError):
         why, fix = "cannot be understood", "remove it; the next report makes it again"
         raise DataError(file, why, fix) from None
+    return exhibit if step in (None, exhibit.step, exhibit.stands_for) else None
 
 
 def class_name(run: Record, label: int) -> str:

@@ -11,6 +11,8 @@ from pathlib import Path
 import pytest
 
 from bfno.lab.errors import ConfigError, DataError
+from bfno.lab.runs.folder import RunFolder, read_runs
+from bfno.lab.views.figures.gallery import draw_figures
 from bfno.lab.views.figures.style import PALETTE
 from bfno.lab.views.report.page import write_report
 from bfno.lab.views.report.run import EXAMINED
@@ -417,3 +419,28 @@ def test_hidden_states_are_explained(tmp_path):
     write_exhibit(folder, flow={**content["flow"], "shown": "strength"})
     text = _Nodes(_page([folder], tmp_path / "features.html")).text
     assert "begins as features of the image" in text and "bright means that they are strong" in text
+
+
+@pytest.mark.parametrize(
+    ("weights", "is_shown"),
+    [({"step": 69}, True), ({"step": 46}, False), ({"step": 46, "stands_for": 69}, True)],
+)
+def test_an_exhibit_of_weights_from_before_the_run_went_on_is_left_out(tmp_path, weights, is_shown):
+    folder = write_run(tmp_path, chosen_step=69)
+    write_exhibit(folder, **weights)
+    assert ("taken for" in write_report([folder], tmp_path / "report.html").read_text()) is is_shown
+    names = draw_figures(read_runs([folder]), [folder])
+    assert ("flow-digits-bfno-node" in names) is is_shown
+
+
+@pytest.mark.parametrize(("step", "is_shown"), [(69, True), (46, False), (None, True)])
+def test_a_picture_of_weights_from_before_the_run_went_on_is_left_out(tmp_path, step, is_shown):
+    folder = write_run(tmp_path, chosen_step=69)
+    (folder / "figures").mkdir()
+    (folder / "figures" / "reconstruction.svg").write_text("<svg/>")
+    if step is not None:
+        RunFolder(folder).note_picture("reconstruction.svg", step)
+    page = write_report([folder], tmp_path / "report.html").read_text()
+    assert ("data:image/svg" in page) is is_shown
+    names = draw_figures(read_runs([folder]), [folder])
+    assert ("reconstruction-digits-bfno-node" in names) is is_shown

@@ -152,7 +152,7 @@ def _of_tasks(places: Sequence[_Place], by_kind: Mapping[str, Methods]) -> Named
 
 
 def _exhibits(places: Sequence[_Place], data: str) -> Named:
-    read = [(place.run, read_exhibit(place.folder)) for place in places]
+    read = [(one.run, read_exhibit(one.folder, one.run.chosen_step)) for one in places]
     shown = [(run, exhibit) for run, exhibit in read if exhibit is not None]
     yield f"tsne-{data}", tsne_figure(shown)
     yield f"spectra-{data}", spectra_figure(shown)
@@ -202,7 +202,7 @@ def samples_figure(places: Sequence[tuple[Record, Path]]) -> Drawn | None:
     Raises:
         DataError: If a picture cannot be read.
     """
-    found = [(run, _pixels(folder / PICTURES / "samples.png")) for run, folder in places]
+    found = [(run, _pixels(run, folder / PICTURES / "samples.png")) for run, folder in places]
     panels = [(run, pixels) for run, pixels in found if pixels is not None]
     if not panels:
         return None
@@ -234,13 +234,15 @@ def kept_reconstruction(run: Record, folder: Path) -> Drawn | None:
     Raises:
         DataError: If the picture cannot be read.
     """
-    svg = read_picture(folder / PICTURES / "reconstruction.svg")
-    png = read_picture(folder / PICTURES / "reconstruction.png")
+    svg, png = (
+        read_picture(folder / PICTURES / f"reconstruction.{kind}", run.chosen_step)
+        for kind in ("svg", "png")
+    )
     if svg is None and png is None:
         return None
     alt = f"Reconstructed series of {run.method} on {task_title(task_of(run))}"
     if svg is None:  # it may be too large to be kept
-        return _painted(alt, _pixels(folder / PICTURES / "reconstruction.png"), png)
+        return _painted(alt, _pixels(run, folder / PICTURES / "reconstruction.png"), png)
     return Drawn(alt, svg.decode("utf-8", errors="replace"), png)
 
 
@@ -258,10 +260,10 @@ def _painted(alt: str, pixels: np.ndarray | None, png: bytes | None) -> Drawn:
     return replace(drawn(alt, paint), png=png)
 
 
-def _pixels(file: Path) -> np.ndarray | None:
+def _pixels(run: Record, file: Path) -> np.ndarray | None:
     from PIL import Image
 
-    content = read_picture(file)
+    content = read_picture(file, run.chosen_step)
     if content is None:
         return None
     try:

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from bfno.lab.errors import ConfigError, DataError
 from bfno.lab.runs.archive import LARGEST_PICTURE
+from bfno.lab.runs.folder import RunFolder
 from bfno.lab.runs.record import Record
 from bfno.lab.views.methods import Replicates, replicates
 
@@ -331,14 +332,18 @@ def short_name(name: str) -> str:
     return name if len(name) <= _LONGEST_NAME else name[: _LONGEST_NAME - 1] + "…"
 
 
-def read_picture(file: Path) -> bytes | None:
-    """The content of a picture in the folder of a run; None if there is none.
+def read_picture(file: Path, step: int | None = None) -> bytes | None:
+    """The content of a picture in the folder of a run; None if there is none of present weights.
+
+    Args:
+        file: The picture.
+        step: The step that the run has chosen, if known.
 
     Raises:
         DataError: If it is too large or cannot be read.
     """
     try:
-        if not file.is_file():
+        if not file.is_file() or RunFolder(file.parent.parent).is_outdated(file.name, step):
             return None
         if file.stat().st_size > _LARGEST_READ:
             why = f"has more than {_LARGEST_READ >> 20} MB"

@@ -78,8 +78,9 @@ def write_report(folders: Sequence[Path], out: Path, force: bool = False) -> Pat
     """
     check_page(out, force)
     finished, unfinished = read_finished(folders)
-    pictures = [read_pictures(folder / "figures") for folder in finished]
-    exhibits = [read_exhibit(folder) for folder in finished]
+    steps = {folder: run.chosen_step for folder, run in finished.items()}
+    pictures = [read_pictures(folder / "figures", step) for folder, step in steps.items()]
+    exhibits = [read_exhibit(folder, step) for folder, step in steps.items()]
     page = render_report([*finished.values()], pictures, exhibits, unfinished)
     write_atomically(Path(out), page.encode())
     return Path(out)

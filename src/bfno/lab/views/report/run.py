@@ -56,16 +56,17 @@ Pictures = dict[str, bytes]
 """Content of the pictures in the folder of a run, by the name of the file."""
 
 
-def read_pictures(folder: Path) -> Pictures:
-    """Read the pictures that commands have drawn into the folder of a run.
+def read_pictures(folder: Path, step: int | None = None) -> Pictures:
+    """Read the pictures of its present weights that commands have drawn into the folder of a run.
 
     Args:
         folder: Where its figures are.
+        step: The step that the run has chosen, if known.
 
     Raises:
         DataError: If one is too large or cannot be read.
     """
-    found = {drawn.file: read_picture(folder / drawn.file) for drawn in _PICTURES}
+    found = {drawn.file: read_picture(folder / drawn.file, step) for drawn in _PICTURES}
     return {name: picture for name, picture in found.items() if picture is not None}
 
 
