@@ -226,6 +226,16 @@ def test_a_trajectory_may_be_looked_at_late(shares):
     torch.testing.assert_close(found, whole[1:], rtol=0, atol=0)
 
 
+@pytest.mark.parametrize("shares", [[0.0], []])
+def test_the_start_of_a_trajectory_alone_is_the_latent_variable(shares):
+    flow, latent = make_flow().eval(), torch.randn(4, 3, requires_grad=True)
+    way = flow.trajectory(latent, torch.tensor(shares))
+    assert torch.equal(way, latent.expand(len(shares), 4, 3))
+    assert flow.stats.forward_evaluations == 0
+    (gradient,) = torch.autograd.grad(way.sum(), latent)
+    assert torch.equal(gradient, torch.full_like(latent, len(shares)))
+
+
 def test_the_map_is_that_of_the_jacobian_on_the_way_back():
     flow = make_flow().eval()
     latent = torch.randn(2, 3)

@@ -130,7 +130,7 @@ class ContinuousFlow(Flow):
         return way[len(start) :]
 
     def _solve_back(self, z: Tensor, times: Tensor) -> Tensor:
-        if not len(z):
+        if not len(z) or len(times) < 2:  # nothing to solve
             self.solved = Stats()
             return z.expand(len(times), *z.shape)
         solution = solve(prepared(self.field, z), z, times, **self._solvers[self.training])
