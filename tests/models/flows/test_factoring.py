@@ -74,6 +74,19 @@ def test_the_density_of_an_image_does_not_depend_on_its_batch(make):
     torch.testing.assert_close(seeded_log_prob(flow, changed)[1], expected, rtol=1e-12, atol=0)
 
 
+@pytest.mark.parametrize("make", [make_realnvp, make_glow])
+def test_a_mapped_flow_gives_what_it_gives_for_each_batch(make):
+    flow, x = trained(make), torch.randn(3, 2, 1, 4, 4)
+    latents = torch.randn(3, 2, flow.dimensions)
+    for function, inputs in ((flow.log_prob, x), (flow.decode, latents)):
+        each = torch.stack([function(one) for one in inputs])
+        torch.testing.assert_close(torch.func.vmap(function)(inputs), each, rtol=1e-12, atol=1e-12)
+    slope = torch.func.grad(lambda one: flow.log_prob(one[None])[0])
+    found, images = torch.func.vmap(slope)(x[0]), x[0].clone().requires_grad_()
+    (expected,) = torch.autograd.grad(flow.log_prob(images).sum(), images)
+    torch.testing.assert_close(found, expected, rtol=1e-12, atol=1e-12)
+
+
 @every_flow
 def test_evaluation_changes_no_state(make):
     flow, x = make((1, 4, 4)).eval(), torch.randn(3, 1, 4, 4)

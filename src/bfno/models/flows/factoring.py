@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import torch
@@ -26,6 +26,7 @@ __all__ = [
     "load_normflows",
     "refuse_below_one",
     "squeeze",
+    "through",
     "unsqueeze",
 ]
 
@@ -55,11 +56,7 @@ class Chain(Bijection):
         self.parts: Any = nn.ModuleList(parts)
 
     def encode(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        log_det = x.new_zeros(len(x))
-        for part in self.parts:
-            x, gained = part.encode(x)
-            log_det = log_det + gained
-        return x, log_det
+        return through((part.encode for part in self.parts), x)
 
     def decode(self, y: Tensor) -> Tensor:
         for part in reversed(self.parts):
@@ -257,6 +254,20 @@ def refuse_below_one(**numbers: int) -> None:
     for name, number in numbers.items():
         if number < 1:
             raise ValueError(f"{name} must be at least 1, got {number}")
+
+
+def through(
+    maps: Iterable[Callable[[Tensor], tuple[Tensor, Tensor]]], x: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Apply maps one after the other; returns the result and the logarithm of the volume gained.
+
+    (The blocks of normflows add up in place, which `torch.func.vmap` cannot follow.)
+    """
+    log_det = x.new_zeros(len(x))
+    for one in maps:
+        x, gained = one(x)
+        log_det = log_det + gained
+    return x, log_det
 
 
 def load_normflows(what: str) -> Any:

@@ -19,6 +19,7 @@ from bfno.models.flows.factoring import (
     image_shape,
     load_normflows,
     refuse_below_one,
+    through,
 )
 
 __all__ = ["ConditionalSplit", "Glow", "GlowStep"]
@@ -71,11 +72,11 @@ class GlowStep(Bijection):
     def encode(self, x: Tensor) -> tuple[Tensor, Tensor]:
         x, scaled = self.norm.encode(x)
         x, mixed = self.mixing.inverse(x)
-        x, coupled = self.coupling.inverse(x)
+        x, coupled = through((one.inverse for one in reversed(self.coupling.flows)), x)
         return x, scaled + mixed + coupled
 
     def decode(self, y: Tensor) -> Tensor:
-        y = self.coupling(y)[0]
+        y = through(self.coupling.flows, y)[0]
         y = self.mixing(y)[0]
         return self.norm.decode(y)
 

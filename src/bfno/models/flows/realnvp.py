@@ -19,6 +19,7 @@ from bfno.models.flows.factoring import (
     image_shape,
     load_normflows,
     refuse_below_one,
+    through,
 )
 
 __all__ = [
@@ -173,10 +174,10 @@ class ChannelCoupling(Bijection):
 
     def encode(self, x: Tensor) -> tuple[Tensor, Tensor]:
         # Its map from latent variables to samples is RealNVP's from samples to latent variables.
-        return self.coupling(x)
+        return through(self.coupling.flows, x)
 
     def decode(self, y: Tensor) -> Tensor:
-        return self.coupling.inverse(y)[0]
+        return through((one.inverse for one in reversed(self.coupling.flows)), y)[0]
 
 
 class DiagonalSplit(LatentSplit):
