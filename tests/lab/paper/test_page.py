@@ -38,6 +38,7 @@ from bfno.lab.paper.page import (
     Evidence,
     claims_text,
     figures_of,
+    introduction,
     left_out_text,
     section_text,
     summary_text,
@@ -799,6 +800,22 @@ def test_copies_and_links_are_no_further_runs(folder, tmp_path):
     write_page(runs, tmp_path / "RESULTS.md")
     text = (tmp_path / "RESULTS.md").read_text()
     assert " 6 runs and " in text and "No table shows" not in text
+
+
+def test_a_training_that_went_on_counts_its_hours_once(tmp_path):
+    lines = epoch_lines(result())
+
+    def hours(**trainings):
+        for name, (seed, epochs) in trainings.items():
+            content = {**record("mnist", "node", seed), "seconds": 3600.0 * len(epochs)}
+            write_files(tmp_path / name / "mnist-node", content, epochs)
+        runs = Evidence.of(tmp_path).runs
+        return float(re.findall(r"([\d.]+) hours", introduction(tmp_path, Path("page"), runs))[0])
+
+    assert hours(whole=(7, lines)) == 3
+    assert hours(begun=(7, lines[:1]), on=(7, lines[:2])) == 3
+    assert hours(other_seed=(8, lines[:2])) == 5
+    assert hours(again=(7, [lines[0].replace("0.5", "0.6")])) == 6  # the seconds of another one
 
 
 def test_the_command_of_a_table_trains_its_seeds(tmp_path):

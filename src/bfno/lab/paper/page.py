@@ -223,8 +223,7 @@ def summary_text(found: Evidence, picture: str | None, page: str = "") -> str:
 def introduction(folder: Path, out: Path, runs: Sequence[tuple[Path, Record]]) -> str:
     """How the page is made."""
     command, place = bfno_command("results", folder, "-o", out), shlex.quote(str(folder))
-    known = [run.seconds for _, run in runs if run.seconds and math.isfinite(run.seconds)]
-    number, hours = counted(len(runs), "run"), sum(known) / 3600
+    number, hours = counted(len(runs), "run"), _seconds([run for _, run in runs]) / 3600
     failed = sum(run.has_failed for _, run in runs)
     number += f" ({failed} of them failed)" if failed else ""
     return (
@@ -233,6 +232,17 @@ def introduction(folder: Path, out: Path, runs: Sequence[tuple[Path, Record]]) -
         "makes the page again. The command above a table trains all of its runs; with "
         f"`--runs {place}`, only those that are missing there.\n"
     )
+
+
+def _seconds(runs: Sequence[Record]) -> float:
+    """Time of all trainings; one that went on counts once, though it left a run at each end."""
+
+    def so_far(run: Record, epochs: int) -> tuple[object, ...]:
+        return run.experiment, run.scale, run.seed, repr(run.epochs[:epochs])
+
+    begun = {so_far(run, epochs) for run in runs for epochs in range(1, len(run.epochs))}
+    whole = (run.seconds for run in runs if so_far(run, len(run.epochs)) not in begun)
+    return sum(seconds for seconds in whole if seconds and math.isfinite(seconds))
 
 
 def left_out_text(folder: Path, found: Evidence) -> str:
