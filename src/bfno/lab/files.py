@@ -243,12 +243,18 @@ def sync_folder(folder: Path) -> None:
         os.close(descriptor)
 
 
+def _is_octal(number: str) -> bool:
+    """Whether YAML reads a number as another one than people do, because it begins with a 0."""
+    digits = number.lstrip("+-")
+    return digits.startswith("0") and digits.isdecimal() and int(digits) != int(digits, 8)
+
+
 def parse_yaml(content: str | bytes) -> Any:
     """Read YAML, unless its aliases blow it up beyond any sensible size.
 
     Raises:
         ValueError: If it is not YAML, too deep, too large with its aliases expanded, or has a key
-            twice; the message says which.
+            twice or an octal number; the message says which.
 
     Example:
         >>> parse_yaml("train: {lr: 0.1}")
@@ -277,6 +283,9 @@ def parse_yaml(content: str | bytes) -> Any:
             is_integer = isinstance(node, yaml.ScalarNode) and node.tag.endswith(":int")
             if is_integer and len(node.value) > _MOST_DIGITS:
                 raise ValueError(f"has a number of {len(node.value):,} digits")
+            if is_integer and _is_octal(node.value):
+                values = f"{int(node.value, 8)}, not {int(node.value)}"
+                raise ValueError(f"has the number {node.value}, which YAML takes for {values}")
             return node
 
         def compose_mapping_node(self, anchor: Any) -> Any:

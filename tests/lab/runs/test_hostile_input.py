@@ -6,6 +6,8 @@ import sys
 import pytest
 
 from bfno.lab.cli import main
+from bfno.lab.errors import ConfigError
+from bfno.lab.experiments.trees import read_settings
 from bfno.lab.files import parse_yaml
 from tests.lab.runs import launch
 
@@ -48,6 +50,14 @@ def test_yaml_with_a_few_aliases_is_read():
 def test_yaml_that_says_something_twice_is_refused_with_its_name():
     with pytest.raises(ValueError, match="has 'train' twice"):
         parse_yaml("train: {epochs: 1}\nseed: 3\ntrain: {batch: 32}")
+
+
+def test_a_number_that_yaml_would_count_by_eights_is_refused():
+    with pytest.raises(ValueError, match="has the number 010, which YAML takes for 8"):
+        parse_yaml("seed: 010")
+    assert parse_yaml("[0, 007, 10, 0x10, '010', -0]") == [0, 7, 10, 16, "010", 0]
+    with pytest.raises(ConfigError, match=r"train\.epochs=010: the value has the number 010"):
+        read_settings(["train.epochs=010"])
 
 
 @pytest.mark.parametrize("setting", ["train.lr=1e300", "train.weight_decay=1e300", "train.lr=.inf"])
