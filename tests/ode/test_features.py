@@ -210,6 +210,21 @@ def test_a_requested_time_may_be_that_of_the_event(step):
     torch.testing.assert_close(final.ys, solution.ys[:2], **CLOSE)
 
 
+@pytest.mark.parametrize("end", [1.0, -1.0])
+def test_steps_past_the_last_requested_time_find_no_events_there(end):
+    # A step of 0.75 ends at 1.5; the first sample's event is at 0.9, the second's at 1.2.
+    solution = solve(
+        lambda t, y: -math.copysign(1, end) * torch.ones_like(y), torch.tensor([0.9, 1.2]),
+        torch.tensor([0.0, end]), first_step=0.75, max_step=0.75, land=False, dense=True,
+        event=lambda t, y: y,
+    )  # fmt: skip
+    assert abs(solution.stats.step_ends[-1]) == 1.5
+    expected = torch.tensor([0.9 * end, math.inf * end])
+    torch.testing.assert_close(solution.event_times, expected, rtol=1e-12, atol=0)
+    torch.testing.assert_close(solution.ys[-1], torch.tensor([0.0, 0.2]), rtol=0, atol=1e-12)
+    torch.testing.assert_close(solution.evaluate(end), solution.ys[-1], rtol=0, atol=1e-12)
+
+
 def test_samples_that_begin_with_their_event_never_move():
     ts = torch.tensor([0.0, 0.5, 1.0])
     solution = solve(

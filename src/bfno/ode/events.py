@@ -141,6 +141,9 @@ class EventOutputs(SharedOutputs):
         line = _Line(stepper, step, y, self._event)
         shares = line.crossing(self._signs)
         times, states = line.at_event(shares)
+        if (step[1].value - self.times[-1]) * self._forward > 0:
+            # The solve ends inside this step, and events after that do not happen.
+            crossed = crossed & ((times.detach() - self.times[-1]) * self._forward <= 0)
         self.event_times = torch.where(crossed, times, self.event_times)
         chosen = scale_rows(crossed, y) if crossed.dim() else crossed
         self._states = torch.where(chosen, states, self._states)
