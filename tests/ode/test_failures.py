@@ -4,8 +4,9 @@ import subprocess
 import sys
 
 import pytest
+import torch
 
-from bfno.ode import METHODS, SolverError
+from bfno.ode import METHODS, SolverError, solve
 from tests.conftest import REPOSITORY
 from tests.ode import failing
 
@@ -24,6 +25,27 @@ def test_returned_status_is_raised_with_its_remedy(name, method):
         failing.solve(name, method, max_steps=1000)
     assert raised.value.status is status
     assert status.value in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("settings", "where"),
+    [
+        ({}, r"solve, on a clock from 0 to 1 along each row of ts, stopped at t = 0\.4"),
+        # Fixed steps go on to the last time, in case some samples are sound; the first tells most.
+        (
+            {"method": "rk4", "step": 0.5},
+            r"solve, on a clock from 0 to 1 from ts\[:, 1\] to ts\[:, 2\], stopped at t = 1:",
+        ),
+    ],
+)
+def test_a_failure_with_rows_of_times_says_on_which_clock_it_was(settings, where):
+    rows = torch.tensor([[0.0, 1.0, 2.0, 3.0], [0.0, 0.5, 2.0, 3.0]], dtype=torch.float64)
+
+    def field(t, y):  # ends at 1.2, which is 0.4 of either row
+        return torch.where(t < 1.2, 1.0, torch.nan)[:, None].to(y) * torch.ones_like(y)
+
+    with pytest.raises(SolverError, match=where):
+        solve(field, torch.ones(2, 1, dtype=torch.float64), rows, **settings)
 
 
 @pytest.mark.slow

@@ -49,6 +49,8 @@ __all__ = [
     "solve",
 ]
 
+_CLOCK = "on a clock from 0 to 1"
+
 
 @dataclass(frozen=True)
 class Options:
@@ -313,6 +315,7 @@ class _Call:
         self.problem.plan, field = self._planner(options), self.problem.field
         self.problem.field = _rescaled(field, first, span)
         self.problem.by_sample = True
+        self.who = f"solve, {_CLOCK} along each row of ts,"
         return self._with_moving_starts(self.problem.states(self.y0, clock), ts, field)
 
     def _with_moving_starts(self, ys: Tensor, ts: Tensor, field: Field) -> Tensor:
@@ -361,8 +364,9 @@ class _Call:
             else:
                 y = part.states(y, clock)[-1]
             states.append(y)
-            if part.status is not Status.SUCCESS:
+            if part.status is not Status.SUCCESS and self.problem.status is Status.SUCCESS:
                 self.problem.status, self.problem.reached = part.status, part.reached
+                self.who = f"solve, {_CLOCK} from ts[:, {index - 1}] to ts[:, {index}],"
         return torch.stack(states, dim=1)
 
     def _planner(self, options: Options) -> Callable[[Tensor], Plan]:
