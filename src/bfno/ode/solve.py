@@ -80,7 +80,8 @@ class Options:
             one per sample to end each separately. After its event, a state stands still.
         dense: Whether `Solution.evaluate` can be asked for states between the requested times.
         on_step: Called after every accepted step with the time, a copy of the state, and the
-            statistics.
+            statistics. If every sample has its own times, the time is on a clock from zero to one:
+            along each row of `ts`, or with fixed steps, from each of its times to the next.
         throw: Whether a failed solve raises an error; if not, the solution's status says so.
         memory: What one solve may keep with gradient="checkpoint"; the backward pass recomputes the
             rest, and the gradient is the same. Bytes, or text such as "256 MB", "2 GiB" or
