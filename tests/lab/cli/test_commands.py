@@ -242,7 +242,7 @@ def test_predict_takes_folders_and_says_what_it_leaves_out(
     assert files == [str(folder / name) for name in ("0.png", "a/1.png", "a/b/2.png")]
     assert caplog.messages == [
         f"{folder}: left out 1 hidden file or folder (a/.hidden.png), "
-        "1 file that is not an image (notes.txt)"
+        "1 file of another kind (notes.txt)"
     ]
     (tmp_path / "empty").mkdir()
     assert main(["predict", str(digits_run), str(tmp_path / "empty")]) == 3

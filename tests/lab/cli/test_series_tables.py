@@ -105,7 +105,7 @@ def test_predict_takes_the_tables_of_a_folder(trained, tmp_path, capsys, caplog)
     found = capsys.readouterr().out
     assert main([*words, str(first), str(second), "--format", "csv"]) == 0
     assert found == capsys.readouterr().out and found.count("\n") == 6
-    told = "left out 1 file that is not a table (notes.docx)"
+    told = "left out 1 file of another kind (notes.docx)"
     assert [one for one in caplog.messages if "left out" in one] == [
         f"{tmp_path / 'tables'}: {told}"
     ]

@@ -13,6 +13,7 @@ import torch
 from bfno.lab.data import (
     FolderSource,
     folders,
+    images_below,
     load_folder,
     load_folder_splits,
     load_folder_test,
@@ -104,7 +105,7 @@ def test_hidden_files_and_other_files_are_left_out_in_one_line(tmp_path, caplog)
     assert images.classes == ("cat", "dog") and len(images.train) + len(images.test) == 10
     assert caplog.messages == [
         f"{tmp_path}: left out 2 hidden files or folders (.hidden, cat/.a.png), "
-        "4 files that are not images (cat/fifo.png, cat/model.pkl, cat/notes.txt, …), "
+        "4 files of other kinds (cat/fifo.png, cat/model.pkl, cat/notes.txt, …), "
         "1 image outside of the class folders (stray.png), 1 class folder without images (emu)"
     ]
 
@@ -286,6 +287,18 @@ def test_a_folder_of_another_form_is_refused(tmp_path):
     (tmp_path / "dog").mkdir()
     with pytest.raises(DataError, match=r"has 2 class folders, 1 without images \(dog\)\."):
         load_folder(tmp_path)
+
+
+@pytest.mark.parametrize("labelled", [True, False])
+def test_a_refusal_for_want_of_images_says_what_is_there_instead(tmp_path, labelled, caplog):
+    for name in ("cat", "dog"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "1.heic").write_bytes(b"of a telephone")
+    with pytest.raises(DataError, match=r"images"):
+        load_folder(tmp_path, labelled=labelled)
+    assert "2 files of other kinds (cat/1.heic, dog/1.heic)" in caplog.text
+    with pytest.raises(DataError, match=r"holds no images\. Fix: .* in it \(\.bmp, .*, \.webp\)"):
+        images_below(tmp_path)
 
 
 def test_parts_must_have_the_same_classes(tmp_path):

@@ -296,8 +296,19 @@ def test_labels_may_lie_beside_the_tables(tmp_path, caplog):
     assert refusal(tmp_path).endswith("has another label above. Fix: keep one of them")
 
 
+def test_what_is_beside_the_tables_of_a_folder_is_said(tmp_path, caplog):
+    for name in ("a.csv", "later/b.csv", "notes.txt", ".c.csv"):
+        write(tmp_path, "time,x\n0,1\n1,2\n", name)
+    assert read_series(tmp_path).series.ids == ("a",)
+    assert caplog.messages[0] == (
+        f"{tmp_path}: left out 1 hidden file or folder (.c.csv), "
+        "1 table in a nested folder (later/b.csv), 1 file of another kind (notes.txt)"
+    )
+
+
 FOLDER_FAULTS = {
-    "no tables": ({"x.txt": "x"}, "holds no tables of series"),
+    "no tables": ({"x.txt": "x"}, "holds no tables. Fix: name a folder with tables in it (.csv, "),
+    "labels alone": ({"labels.csv": "id,label\na,u\n"}, "holds no tables of series beside labels"),
     "empty series": ({"a.csv": "time,x\n0,1\n", "b.csv": "time,x\n"}, "b.csv: holds no rows"),
     "empty file": ({"a.csv": "time,x\n0,1\n", "b.csv": ""}, "b.csv: is empty"),
     "other feature": (

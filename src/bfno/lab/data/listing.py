@@ -19,9 +19,9 @@ _logger = logging.getLogger(__name__)
 _OTHER_NAMES_FOR_TEST = ("val", "valid", "validation")
 _HIDDEN = ("hidden file or folder", "hidden files or folders")
 _LINKED = ("linked folder", "linked folders")
-_NESTED = ("image in a nested folder", "images in nested folders")
 _OUTSIDE = ("image outside of the ", "images outside of the ")
 _EMPTY = ("class folder without images", "class folders without images")
+_OTHER = ("file of another kind", "files of other kinds")
 _UNREADABLE = ("unreadable image", "unreadable images")
 
 
@@ -137,26 +137,28 @@ def images_below(folder: Path) -> list[Path]:
     Raises:
         DataError: If there are none, or it cannot be read.
     """
-    return files_below(folder, SUFFIXES, ("image", "images"))
+    files, left_out = files_below(folder, SUFFIXES, ("image", "images"))
+    left_out.say(folder)
+    return files
 
 
-def files_below(folder: Path, suffixes: Collection[str], words: tuple[str, str]) -> list[Path]:
-    """All files of a kind in a folder and below it, in the order of their names.
-
-    A note names everything else.
+def files_below(
+    folder: Path, suffixes: Collection[str], words: tuple[str, str], *, nested: bool = True
+) -> tuple[list[Path], LeftOut]:
+    """All files of a kind in a folder, in the order of their names, and what else is there.
 
     Args:
         folder: The folder.
         suffixes: Their suffixes.
         words: What one of them is called, and what several are.
+        nested: Whether to look into its folders.
 
     Raises:
         DataError: If there are none, or it cannot be read.
     """
-    walk = _Walk(folder, True, suffixes, words)
+    walk = _Walk(folder, nested, suffixes, words)
     _, files = walk.unlabelled("")
-    walk.left_out.say(folder)
-    return [folder / file.name for file in files]
+    return [folder / file.name for file in files], walk.left_out
 
 
 class _Walk:
@@ -193,6 +195,7 @@ class _Walk:
         self.left_out.add(_EMPTY, *(_joined(part, name) for name in empty))
         kept = [name for name in names if found[name]]
         if len(kept) < 2:
+            self.left_out.say(self.folder)
             why = f"has {len(names) or 'no'} class folder{'s' * (len(names) != 1)}"
             if empty:
                 why += f", {len(empty)} without images ({', '.join(empty[:3])})"
@@ -204,10 +207,11 @@ class _Walk:
 
     def unlabelled(self, part: str) -> tuple[tuple[str, ...], tuple[ImageFile, ...]]:
         """No classes, and all images in a part of the folder and below it."""
-        fix = f"name a folder with {self.words[1]} in it"
+        fix = f"name a folder with {self.words[1]} in it ({', '.join(sorted(self.suffixes))})"
         with refusing_damage(self.folder / part, fix):
             files = _in_order(self._below(part))
             if not files:
+                self.left_out.say(self.folder)
                 raise DataError(self.folder / part, f"holds no {self.words[1]}", fix)
         return (), files
 
@@ -243,8 +247,10 @@ class _Walk:
             elif self.nested:
                 yield from self._below(inner)
             else:
-                deeper = _Walk(self.folder, nested=True)._below(inner)
-                self.left_out.add(_NESTED, *(file.name for file in deeper))
+                deeper = _Walk(self.folder, True, self.suffixes, self.words)._below(inner)
+                one, several = self.words
+                kind = f"{one} in a nested folder", f"{several} in nested folders"
+                self.left_out.add(kind, *(file.name for file in deeper))
 
     def _file(self, entry: os.DirEntry[str], name: str) -> Iterator[ImageFile]:
         """A file, if its name is of the requested kind."""
@@ -254,10 +260,7 @@ class _Walk:
             changed = max(about.st_mtime_ns, about.st_ctime_ns)
             yield ImageFile(name, 0, about.st_size, changed)
         else:
-            one, several = self.words
-            article = "an" if one[0] in "aeiou" else "a"
-            kind = f"file that is not {article} {one}", f"files that are not {several}"
-            self.left_out.add(kind, name)
+            self.left_out.add(_OTHER, name)
 
     def _visible(self, name: str) -> list[os.DirEntry[str]]:
         """List a folder in the order of names, without hidden entries."""

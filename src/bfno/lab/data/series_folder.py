@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from bfno.lab.data.reading import refusing_damage
+from bfno.lab.data.listing import files_below
 from bfno.lab.data.table_file import TABLE_SUFFIXES, RawTable, joined, read_tables
 from bfno.lab.data.table_layout import TableLayout, find_column, require_column, require_names
 from bfno.lab.errors import DataError
@@ -19,8 +19,8 @@ __all__ = ["OWNER", "read_folder"]
 OWNER = "\0series"
 """The column with the name of each row's series: no file's column is called that."""
 
-_logger = logging.getLogger(__name__)
 _LABELS_STEM = "labels"
+_logger = logging.getLogger(__name__)
 
 
 def read_folder(folder: Path, layout: TableLayout) -> RawTable:
@@ -30,7 +30,7 @@ def read_folder(folder: Path, layout: TableLayout) -> RawTable:
     files, labels = _series_in(folder)
     if not files:
         fix = "put one CSV, Excel or Parquet file for each series there"
-        raise DataError(folder, "holds no tables of series", fix)
+        raise DataError(folder, "holds no tables of series beside labels", fix)
     tables = read_tables(list(files.values()), layout.file)
     _require_same_columns(tables, layout)
     whole = joined(folder, tables)
@@ -45,13 +45,11 @@ def read_folder(folder: Path, layout: TableLayout) -> RawTable:
 
 def _series_in(folder: Path) -> tuple[dict[str, Path], Path | None]:
     """The file of each series in the order of names, and the file of labels."""
-    with refusing_damage(folder, "give yourself access"):
-        paths = sorted(path for path in folder.iterdir() if not path.name.startswith("."))
+    paths, left_out = files_below(folder, TABLE_SUFFIXES, ("table", "tables"), nested=False)
+    left_out.say(folder)
     files: dict[str, Path] = {}
     for path in paths:
-        suffix = next((one for one in TABLE_SUFFIXES if path.name.lower().endswith(one)), None)
-        if suffix is None:
-            continue
+        suffix = next(one for one in TABLE_SUFFIXES if path.name.lower().endswith(one))
         name = path.name[: -len(suffix)]
         if name in files:
             why = f"and {files[name].name} both hold series {name!r}"

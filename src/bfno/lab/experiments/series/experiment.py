@@ -286,11 +286,14 @@ class SeriesExperiment(Experiment):
             yield from _named(run, file, table, found)
 
     def files_in(self, run: TrainedRun, folder: Path) -> list[Path]:
-        tables = files_below(folder, TABLE_SUFFIXES, ("table", "tables"))
+        tables, left_out = files_below(folder, TABLE_SUFFIXES, ("table", "tables"))
         try:
-            return tables if names_series(run, tables[0]) else [folder]
+            if not names_series(run, tables[0]):
+                return [folder]
         except DataError:  # reading the folder as one reports what is wrong
             return [folder]
+        left_out.say(folder)
+        return tables
 
 
 def _named(
