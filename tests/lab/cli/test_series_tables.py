@@ -119,6 +119,17 @@ def test_predict_takes_a_folder_with_a_table_for_each_series(trained, tmp_path, 
     assert [one["id"] for one in found] == ["anna", "ben"]
 
 
+def test_predict_takes_a_folder_with_labels_beside_the_tables(trained, tmp_path, capsys, caplog):
+    for name in ("mia", "zoe"):  # after labels.csv in the order of names
+        (tmp_path / f"{name}.csv").write_text("time,pulse,temp\n0,1.5,\n1,1.2,0.5\n")
+    (tmp_path / "labels.csv").write_text("id,label\nmia,low\nzoe,low\n")
+    (tmp_path / "notes.txt").write_text("no table")
+    assert main(["predict", str(trained / "run"), str(tmp_path), "--format", "json"]) == 0
+    found = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [one["id"] for one in found] == ["mia", "zoe"]
+    assert caplog.text.count("left out 1 file of another kind (notes.txt)") == 1
+
+
 def test_a_limit_of_eval_has_both_classes_though_the_table_is_sorted_by_them(
     trained, tmp_path, capsys
 ):

@@ -14,12 +14,13 @@ from bfno.lab.data.table_file import TABLE_SUFFIXES, RawTable, joined, read_tabl
 from bfno.lab.data.table_layout import TableLayout, find_column, require_column, require_names
 from bfno.lab.errors import DataError
 
-__all__ = ["OWNER", "read_folder"]
+__all__ = ["LABELS_STEM", "OWNER", "read_folder", "series_name"]
 
+LABELS_STEM = "labels"
+"""The name, without its ending, of the table with the labels of all series."""
 OWNER = "\0series"
 """The column with the name of each row's series: no file's column is called that."""
 
-_LABELS_STEM = "labels"
 _logger = logging.getLogger(__name__)
 
 
@@ -49,13 +50,19 @@ def _series_in(folder: Path) -> tuple[dict[str, Path], Path | None]:
     left_out.say(folder)
     files: dict[str, Path] = {}
     for path in paths:
-        suffix = next(one for one in TABLE_SUFFIXES if path.name.lower().endswith(one))
-        name = path.name[: -len(suffix)]
+        name = series_name(path)
         if name in files:
             why = f"and {files[name].name} both hold series {name!r}"
             raise DataError(path, why, "keep one of them")
         files[name] = path
-    return files, files.pop(_LABELS_STEM, None)
+    return files, files.pop(LABELS_STEM, None)
+
+
+def series_name(file: Path) -> str:
+    """The name of the series in a table of a folder: that of the file without its ending."""
+    lower = file.name.lower()
+    suffix = next((one for one in TABLE_SUFFIXES if lower.endswith(one)), file.suffix)
+    return file.name[: len(file.name) - len(suffix)]
 
 
 def _require_same_columns(tables: Sequence[RawTable], layout: TableLayout) -> None:

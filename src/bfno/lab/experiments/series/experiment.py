@@ -21,6 +21,7 @@ from bfno.lab.data import (
     load_series,
     thinned,
 )
+from bfno.lab.data.series_folder import LABELS_STEM, series_name
 from bfno.lab.data.table_file import TABLE_SUFFIXES
 from bfno.lab.errors import ConfigError, DataError
 from bfno.lab.experiments.experiment import (
@@ -287,8 +288,10 @@ class SeriesExperiment(Experiment):
 
     def files_in(self, run: TrainedRun, folder: Path) -> list[Path]:
         tables, left_out = files_below(folder, TABLE_SUFFIXES, ("table", "tables"))
+        # The names of series in a table of labels say nothing about the others.
+        first = next((table for table in tables if series_name(table) != LABELS_STEM), tables[0])
         try:
-            if not names_series(run, tables[0]):
+            if not names_series(run, first):
                 return [folder]
         except DataError:  # reading the folder as one reports what is wrong
             return [folder]
