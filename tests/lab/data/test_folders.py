@@ -271,7 +271,7 @@ def test_a_kind_of_tif_that_pillow_complains_about_is_refused_in_silence(tmp_pat
     entry = data.index(struct.pack("<HHIH", 277, 3, 1, 3))  # samples a pixel
     data[entry + 8 : entry + 10] = struct.pack("<H", 2048)
     (tmp_path / "image.tif").write_bytes(data)
-    with pytest.raises(DataError, match="cannot be read as an image"):
+    with pytest.raises(DataError, match="is damaged, or not a PNG"):
         read_image(tmp_path / "image.tif", (3, 4, 4))
     assert caplog.messages == []
 
@@ -349,7 +349,19 @@ def test_every_kind_of_image_is_converted(tmp_path, mode, value, suffix, expecte
 
 def test_floating_point_images_are_refused_by_kind(tmp_path):
     path = save(tmp_path / "image.tif", 0.5, mode="F")
-    with pytest.raises(DataError, match=r"image\.tif: is an image of the unknown kind F"):
+    with pytest.raises(DataError, match=r"image\.tif: its pixels are floating-point numbers\. Fix"):
+        read_image(path, (1, 4, 6))
+
+
+def test_an_empty_file_and_one_of_another_format_are_told_apart(tmp_path):
+    path = tmp_path / "image.png"
+    path.write_bytes(b"")
+    with pytest.raises(DataError, match=r"image\.png: is empty\. Fix"):
+        read_image(path, (1, 4, 6))
+    path.write_bytes(b"no image at all")
+    with pytest.raises(
+        DataError, match=r"image\.png: is damaged, or not a PNG, .* or TIFF image\. Fix"
+    ):
         read_image(path, (1, 4, 6))
 
 
@@ -392,11 +404,19 @@ def test_one_pixel_and_one_line_are_images_too(tmp_path):
         assert (read_image(path, (3, 8, 8)).amax((1, 2)) == torch.tensor([9, 8, 7])).all()
 
 
+@pytest.mark.parametrize("suffix", [".jfif", ".JPE", ".tiff"])
+def test_every_usual_ending_of_a_format_is_an_image(tmp_path, suffix):
+    for name in ("cat", "dog"):
+        path = save(tmp_path / name / "1.tif" if suffix == ".tiff" else tmp_path / name / "1.jpg")
+        path.rename(path.with_suffix(suffix))
+    assert len(images_below(tmp_path)) == 2
+
+
 def test_a_wrong_suffix_does_not_matter_but_other_formats_do(tmp_path):
     save(tmp_path / "image.png", (1, 2, 3)).rename(tmp_path / "image.jpg")
     assert read_image(tmp_path / "image.jpg", (3, 4, 6))[:, 0, 0].tolist() == [1, 2, 3]
     save(tmp_path / "image.ppm", (1, 2, 3)).rename(tmp_path / "image.png")
-    with pytest.raises(DataError, match="cannot be read as an image"):
+    with pytest.raises(DataError, match="is damaged, or not a PNG, JPEG"):
         read_image(tmp_path / "image.png", (3, 4, 6))
 
 

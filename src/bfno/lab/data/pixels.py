@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import logging
+import os
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 
 __all__ = ["SUFFIXES", "Header", "SystemFailure", "decode", "quiet_pillow", "read_header"]
 
-SUFFIXES = {".png", ".jpg", ".jpeg", ".bmp", ".webp", ".gif", ".tif", ".tiff"}
+SUFFIXES = {".png", ".jpg", ".jpeg", ".jpe", ".jfif", ".bmp", ".webp", ".gif", ".tif", ".tiff"}
 # Only these: among Pillow's other readers is one that starts a program.
 _FORMATS = ("PNG", "JPEG", "BMP", "WEBP", "GIF", "TIFF")
 _MOST_PIXELS = 50_000_000
@@ -57,7 +58,7 @@ def read_header(path: Path) -> Header:
     """Return size and kind of an image without decoding it.
 
     Raises:
-        DataError: If it is not an image, has more than 50 megapixels or is of an unknown kind.
+        DataError: If it is not an image, has more than 50 megapixels or has floating-point pixels.
     """
     from PIL import Image
 
@@ -116,14 +117,14 @@ def quiet_pillow() -> Iterator[None]:
 @contextmanager
 def _opened(path: Path) -> Iterator[Image]:
     """Open an image, and turn every failure to read it into a `DataError`."""
-    from PIL import Image
+    from PIL import Image, UnidentifiedImageError
 
     try:
         with Image.open(path, formats=_FORMATS) as image:
             if image.width * image.height > _MOST_PIXELS:
                 raise Image.DecompressionBombError
             if image.mode not in _GREY | _COLOUR:
-                raise DataError(path, f"is an image of the unknown kind {image.mode}", _FIX)
+                raise DataError(path, "its pixels are floating-point numbers", _FIX)
             yield image
     except DataError:
         raise
@@ -133,6 +134,12 @@ def _opened(path: Path) -> Iterator[Image]:
         raise DataError(
             path, "cannot be read: permission denied", "give yourself access to it"
         ) from error
+    except UnidentifiedImageError as error:
+        *others, last = _FORMATS
+        why = f"is damaged, or not a {', '.join(others)} or {last} image"
+        if os.path.getsize(path) == 0:
+            why = "is empty"
+        raise DataError(path, why, _FIX) from error
     except OSError as error:
         if error.errno in _OF_THE_FILE:
             raise _unreadable(path, error) from error
