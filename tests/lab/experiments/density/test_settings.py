@@ -9,6 +9,7 @@ from bfno.lab.errors import ConfigError
 from bfno.lab.experiments.density import models
 from bfno.lab.experiments.density.experiment import DENSITY_DATA, DENSITY_METHODS, POINT_METHODS
 from bfno.lab.experiments.resolve import SCALES, changed_settings, read_written, resolve
+from bfno.lab.experiments.settings import Settings
 from bfno.lab.experiments.trees import read_settings
 from bfno.models import count_parameters
 from tests.lab.experiments.density.runs import tiny
@@ -229,3 +230,12 @@ def test_a_refusal_of_the_solver_names_its_setting():
         ConfigError, match=r"solver\.first_step or evaluation\.first_step: .* Fix: .*--set"
     ):
         config.build(config.known_facts())
+
+
+def test_a_flow_needs_no_width():
+    class Plain(Settings):
+        kind: str = "plain"
+
+    config = resolve("digits-density/glow", scale="smoke")
+    plain = config.model_copy(update={"model": Plain()})
+    assert plain.numbers_per_layer * config.model.width == config.numbers_per_layer

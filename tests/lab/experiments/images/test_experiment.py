@@ -12,6 +12,7 @@ from PIL import Image
 
 from bfno.lab.errors import ConfigError, NumericalError
 from bfno.lab.experiments.experiment import TestRequest, TrainedRun
+from bfno.lab.experiments.settings import Settings
 from bfno.lab.experiments.tasks import FAILURES, Share
 from tests.lab.runs.runs import tiny
 
@@ -54,3 +55,12 @@ def test_a_run_whose_weights_are_lost_says_so_in_one_line(tmp_path):
     ):
         with pytest.raises(NumericalError, match=r"are not finite numbers\. Fix: use another"):
             ask()
+
+
+def test_a_classifier_needs_no_width():
+    class Plain(Settings):
+        kind: str = "plain"
+
+    config = tiny()
+    plain = config.model_copy(update={"model": Plain()})
+    assert plain.numbers_per_layer * config.model.width == config.numbers_per_layer

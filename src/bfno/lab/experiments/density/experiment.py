@@ -146,7 +146,8 @@ class DensityExperiment(Experiment):
 
     @property
     def numbers_per_layer(self) -> int:
-        return self.train.batch * self.model.width * math.prod(self.data.shape[1:])
+        width = getattr(self.model, "width", 1)  # not every kind of model has one
+        return self.train.batch * width * math.prod(self.data.shape[1:])
 
     def facts(self, data: DensityData) -> dict[str, Any]:
         shift, scale = data.scaling or ((), ())

@@ -129,7 +129,8 @@ class ImageExperiment(Experiment):
 
     @property
     def numbers_per_layer(self) -> int:
-        return self.train.batch * self.model.width * math.prod(self.data.shape[1:])
+        width = getattr(self.model, "width", 1)  # not every kind of model has one
+        return self.train.batch * width * math.prod(self.data.shape[1:])
 
     def facts(self, data: Splits) -> dict[str, Any]:
         division = {"division": data.division} if data.division else {}
