@@ -5,7 +5,9 @@ import string
 
 import pytest
 import yaml
+from torch import nn
 
+from bfno.fields import LAYERS
 from bfno.lab.data import DATA_SETS
 from bfno.lab.errors import ConfigError, UserError
 from bfno.lab.experiments.images.presets import IMAGE_PRESETS
@@ -92,14 +94,28 @@ def test_a_wrong_setting_is_named_with_what_would_be_right(setting, message):
 @pytest.mark.parametrize(
     ("setting", "message"),
     [
-        ("model.field_options.branch=2", "branch"),
-        ("model.dynamics_options.speed=2", "speed"),
-        ("model.channels=1", "must hold the image"),
+        ("model.field_options.branch=2", r"model\.field_options\.branch: BFNO has no such option"),
+        ("model.dynamics_options.pace=2", r"model\.dynamics_options\.pace: FirstOrder has no such"),
+        ("model.field_options.branches=two", r"model: branches must be"),
+        ("model.channels=1", "model: the state must hold the image"),
     ],
 )
 def test_parts_that_do_not_fit_are_named(setting, message):
     config = resolve("cifar10/bfno-node", scale="smoke", changes=read_settings([setting]))
-    with pytest.raises(ConfigError, match=f"model: .*{message}"):
+    with pytest.raises(ConfigError, match=message):
+        config.build(config.known_facts())
+
+
+def test_an_option_that_a_part_needs_is_named(monkeypatch):
+    class Smooth(nn.Module):
+        def __init__(self, channels: int, modes: int, share: float) -> None:
+            super().__init__()
+
+    monkeypatch.setitem(LAYERS, "smooth", Smooth)
+    config = resolve("cifar10/node", scale="smoke", changes={"model": {"field": "smooth"}})
+    with pytest.raises(
+        ConfigError, match=r"^model: Smooth needs 'modes' and 'share'\. Fix: .*model\.field_options"
+    ):
         config.build(config.known_facts())
 
 

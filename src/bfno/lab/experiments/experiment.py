@@ -455,10 +455,11 @@ def explained_failure(section: str = "solver") -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def explained_misfit(*solvers: str) -> Iterator[None]:
+def explained_misfit(model: Settings, *solvers: str) -> Iterator[None]:
     """Turn the refusal of a model's parts into an error that says what to do.
 
     Args:
+        model: The settings of the model.
         *solvers: Names of the sections with settings of solvers.
 
     Raises:
@@ -468,6 +469,8 @@ def explained_misfit(*solvers: str) -> Iterator[None]:
         yield
     except (TypeError, ValueError, RuntimeError) as error:
         why = str(error).splitlines()[0]
+        if isinstance(error, TypeError) and (refusal := _refused_option(model, why)):
+            raise refusal from error
         # The solver's message begins with the name of the setting that it refuses.
         named = re.split(r"[=\s]", why, maxsplit=1)[0]
         if named in SolverSettings.model_fields:
@@ -475,3 +478,21 @@ def explained_misfit(*solvers: str) -> Iterator[None]:
         else:
             what, setting = "model", "model.NAME"
         raise ConfigError(what, why, f"change it with --set {setting}=VALUE") from error
+
+
+# What Python says of arguments that a part does not have, or has to have.
+_UNKNOWN = re.compile(r"(\w+)\.__init__\(\) got an unexpected keyword argument '(\w+)'")
+_MISSING = re.compile(r"(\w+)\.__init__\(\) missing \d+ required .* arguments?: (.+)")
+
+
+def _refused_option(model: Settings, why: str) -> ConfigError | None:
+    """The error for an option of a part that is unknown or missing; None for any other reason."""
+    options = {f"model.{name}": given for name, given in model if isinstance(given, dict)}
+    if found := _UNKNOWN.search(why):
+        part, option = found.groups()
+        names = [f"{name}.{option}" for name, given in options.items() if option in given]
+        return ConfigError(names[0] if names else "model", f"{part} has no such option", "omit it")
+    if found := _MISSING.search(why):
+        fix = f"give it with --set {' or '.join(f'{name}.NAME=VALUE' for name in options)}"
+        return ConfigError("model", f"{found[1]} needs {found[2]}", fix)
+    return None

@@ -166,7 +166,7 @@ class DensityExperiment(Experiment):
             raise ConfigError(what, why, "leave it 0")
         solving = Solving(self.solver.model_dump(), self.evaluation.model_dump(), penalties)
         try:
-            with explained_misfit("solver", "evaluation"):
+            with explained_misfit(self.model, "solver", "evaluation"):
                 return self.model.build(tuple(facts["event_shape"]), solving).float()
         except ImportError as error:
             why = "needs normflows, which is missing"

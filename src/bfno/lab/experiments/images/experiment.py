@@ -140,7 +140,7 @@ class ImageExperiment(Experiment):
         return {"classes": DATA_SETS[self.data.name].class_names}
 
     def build(self, facts: Mapping[str, Any]) -> ImageClassifier | ConvNet:
-        with explained_misfit("solver"):
+        with explained_misfit(self.model, "solver"):
             classes = tuple(facts["classes"])
             solver = self.solver.model_dump()
             model = self.model.build(self.data.shape, len(classes), solver).float()

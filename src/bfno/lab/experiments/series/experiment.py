@@ -174,7 +174,7 @@ class SeriesExperiment(Experiment):
     def build(self, facts: Mapping[str, Any]) -> SeriesModel:
         features, classes = tuple(facts["features"]), tuple(facts["classes"])
         about = SeriesData(len(features), len(classes), facts["by_row"])
-        with explained_misfit("solver"):
+        with explained_misfit(self.model, "solver"):
             model = self._built(about).float()
         model.class_names, model.feature_names = classes, features
         return model
