@@ -30,6 +30,20 @@ def test_a_finished_run_in_a_folder_with_spaces_says_what_to_type_next(tmp_path,
     assert len(found) >= 2 and all(words[2] == str(folder) for words in found)
 
 
+@pytest.mark.parametrize(
+    ("by", "told"),
+    [
+        ("last epoch", "(epoch 2, the last)"),
+        ("validation_accuracy", "(epoch 2, chosen by validation accuracy)"),
+    ],
+)
+def test_a_finished_run_says_why_it_kept_an_epoch(tmp_path, capsys, by, told):
+    folder = tmp_path / "run"
+    write_run(folder, settings("node"), result={"test_accuracy": 0.5}, chosen_epoch=2, chosen_by=by)
+    display.finished(read_run(folder), folder)
+    assert told in capsys.readouterr().out
+
+
 def test_a_folder_with_spaces_that_is_taken_says_what_to_type(tmp_path):
     folder = tmp_path / "my runs"
     write_run(folder, settings("node"))

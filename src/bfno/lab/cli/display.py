@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from bfno.lab.cli.terminal import say
 from bfno.lab.errors import ConfigError, bfno_command
 from bfno.lab.views.layout import csv_text, escaped
-from bfno.lab.views.metrics import METRICS, duration, find_metric
+from bfno.lab.views.metrics import METRICS, duration, find_metric, reason_of_choice
 
 if TYPE_CHECKING:
     from bfno.lab.runs.record import Record
@@ -50,7 +50,7 @@ def finished(record: Record, folder: Path) -> None:
     found = ", ".join(f"{one.title} {one.text(result.get(one.key))}" for one in metrics)
     say(
         f"{record.experiment}: {found} "
-        f"(epoch {record.chosen_epoch}, chosen by {find_metric(record.chosen_by or '').title}), "
+        f"(epoch {record.chosen_epoch}, {reason_of_choice(record.chosen_by or '')}), "
         f"{record.parameters:,} parameters, {_evaluations(result)}{duration(record.seconds or 0)}"
     )
     *others, last = (f"`{one}`" for one in _next_commands(headline, folder))

@@ -25,7 +25,7 @@ __all__ = [
     "Metric",
 ]
 __all__ += ["chance_of_lead", "counted", "duration", "find_metric", "headline_of"]
-__all__ += ["interval_of_lead", "mean", "name_of_test"]
+__all__ += ["interval_of_lead", "mean", "name_of_test", "reason_of_choice"]
 
 MEBIBYTE = 2**20
 SPLITS = {"test": "test", "validation": "validation", "train": "training"}
@@ -164,6 +164,17 @@ def find_metric(key: str) -> Metric:
         split, name = "", key
     known = METRICS.get(name) or Metric(name, name.replace("_", " "), 4)
     return known.on(split)
+
+
+def reason_of_choice(chosen_by: str) -> str:
+    """Why a run ended with the weights of an epoch, to follow its number.
+
+    Example:
+        >>> reason_of_choice("validation_accuracy"), reason_of_choice("last epoch")
+        ('chosen by validation accuracy', 'the last')
+    """
+    is_last = chosen_by == "last epoch"
+    return "the last" if is_last else f"chosen by {find_metric(chosen_by).title}"
 
 
 def headline_of(run: Any) -> Metric | None:

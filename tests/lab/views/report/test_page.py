@@ -186,7 +186,7 @@ def test_each_run_is_described_in_full(tmp_path):
     nodes = _Nodes(_page([write_run(tmp_path)], tmp_path / "report.html"))
     for text in (
         "bfno train digits/bfno-node --scale cpu --seed 7",
-        "2 of 3, by validation accuracy",
+        "2 of 3, chosen by validation accuracy",
         "dopri5",
         "2.13.0",
         "predicted class",

@@ -13,7 +13,7 @@ from bfno.lab.views.exhibit import Exhibit
 from bfno.lab.views.figures.style import read_picture
 from bfno.lab.views.layout import Table, cell_text
 from bfno.lab.views.methods import is_transductive
-from bfno.lab.views.metrics import Estimate, find_metric, headline_of
+from bfno.lab.views.metrics import Estimate, find_metric, headline_of, reason_of_choice
 from bfno.lab.views.report.drawings import confusion_matrix
 from bfno.lab.views.report.exhibits import mistakes_view, scatter_view, spectra_view
 from bfno.lab.views.summary import data_title, samples_text, trust
@@ -115,7 +115,7 @@ def run_view(
 def _facts(run: Record) -> dict[str, str | int | None]:
     chosen = None if run.chosen_epoch is None else f"{run.chosen_epoch} of {len(run.epochs)}"
     if chosen and run.chosen_by:
-        chosen += f", by {find_metric(run.chosen_by).title}"
+        chosen += f", {reason_of_choice(run.chosen_by)}"
     return {
         "folder": run.name,
         "protocol": task_of(run)[2] or None,
