@@ -118,7 +118,9 @@ def test_a_setting_out_of_range_is_named(settings, message):
 
 
 def test_an_empty_test_part_is_refused():
-    with pytest.raises(ConfigError, match="test images: none are left"):
+    with pytest.raises(
+        ConfigError, match=r"test images: none are left\. Fix: add images, .* folder test"
+    ):
         divide(ImageSet(numbered(4), numbered(0), ("a", "b")))
 
 

@@ -248,11 +248,11 @@ def checked(splits: Splits, *, labelled: bool = True) -> Splits:
         DataError: If the training images are all of one class.
     """
     parts = {"training": splits.train, "validation": splits.validation, "test": splits.test}
+    fixes = {"test": "add images, or a folder test of your own beside train"}
     for name, part in parts.items():
         if part is not None and len(part) == 0:
-            raise ConfigError(
-                f"{name} images", "none are left", "raise the limits or change the validation share"
-            )
+            fix = fixes.get(name, "raise the limits or change the validation share")
+            raise ConfigError(f"{name} images", "none are left", fix)
     labels = splits.train.labels
     if labelled and bool((labels == labels[0]).all()):
         raise DataError(
