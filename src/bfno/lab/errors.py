@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import itertools
 import shlex
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 __all__ = [
     "ConfigError",
@@ -13,6 +13,7 @@ __all__ = [
     "NumericalError",
     "UserError",
     "bfno_command",
+    "first_names",
     "nearest_names",
 ]
 
@@ -68,6 +69,16 @@ def bfno_command(*words: object) -> str:
         bfno resume 'my runs/digits'
     """
     return shlex.join(["bfno", *map(str, words)])
+
+
+def first_names(names: Sequence[str], most: int = 5) -> str:
+    """The first of some names, with a sign if there are more.
+
+    Example:
+        >>> first_names(["cat", "dog"]), first_names(["cat", "dog", "emu"], 2)
+        ('cat, dog', 'cat, dog, …')
+    """
+    return ", ".join(names[:most]) + ", …" * (len(names) > most)
 
 
 def nearest_names(name: str, known: Iterable[str], count: int = 3) -> list[str]:

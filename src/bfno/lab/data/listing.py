@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from bfno.lab.data.pixels import SUFFIXES
 from bfno.lab.data.reading import refusing_damage
-from bfno.lab.errors import DataError
+from bfno.lab.errors import DataError, first_names
 
 __all__ = ["ImageFile", "LeftOut", "Listing", "files_below", "images_below", "list_images"]
 
@@ -64,8 +64,7 @@ class LeftOut:
         """Report in one line if anything was left out."""
         if self.names:
             parts = [
-                f"{len(found):,} {kind[len(found) > 1]} ({', '.join(sorted(found)[:3])}"
-                f"{', …' * (len(found) > 3)})"
+                f"{len(found):,} {kind[len(found) > 1]} ({first_names(sorted(found), 3)})"
                 for kind, found in self.names.items()
             ]
             _logger.warning("%s: left out %s", folder, ", ".join(parts))
@@ -198,7 +197,7 @@ class _Walk:
             self.left_out.say(self.folder)
             why = f"has {len(names) or 'no'} class folder{'s' * (len(names) != 1)}"
             if empty:
-                why += f", {len(empty)} without images ({', '.join(empty[:3])})"
+                why += f", {len(empty)} without images ({first_names(empty, 3)})"
             raise DataError(place, why, f"{fix}; at least two classes")
         files = [
             file._replace(label=label) for label, name in enumerate(kept) for file in found[name]

@@ -29,6 +29,14 @@ def test_other_classes_are_blamed_on_the_locale_where_it_may_be_the_cause(
     assert ("PYTHONUTF8=1: the locale here reads" in str(error.value)) == told
 
 
+def test_few_other_classes_are_all_named():
+    run = TrainedRun(tiny(), SimpleNamespace(class_names=("cat", "dog")), 0, {})
+    with pytest.raises(
+        ConfigError, match=r"classes \(0, 1, 2, 3, 4, …\) than the run \(cat, dog\)\."
+    ):
+        run.config.evaluate(run, TestRequest())
+
+
 def _with_lost_weights() -> tuple[TrainedRun, Any]:
     config = tiny()
     data = config.load()

@@ -24,7 +24,7 @@ from bfno.lab.data import (
     resized,
 )
 from bfno.lab.data.folders import drawn_division
-from bfno.lab.errors import ConfigError
+from bfno.lab.errors import ConfigError, first_names
 from bfno.lab.experiments.experiment import TrainedRun, refuse_other_division
 from bfno.lab.experiments.memory import InMemory, gone, is_in_memory, source_of
 from bfno.lab.experiments.settings import Settings, one_of
@@ -170,11 +170,11 @@ def held_out_images(
         if limit is not None:
             return load_folder_test(source, limit, drawn=True)
         found, classes = load_folder_test(source, settings.test_limit)
-        count = len(found.labels.unique())
-        if count < len(classes):
+        there = set(found.labels.tolist())
+        if absent := [name for label, name in enumerate(classes) if label not in there]:
             # By the rules of earlier releases a limit took the first images, sorted by class.
-            told = (settings.folder, len(found), count, len(classes))
-            _logger.warning("%s: the %d test images are of %d of %d classes only", *told)
+            names = f"{'classes' if absent[1:] else 'class'} {first_names(absent)}"
+            _logger.warning("%s: no test image is of the %s", settings.folder, names)
         return found, classes
     limit = limit or settings.test_limit
     found = load(settings.name, settings.dir)

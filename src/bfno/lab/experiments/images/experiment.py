@@ -13,7 +13,7 @@ from pydantic import Field
 from torch import nn
 
 from bfno.lab.data import DATA_SETS, Splits, images_below, resized
-from bfno.lab.errors import ConfigError, DataError
+from bfno.lab.errors import ConfigError, DataError, first_names
 from bfno.lab.experiments.experiment import (
     Experiment,
     ExportRequest,
@@ -174,10 +174,10 @@ class ImageExperiment(Experiment):
         found, names = held_out_images(settings, self.seed, request.limit)
         classes = run.model.class_names
         if names != classes:
-            here, there = ", ".join(names[:5]), ", ".join(classes[:5])
+            here, there = first_names(names), first_names(classes)
             raise ConfigError(
                 request.data or settings.name,
-                f"has other classes ({here}, …) than the run ({there}, …)",
+                f"has other classes ({here}) than the run ({there})",
                 "evaluate on data with the same classes" + _about_the_locale(),
             )
         is_as_needed = found.images.shape[1:] == run.model.in_shape

@@ -23,7 +23,7 @@ from bfno.lab.data import (
 )
 from bfno.lab.data.table_file import read_tables
 from bfno.lab.data.table_layout import find_column
-from bfno.lab.errors import ConfigError, DataError
+from bfno.lab.errors import ConfigError, DataError, first_names
 from bfno.lab.experiments.experiment import TrainedRun, refuse_other_division
 from bfno.lab.experiments.memory import InMemory, source_of
 from bfno.lab.experiments.settings import Settings
@@ -242,11 +242,10 @@ def _say_far_values(table: SeriesTable, scaling: Scaling, file: Path) -> None:
     is_amount = ((values != 0) & (values != 1) & seen).any(0)
     most = (is_amount & (2 * (is_far & seen).sum(0) > seen.sum(0))).tolist()
     if names := [name for name, told in zip(table.features, most, strict=True) if told]:
-        shown = f"{', '.join(names[:3])}{', …' * (len(names) > 3)}"
         _logger.warning(
             "%s: most values of %s are over %g standard deviations from the mean of the training, "
             "where they are cut off: are they in the same unit?",
-            *(file, shown, scaling.limit),
+            *(file, first_names(names, 3), scaling.limit),
         )
 
 
