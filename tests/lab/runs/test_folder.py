@@ -120,6 +120,9 @@ def test_a_run_without_a_record_says_how_to_resume(tmp_path):
     (folder / "config.yaml").touch()
     with pytest.raises(ConfigError, match=f"has no result yet. Fix: bfno resume {folder}"):
         read_run(folder)
+    (folder / "metrics.jsonl").unlink()  # killed in its first epoch
+    with pytest.raises(ConfigError, match=f"has no result yet. Fix: bfno resume {folder}"):
+        read_run(folder)
 
 
 def _missing_folder(folder):

@@ -260,7 +260,7 @@ class RunFolder:
             DataError: If it cannot be understood.
         """
         if not _is_file(self.record_file):
-            if _is_file(self.metrics_file):
+            if _is_file(self.metrics_file) or _is_file(self.config_file):
                 raise ConfigError(self.path, "has no result yet", self._go_on())
             raise ConfigError(self.path, "has no record.json, so it is not a run", _TRAINED)
         try:
