@@ -350,7 +350,8 @@ def test_rows_without_label_stay_where_others_of_their_series_have_one(tmp_path,
     [
         ([f"{k},1,2,a" for k in range(9)], "are of a single class"),
         ([f"{k},1,2," for k in range(9)], "no series has a label"),
-        (["0,1,2,a", "1,1,2,b"], "too few series to divide"),
+        (["0,1,2,a", "1,1,2,b"], "2 series of 2 classes are too few to divide"),
+        ([f"{k},1,2,{k}.5" for k in range(9)], "9 series of 9 classes .* Fix: .* data.columns"),
     ],
 )
 def test_what_cannot_be_learnt_from_is_refused(tmp_path, rows, why):

@@ -307,7 +307,10 @@ def _divide(
         kept, held_out = _hold_out(train, source.validation, seed)
         train, validation = train.take(kept), train.take(held_out) if len(held_out) else None
     if not len(train) or not len(test):
-        raise DataError(source.path or source.name, "holds too few series to divide", "add some")
+        classes = len(whole.labels[whole.labels != UNLABELLED].unique())
+        why = f"{len(whole)} series of {classes} classes are too few to divide"
+        other = f"if another column holds the labels, {naming('label', 'NAME')}"
+        raise DataError(source.path or source.name, why, f"add series of each class; {other}")
     if len(train.labels[train.labels != UNLABELLED].unique()) < 2:
         why = "the training series are of a single class"
         raise DataError(source.path or source.name, why, "add series of another class")
