@@ -274,6 +274,15 @@ def test_predictions_go_whole_into_a_file_and_over_none(digits_run, photos, tmp_
     assert (tmp_path / "answers.dat").read_bytes() == before
 
 
+def test_without_a_single_prediction_no_file_is_written(digits_run, tmp_path, capsys):
+    bad, out = tmp_path / "bad.png", tmp_path / "answers.csv"
+    bad.write_bytes(b"no image")
+    out.write_text("those of yesterday")
+    assert main(["predict", str(digits_run), str(bad), "-o", str(out), "--force"]) == 3
+    assert f"{out}: not written: 1 could not be read" in capsys.readouterr().out
+    assert out.read_text() == "those of yesterday"
+
+
 def test_a_bad_file_among_predictions_spoils_no_other(digits_run, photos, tmp_path, capsys):
     bad = tmp_path / "bad.png"
     bad.write_bytes(b"no image")

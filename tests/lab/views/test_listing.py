@@ -199,6 +199,8 @@ def test_what_is_no_run_or_damaged_is_still_refused(tmp_path):
         read_finished([done, tmp_path / "stray"])
     with pytest.raises(ConfigError, match="bfno resume"):
         read_finished([begun])
+    with pytest.raises(ConfigError, match=f"a run inside it, such as {begun}"):
+        read_finished([tmp_path])
     with pytest.raises(ConfigError, match="none is named"):
         read_finished([])
     (begun / "record.json").write_text("{")

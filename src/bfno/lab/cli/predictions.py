@@ -73,10 +73,13 @@ class _File:
     def finish(self, failed: int) -> None:
         from bfno.lab.files import write_atomically
 
+        lost = f"{failed:,} could not be read"
+        if not self._lines:
+            return say(f"{self._out}: not written: {lost}")
         text = "\n".join(self._lines)
         if self._layout == "json" and self._out.suffix.lower() != ".jsonl":
             text = "[\n" + ",\n".join(self._lines) + "\n]"
         write_atomically(self._out, f"{text}\n".encode(errors="backslashreplace"))
         count = len(self._lines)
-        lost = f"; {failed:,} could not be read" if failed else ""
-        say(f"{self._out}: {count:,} prediction{'s' * (count != 1)}{lost}")
+        predictions = f"{count:,} prediction{'s' * (count != 1)}"
+        say(f"{self._out}: {predictions}{f'; {lost}' if failed else ''}")

@@ -32,7 +32,7 @@ class _Arguments:
     ] = None
     features: Annotated[
         list[str] | None,
-        typer.Option(help="Name of a feature; repeatable. Default the 4 observed most often."),
+        typer.Option(help="Name of a feature; repeatable. Default: 4 that change."),
     ] = None
     until: Annotated[float | None, typer.Option(help="Continue the curves to this time.")] = None
     points: Annotated[int, typer.Option(min=2, max=100_000, help="Times per series.")] = 200
@@ -147,8 +147,8 @@ def _line(one: Mapping[str, Any]) -> str:
         if curve["rmse"] is not None
     )
     line = (
-        f"{name}: root mean squared error {one['rmse']:.4f} scaled at {one['observed']} "
-        f"observed values; {', '.join(features)}"
+        f"{name}: root mean squared error at {one['observed']} observed values: "
+        f"{one['rmse']:.4f} (scaled); {', '.join(features)}"
     )
     if one["level"] is None:
         return line

@@ -188,7 +188,7 @@ class RunFolder:
 
         if not _is_file(self.config_file):
             why = "is not a run folder: it has no config.yaml"
-            raise ConfigError(_shortened(self.path), why, _TRAINED)
+            raise ConfigError(_shortened(self.path), why, self._where_runs_are())
         return read_written(self.config_file)
 
     # -- metrics --------------------------------------------------------------------------------
@@ -262,7 +262,8 @@ class RunFolder:
         if not _is_file(self.record_file):
             if _is_file(self.metrics_file) or _is_file(self.config_file):
                 raise ConfigError(self.path, "has no result yet", self._go_on())
-            raise ConfigError(self.path, "has no record.json, so it is not a run", _TRAINED)
+            why = "has no record.json, so it is not a run"
+            raise ConfigError(self.path, why, self._where_runs_are())
         try:
             # Resolved, because the name of `.` is empty.
             return Record.from_bytes(_content(self.record_file), self.path.resolve().name)
@@ -339,6 +340,11 @@ class RunFolder:
 
     def _go_on(self) -> str:
         return self._resume() if self.can_go_on else "copy the whole folder of the run again"
+
+    def _where_runs_are(self) -> str:
+        """What to name instead of a folder that is not a run."""
+        inner = next(run_folders(self.path), None)
+        return f"name a run inside it, such as {inner}" if inner else _TRAINED
 
     def _remedy(self, problem: RecordError) -> str:
         remedies = {

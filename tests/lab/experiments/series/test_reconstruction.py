@@ -60,6 +60,30 @@ def test_the_lines_are_those_of_the_model_in_the_units_of_the_data(run):
         assert one.curves["x"].low != one.curves["x"].high
 
 
+def test_features_that_never_change_in_a_series_are_shown_last(tmp_path):
+    table = tmp_path / "table.csv"
+    head = "id,time,age,height,site,ward,pulse,temp,label"
+    rows = [
+        f"{one},{row},{one},{170 + one},1,{one % 2},{one + row},{row if row else ''},{one % 2}"
+        for one in range(40)
+        for row in range(4)
+    ]
+    table.write_text("\n".join([head, *rows]))
+    data = {"path": str(table), "validation": 0.2}
+    run = _untrained("series/latent-ode", data=data)
+    for one in reconstruct(run, ReconstructionRequest(points=2)):
+        assert set(one.curves) == {"age", "height", "pulse", "temp"}
+    # A single row of each series cannot change: what is observed most often comes first.
+    (one,) = reconstruct(run, ReconstructionRequest(table=_one_row(tmp_path), points=2))
+    assert set(one.curves) == {"height", "site", "ward", "temp"}
+
+
+def _one_row(folder):
+    file = folder / "one.csv"
+    file.write_text("id,time,age,height,site,ward,pulse,temp\na,0,,1,2,3,,4\n")
+    return file
+
+
 def test_the_error_is_that_at_the_observed_times(run):
     one = reconstruct(run, ReconstructionRequest())[0]
     series = run.config.load().test.batch(torch.tensor([0]))

@@ -130,8 +130,8 @@ class ImageTask(Task):
         fewest, most = int(counts.argmin()), int(counts.argmax())
         if counts[most] > _UNEQUAL * counts[fewest]:
             _logger.warning(
-                "the classes are unequal, from %d training images of %s to %d of %s; each class "
-                "has the same weight (train.class_weights)",
+                "the classes are unequal, with %d (%s) to %d (%s) training images; each class has "
+                "the same weight (train.class_weights)",
                 counts[fewest],
                 self.data.classes[fewest],
                 counts[most],

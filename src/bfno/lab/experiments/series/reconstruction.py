@@ -57,7 +57,8 @@ class ReconstructionRequest:
     Attributes:
         table: A file or folder of series; None is the run's own test split.
         series: Names of series; empty means the first three.
-        features: Names of features; empty means the four observed most often.
+        features: Names of features; empty means the four observed most often of those that
+            change.
         until: Time, in the units of the data, up to which series continue after their last
             observation.
         points: Number of evenly spaced times from the first row on.
@@ -162,10 +163,9 @@ def reconstruct(run: TrainedRun, request: ReconstructionRequest) -> list[Reconst
     loaded = _load(run, request)
     count = min(_FIRST_SERIES, len(loaded.series))
     places = _places(loaded.series.ids, request.series) or list(range(count))
-    features = _features(
-        run.model.feature_names, loaded.take(places).series.mask.sum(0), request.features
-    )
-    _check_until(loaded.take(places), request.until, scaling_of(run).span)
+    chosen = loaded.take(places)
+    features = _features(run.model.feature_names, chosen.series, request.features)
+    _check_until(chosen, request.until, scaling_of(run).span)
     drawing = _Drawing(run, intervals, request, features)
     found = []
     for place in places:
@@ -415,11 +415,29 @@ def _places(known: tuple[str, ...], names: tuple[str, ...]) -> list[int]:
     return [known.index(name) for name in dict.fromkeys(names)]
 
 
-def _features(known: tuple[str, ...], counts: Tensor, names: tuple[str, ...]) -> list[int]:
-    """Places of the requested features; without names, those observed most, in their order."""
+def _features(known: tuple[str, ...], series: Series, names: tuple[str, ...]) -> list[int]:
+    """Places of the requested features.
+
+    Without names, these are the features observed most, in their order; those that change in no
+    series, such as an age, give way to others.
+    """
     if names:
         return _places(known, names)
-    return sorted(counts.argsort(descending=True, stable=True)[:_MOST_FEATURES].tolist())
+    counts, changes = series.mask.sum(0), _changes(series)
+    ranks = counts + changes * (counts.amax() + 1)
+    return sorted(ranks.argsort(descending=True, stable=True)[:_MOST_FEATURES].tolist())
+
+
+def _changes(series: Series) -> Tensor:
+    """Whether each feature has two different values in some series."""
+    owner = torch.arange(len(series)).repeat_interleave(series.lengths)
+    owner = owner[:, None].expand_as(series.values)
+    ends = []
+    for empty, reduce in ((math.inf, "amin"), (-math.inf, "amax")):
+        start = series.values.new_full((len(series), series.values.shape[1]), empty)
+        observed = series.values.where(series.mask, empty)
+        ends.append(start.scatter_reduce(0, owner, observed, reduce))
+    return (ends[0] < ends[1]).any(0)
 
 
 def _last_time(one: _Chosen, until: float | None, span: float) -> Tensor:
