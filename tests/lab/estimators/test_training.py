@@ -98,6 +98,7 @@ def test_parameters_are_those_of_the_constructor():
         ({"method": "glow"}, "glow"),
         ({"method": "fjord"}, "^fjord: there is no such experiment. .* are ffjord, ffjord-"),
         ({"validation": 0, "patience": 2}, "train.patience: needs validation samples"),
+        ({"patience": 2, "settings": {"train.select": "last"}}, "train.patience: .* select=last"),
     ],
 )
 def test_wrong_parameters_are_refused_when_fit_meets_them(changes, said):

@@ -108,12 +108,13 @@ class TrainedEstimator(BaseEstimator):
                     f"settings must not hold {name!r}; use the parameter {_OWN_PARAMETER[name]}"
                 )
         train: Tree = {"epochs": self.epochs}
+        usual: Tree = {}
         if self.patience is not None:  # which makes sense only where the best epoch is kept
-            train |= {"patience": self.patience, "select": "best"}
+            train["patience"], usual = self.patience, {"train": {"select": "best"}}
         train |= {} if self.batch_size is None else {"batch": self.batch_size}
         train |= {} if self.lr is None else {"lr": self.lr}
         own = {"seed": self._seed(), "data": {"validation": self.validation}, "train": train}
-        changes = merged(merged(given, own), {"data": about})
+        changes = merged(merged(merged(usual, given), own), {"data": about})
         place = f"{self._experiment.in_memory}/"
         try:
             return resolve(f"{place}{self.method}", changes=changes)
