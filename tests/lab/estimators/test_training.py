@@ -9,6 +9,7 @@ from typing import Any
 
 import joblib
 import numpy as np
+import polars as pl
 import pytest
 import torch
 from sklearn.base import clone
@@ -18,7 +19,14 @@ from bfno.lab.cli import main
 from bfno.lab.errors import ConfigError, NumericalError
 from bfno.lab.estimators.training import mended, undisturbed
 from bfno.lab.runs.loop import Trainer
-from tests.lab.estimators.small import digits, moons, small_density, small_images
+from tests.lab.estimators.small import (
+    digits,
+    moons,
+    small_density,
+    small_images,
+    small_series,
+    waves,
+)
 
 POINTS = moons(40)
 
@@ -183,6 +191,23 @@ def test_a_run_of_other_samples_or_another_model_is_refused(tmp_path):
     images, labels = digits(20)
     with pytest.raises(ValueError, match="run: holds a run on other samples"):
         small_images(checkpoints=folder).fit(images, labels)
+
+
+def test_a_run_whose_classes_or_features_had_other_names_is_refused(tmp_path):
+    images, labels = digits(20)
+    before, after = np.where(labels, "yes", "no"), np.where(labels, "spam", "ham")
+    small_images(checkpoints=tmp_path / "run").fit(images, before)
+    for epochs in (1, 2):  # of which one is read again and the other would be trained on
+        with pytest.raises(ValueError, match=r"holds other classes .ham, spam. .* .no, yes"):
+            small_images(checkpoints=tmp_path / "run", epochs=epochs).fit(images, after)
+    series, labels = waves(20)
+    columns = np.concatenate([np.column_stack(one) for one in series]).T
+    names = np.repeat(np.arange(20), [len(times) for times, _ in series])
+    columns = dict(zip(("time", "height", "depth"), columns, strict=True))
+    frame = pl.DataFrame({"id": names, **columns}, nan_to_null=True)
+    small_series(checkpoints=tmp_path / "series").fit(frame, labels)
+    with pytest.raises(ValueError, match=r"holds other features .height, width. .* .height, depth"):
+        small_series(checkpoints=tmp_path / "series").fit(frame.rename({"depth": "width"}), labels)
 
 
 def test_commands_that_need_the_samples_of_a_kept_run_say_where_they_were(tmp_path, capsys):

@@ -43,6 +43,7 @@ __all__ = [
     "explained_failure",
     "explained_misfit",
     "refuse_other_division",
+    "refuse_other_names",
 ]
 
 Shown = Literal["exhibit", "samples", "reconstruction"]
@@ -435,6 +436,25 @@ def refuse_other_division(what: object, facts: Mapping[str, Any], now: str) -> N
         why = "holds other samples than when the run was trained, and would be divided anew"
         fix = "bring those back, or train again; `bfno eval --data` tests a run on other samples"
         raise ConfigError(what, why, fix)
+
+
+def refuse_other_names(what: object, facts: Mapping[str, Any], now: Mapping[str, Any]) -> None:
+    """Refuse samples with other classes or features than those that a run has learned.
+
+    Args:
+        what: Where they are.
+        facts: Facts about the training samples.
+        now: The same facts about the present ones.
+
+    Raises:
+        ConfigError: If the names differ.
+    """
+    for kind in ("classes", "features"):
+        before, found = facts.get(kind), now.get(kind)
+        if before is not None and before != found:
+            here, there = (", ".join(names[:5]) for names in (found or [], before))
+            why = f"holds other {kind} ({here}) than when the run was trained ({there})"
+            raise ConfigError(what, why, "bring those back, or train again in another folder")
 
 
 @contextlib.contextmanager

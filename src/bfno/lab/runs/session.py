@@ -13,7 +13,11 @@ from typing import Any
 import torch
 
 from bfno.lab.errors import ConfigError, DataError, NumericalError
-from bfno.lab.experiments.experiment import Experiment, refuse_other_division
+from bfno.lab.experiments.experiment import (
+    Experiment,
+    refuse_other_division,
+    refuse_other_names,
+)
 from bfno.lab.experiments.processes import is_one_of_several
 from bfno.lab.experiments.resolve import changed_settings, resolve
 from bfno.lab.experiments.seeds import derive_seed
@@ -135,6 +139,7 @@ def resume(
             run.check_metrics(checkpoint)
             division = trainer.facts.get("division", "")
             refuse_other_division(f"the data of {folder}", checkpoint.state, division)
+            refuse_other_names(f"the data of {folder}", checkpoint.state, trainer.facts)
             trainer.restore(checkpoint)
             if not trainer.is_done:
                 trainer.progress.history = history_of(checkpoint, trainer.config)
