@@ -114,6 +114,23 @@ def test_wrong_parameters_are_refused_when_fit_meets_them(changes, said):
         small_density(**changes).fit(POINTS)
 
 
+@pytest.mark.parametrize(
+    ("small", "setting"),
+    [
+        (small_images, {"data.size": 4}),
+        (small_images, {"data": {"train_limit": 5}}),
+        (small_images, {"data.colour": True}),  # which the images say
+        (small_density, {"data.coordinates": 3}),
+        (small_series, {"data.test_fraction": 0.5}),
+        (small_series, {"data.unit": "days"}),  # of a data frame, but these are arrays
+    ],
+)
+def test_settings_that_do_nothing_for_samples_in_memory_are_refused(small, setting):
+    samples = {small_images: digits(20), small_density: (POINTS,), small_series: waves(20)}
+    with pytest.raises(ValueError, match=r"must not hold 'data\.\w+': it has no effect"):
+        small(settings=setting).fit(*samples[small])
+
+
 def test_every_epoch_is_reported_and_patience_ends_a_training_that_does_not_improve():
     # A rate at which no weight changes: no epoch is better than the first.
     fitted = small_density(epochs=9, patience=2, lr=1e-30).fit(POINTS)

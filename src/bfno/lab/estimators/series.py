@@ -29,7 +29,7 @@ from bfno.lab.estimators.masked import refuse_masked
 from bfno.lab.estimators.training import TrainedEstimator, mended, quiet, undisturbed
 from bfno.lab.experiments.experiment import explained_failure
 from bfno.lab.experiments.memory import fingerprint
-from bfno.lab.experiments.series.data import refuse_endless, scaling_of
+from bfno.lab.experiments.series.data import OF_ARRAYS, OF_FRAMES, refuse_endless, scaling_of
 from bfno.lab.experiments.series.experiment import SeriesExperiment
 from bfno.lab.experiments.series.task import predict_series
 
@@ -126,7 +126,7 @@ class SeriesClassifier(ClassifierMixin, TrainedEstimator):
             ValueError: If series, labels or parameters are not valid.
             NumericalError: If the training reaches numbers that are not finite.
         """
-        config = self._config({})
+        config = self._config({}, OF_ARRAYS | (OF_FRAMES if is_frame(X) else set()))
         with quiet(not self.verbose):
             series, table = _read(X, config.data.layout)
         if table is not None:

@@ -13,7 +13,7 @@ import re
 import signal
 import tempfile
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -92,11 +92,12 @@ class TrainedEstimator(BaseEstimator):
         self.validation, self.patience, self.settings = validation, patience, settings
         self.checkpoints, self.random_state, self.verbose = checkpoints, random_state, verbose
 
-    def _config(self, about: Tree) -> Any:
+    def _config(self, about: Tree, applying: Collection[str] = ()) -> Any:
         """The settings of the experiment.
 
         Args:
             about: What settings say about the samples.
+            applying: Settings of `data` that have an effect on such samples, which are no files.
 
         Raises:
             ValueError: If a parameter or a setting is unknown or not valid.
@@ -117,9 +118,15 @@ class TrainedEstimator(BaseEstimator):
         changes = merged(merged(merged(usual, given), own), {"data": about})
         place = f"{self._experiment.in_memory}/"
         try:
-            return resolve(f"{place}{self.method}", changes=changes)
+            config = resolve(f"{place}{self.method}", changes=changes)
         except ConfigError as error:  # methods have no place here
             raise ValueError(_in_own_words(str(error)).replace(place, "")) from error
+        for name in flat_config(given):
+            section, _, key = name.partition(".")
+            if section == "data" and key not in applying:
+                why = "it has no effect on such samples; leave it out"
+                raise ValueError(f"settings must not hold {name!r}: {why}")
+        return config
 
     def _seed(self) -> int:
         """A seed from `random_state`; without one, a kept run keeps its own seed."""

@@ -29,7 +29,9 @@ from bfno.lab.experiments.memory import InMemory, source_of
 from bfno.lab.experiments.settings import Settings
 
 __all__ = [
+    "OF_ARRAYS",
     "OF_FILES",
+    "OF_FRAMES",
     "AnySeriesDataSettings",
     "MemorySeriesSettings",
     "SeriesDataSettings",
@@ -44,6 +46,10 @@ _OF_LAYOUT = {"decimal", "dates", "unit", "missing", "categorical", "most_catego
 _OF_LAYOUT |= {"quantities"}
 _OF_FILE = {"sheet", "separator", "encoding"}
 _OF_BATCHES = {"times", "order"}
+OF_ARRAYS = frozenset({"protocol"} | _OF_BATCHES)
+"""Settings that have an effect on series in arrays."""
+OF_FRAMES = frozenset({"columns"} | _OF_LAYOUT)
+"""Further settings that have an effect on a data frame."""
 OF_FILES = ("columns", "sheet", "separator", "encoding", "decimal", "dates", "missing", "ignore")
 """Settings that may differ for a table that is stored or written differently."""
 # Durations of the longest training series: seconds instead of hours are 3,600, minutes 60.
