@@ -20,7 +20,7 @@ import yaml
 from pydantic import Field
 from torch import Tensor, nn
 
-from bfno.lab.errors import ConfigError, DataError, NumericalError
+from bfno.lab.errors import ConfigError, DataError, NumericalError, first_names
 from bfno.lab.experiments.seeds import FIRST_SEED
 from bfno.lab.experiments.settings import Scale, Settings, SolverSettings, TrainSettings, parse
 from bfno.lab.experiments.tasks import FAILURES, Share, Task
@@ -452,7 +452,7 @@ def refuse_other_names(what: object, facts: Mapping[str, Any], now: Mapping[str,
     for kind in ("classes", "features"):
         before, found = facts.get(kind), now.get(kind)
         if before is not None and before != found:
-            here, there = (", ".join(names[:5]) for names in (found or [], before))
+            here, there = (first_names(names) for names in (found or [], before))
             why = f"holds other {kind} ({here}) than when the run was trained ({there})"
             raise ConfigError(what, why, "bring those back, or train again in another folder")
 
