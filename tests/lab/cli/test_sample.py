@@ -280,7 +280,7 @@ def test_compare_keeps_densities_and_classifiers_apart(runs, capsys):
         (["glow", "--interpolate", "one.png"], 2, "pairs"),
         (["glow", "--interpolate", "--real"], 2, "--real"),
         (["glow", "--interpolate", "nowhere.png", "nowhere.png"], 3, "nowhere.png"),
-        (["glow", "--interpolate", "record.json", "record.json"], 3, "as an image"),
+        (["glow", "--interpolate", "record.json", "record.json"], 3, "not a PNG"),
         (["glow", "--interpolate", "-n", "9", "--data-dir", "x", "-o", "a.txt"], 2, ".png"),
         (["moons", "--real"], 2, "points"),
         (["moons", "--interpolate"], 2, "points"),
